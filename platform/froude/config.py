@@ -1,0 +1,302 @@
+"""What a Run is: one frozen, validated description of a training run, from Python or from TOML."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
+Scalar = str | int | float | bool
+ScheduleName = Literal[
+    "constant", "linear", "cosine", "wsd", "inverse_sqrt", "noam", "multi_step", "restarts"
+]
+Tail = Literal["sqrt", "linear", "cosine", "exponential"]
+
+
+class ConfigError(ValueError):
+    """A value that a user can mend: one or two lines with the rule, the value and the remedy."""
+
+
+def _explain(error: ValidationError, section: str, known: Mapping[str, list[str]]) -> str:
+    lines = []
+    for item in error.errors():
+        cause = item.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigError):  # already worded, by a section or by a rule
+            lines.append(str(cause))
+            continue
+        path = [section, *(str(part) for part in item["loc"])] if section else [str(p) for p in item["loc"]]
+        key = ".".join(path)
+        if item["type"] == "extra_forbidden":
+            names = known.get(".".join(path[:-1]), [])
+            near = difflib.get_close_matches(path[-1], names, n=1, cutoff=0.4)
+            hint = f"did you mean `{'.'.join([*path[:-1], near[0]])}`?" if near else f"known: {', '.join(names)}"
+            lines.append(f"unknown key `{key}`; {hint}")
+        elif item["type"] == "missing":
+            lines.append(f"`{key}` is required and missing; add it")
+        else:
+            rule = item["msg"].replace("Input should be", "must be")
+            lines.append(f"`{key}` {rule}, but got {item['input']!r}")
+    return "; ".join(dict.fromkeys(lines))
+
+
+class _Section(BaseModel):
+    """A frozen table of settings; unknown keys and wrong types are a ConfigError that names the key."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+    section: ClassVar[str] = ""
+
+    def __init__(self, **data: Any) -> None:
+        try:
+            super().__init__(**data)
+        except ValidationError as error:
+            known = {self.section: list(type(self).model_fields)}
+            raise ConfigError(_explain(error, self.section, known)) from None
+
+
+class Model(_Section):
+    """Shape of the model and the import path of its factory; sizes in units (features, blocks, tokens)."""
+
+    section: ClassVar[str] = "model"
+    factory: str = Field("froude.train.model:Transformer", pattern=r"^[\w.]+:\w+$")
+    width: int = Field(64, gt=0)
+    depth: int = Field(2, gt=0)
+    head_dim: int = Field(16, gt=0)
+    context: int = Field(64, gt=0, description="tokens of one window")
+    vocab: int = Field(256, gt=1)
+    mlp_ratio: float = Field(3.0, gt=0, description="width of the SwiGLU layer over the model's width")
+    qk_norm: bool = False
+    tied: bool = False
+    embedding_sd: float = Field(0.5, ge=0)
+    readout_sd: float = Field(0.0, ge=0, description="0: the readout starts at zero")
+    base_width: int = Field(64, gt=0, description="width at which muP equals SP")
+    base_head_dim: int = Field(0, ge=0, description="0: head_dim does not grow with the width")
+    options: dict[str, Scalar] = Field(default_factory=dict, description="for a factory of your own")
+
+    @model_validator(mode="after")
+    def _heads(self) -> Self:
+        if self.factory.startswith("froude.") and (self.width % self.head_dim or self.head_dim % 2):
+            raise ConfigError(
+                f"`model.width` must be a multiple of an even `model.head_dim`, but got width {self.width} and "
+                f"head_dim {self.head_dim}; choose e.g. width {math.ceil(self.width / 16) * 16}, head_dim 16"
+            )
+        return self
+
+
+class Data(_Section):
+    """Import path of the source of training windows, and the file that it reads, if any."""
+
+    section: ClassVar[str] = "data"
+    source: str = Field("froude.train.data.kjv:KingJames", pattern=r"^[\w.]+:\w+$")
+    path: str = Field("", description="a user's file; not part of the fingerprint: `sha256` is")
+    sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$", description="of the corpus; checked when set")
+    options: dict[str, Scalar] = Field(default_factory=dict)
+
+
+class Optimizer(_Section):
+    """AdamW; `weight_decay` in torch's convention w <- w (1 - lr * weight_decay)."""
+
+    section: ClassVar[str] = "optimizer"
+    name: Literal["adamw"] = "adamw"
+    lr: float = Field(5.5e-3, gt=0, description="peak learning rate, of the base width under muP")
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    eps: float = Field(1e-8, gt=0)
+    weight_decay: float = Field(0.1, ge=0)
+    decay_embeddings: bool = False
+    clip: float = Field(1.0, gt=0, description="bound on the gradient's global L2 norm")
+
+
+class Schedule(_Section):
+    """Learning-rate schedule as a function of tokens seen."""
+
+    section: ClassVar[str] = "schedule"
+    name: ScheduleName = "wsd"
+    warmup_tokens: int = Field(0, ge=0)
+    decay_fraction: float = Field(0.2, gt=0, le=1, description="share of the run that WSD's tail takes")
+    tail: Tail = "sqrt"
+    floor: float = Field(0.1, gt=0, le=1, description="last multiplier of cosine, restarts, exponential tail")
+    cycles: int = Field(2, ge=1, description="of `restarts`")
+
+
+class Run(_Section):
+    """One training run, complete: what is trained, on what, how long, how; batch and horizon in tokens."""
+
+    name: str = ""
+    stage: str = ""
+    model: Model = Field(default_factory=Model)
+    data: Data = Field(default_factory=Data)
+    optimizer: Optimizer = Field(default_factory=Optimizer)
+    schedule: Schedule = Field(default_factory=Schedule)
+    parametrization: Literal["sp", "mup"] = "mup"
+    precision: Literal["fp32", "bf16"] = "fp32"
+    batch: int = Field(768, gt=0, description="tokens of one optimizer step, over all workers")
+    slots: int = Field(1, gt=0, description="fixed parts of a batch; a worker computes whole slots")
+    tokens: int = Field(gt=0, description="training tokens of the whole run, a multiple of `batch`")
+    seed: int = Field(0, ge=0, lt=2**31)
+    micro_batch: int = Field(0, ge=0, description="tokens of one forward pass of a worker; 0: all at once")
+    eval_windows: int = Field(768, gt=0, description="validation windows of every evaluation")
+    eval_every: int = Field(0, ge=0, description="steps; 0: at the end only")
+    checkpoint_every: int = Field(50, gt=0, description="steps")
+    workers: int | tuple[int, int] = 1
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+
+    #: What may differ without making it another run: labels, resources, paths.
+    UNFINGERPRINTED: ClassVar[tuple[str, ...]] = (
+        "name",
+        "stage",
+        "workers",
+        "device",
+        "checkpoint_every",
+        "eval_every",
+    )
+
+    @field_validator("workers", mode="before")
+    @classmethod
+    def _pair(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _rules(self) -> Self:
+        window, slot = self.model.context, self.slots * self.model.context
+        if self.name and not NAME.fullmatch(self.name):
+            raise ConfigError(
+                f"`name` must start with a letter or digit and hold only letters, digits and . _ -, but got {self.name!r}"
+            )
+        if self.batch % slot:
+            below = self.batch // slot * slot
+            near = f"{below} or {below + slot}" if below else str(slot)
+            raise ConfigError(
+                f"`batch` must be a multiple of slots x context = {self.slots} x {window} = {slot} tokens, "
+                f"but got {self.batch}; use {near}"
+            )
+        if self.tokens % self.batch:
+            below = self.tokens // self.batch * self.batch
+            near = f"{below} or {below + self.batch}" if below else str(self.batch)
+            raise ConfigError(
+                f"`tokens` must be a multiple of `batch` = {self.batch} tokens, but got {self.tokens}; use {near}"
+            )
+        if self.schedule.warmup_tokens > self.tokens:
+            raise ConfigError(
+                f"`schedule.warmup_tokens` must not exceed the run's {self.tokens} tokens, but got "
+                f"{self.schedule.warmup_tokens}; shorten the warmup or lengthen the run"
+            )
+        if self.micro_batch % window:
+            raise ConfigError(
+                f"`micro_batch` must be a multiple of the context of {window} tokens (0: all at once), but got {self.micro_batch}"
+            )
+        low, high = self.min_workers, self.max_workers
+        if low < 1 or high < low:
+            raise ConfigError(f"`workers` must be at least 1, or a pair (min, max) with 1 <= min <= max, but got {self.workers}")
+        if high > self.slots and high > 1:
+            raise ConfigError(
+                f"`workers` must not exceed the {self.slots} slots of a batch, but got {self.workers}; use more slots or fewer workers"
+            )
+        return self
+
+    def __init__(self, **data: Any) -> None:
+        super().__init__(**data)
+        if not self.name:
+            object.__setattr__(self, "name", self._default_name())
+
+    def _default_name(self) -> str:
+        batch = f"{self.batch // 1024}k" if self.batch >= 10_240 and self.batch % 1024 == 0 else str(self.batch)
+        digits, exponent = f"{self.optimizer.lr:.1e}".split("e")
+        lr = f"{digits.removesuffix('.0')}e{int(exponent)}"
+        return f"w{self.model.width}-d{self.model.depth}-b{batch}-lr{lr}-s{self.seed}"
+
+    @property
+    def steps(self) -> int:
+        return self.tokens // self.batch
+
+    @property
+    def windows(self) -> int:
+        """Windows of one batch."""
+        return self.batch // self.model.context
+
+    @property
+    def windows_per_slot(self) -> int:
+        return self.windows // self.slots
+
+    @property
+    def min_workers(self) -> int:
+        return self.workers if isinstance(self.workers, int) else self.workers[0]
+
+    @property
+    def max_workers(self) -> int:
+        return self.workers if isinstance(self.workers, int) else self.workers[1]
+
+    @property
+    def foreign(self) -> tuple[str, ...]:
+        """Import paths outside the package, which run only when the user trusts them."""
+        return tuple(p for p in (self.model.factory, self.data.source) if not p.startswith("froude."))
+
+    @property
+    def fingerprint(self) -> str:
+        """First 16 hex digits of the SHA-256 over everything but names, resources and paths."""
+        content = self.to_dict()
+        for key in self.UNFINGERPRINTED:
+            content.pop(key, None)
+        content["data"].pop("path", None)
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Run:
+        """A validated copy with some keys changed; dotted keys such as "optimizer.lr" reach into sections."""
+        changes = {**(changes or {}), **more}
+        content = self.to_dict()
+        if "name" not in changes:
+            content["name"] = "" if self.name == self._default_name() else self.name
+        for key, value in changes.items():
+            *sections, last = key.split(".")
+            place = content
+            for section in sections:
+                place = place.setdefault(section, {})
+            place[last] = value.to_dict() if isinstance(value, Run) else value
+        return Run.from_dict(content)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON and TOML types only."""
+        return self.model_dump(mode="json")
+
+    def to_toml(self) -> str:
+        return tomli_w.dumps(self.to_dict())
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Run:
+        return cls(**dict(content))
+
+    @classmethod
+    def from_toml(cls, text: str) -> Run:
+        try:
+            content = tomllib.loads(text)
+        except tomllib.TOMLDecodeError as error:
+            raise ConfigError(f"a run must be valid TOML, but {error}") from None
+        return cls.from_dict(content)
+
+
+def choices(annotation: Any) -> tuple[str, ...]:
+    """The values of a Literal type, for command-line help."""
+    return tuple(get_args(annotation))
+
+
+def whole_steps(tokens: float, batch: int) -> int:
+    """Tokens rounded to the nearest positive multiple of the batch."""
+    return max(1, round(tokens / batch)) * batch
+
+
+def flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of nested tables, in order."""
+    for key, value in content.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,112 @@
+"""Schemas of the frames that a study consists of; units in each field's name or note."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_S, _I, _F = pa.string(), pa.int64(), pa.float64()
+_TIME = pa.timestamp("us", tz="UTC")
+
+#: One row a finished trial, or a branch of one: tokens and batch in tokens, loss in nats per token.
+TRIALS = pa.schema(
+    [
+        ("run", _S),
+        ("fingerprint", _S),
+        ("status", _S),  # finished | diverged | failed | pruned | running
+        ("params", _I),  # without embedding and readout
+        ("params_with_embeddings", _I),
+        ("width", _I),
+        ("depth", _I),
+        ("tokens", _I),
+        ("steps", _I),
+        ("batch", _I),
+        ("lr", _F),
+        ("warmup_tokens", _I),
+        ("beta2", _F),
+        ("weight_decay", _F),
+        ("optimizer", _S),
+        ("schedule", _S),
+        ("parametrization", _S),
+        ("precision", _S),
+        ("stage", _S),
+        ("seed", _I),
+        ("loss", _F),  # final validation loss; null unless finished
+        ("flops", _F),
+        ("seconds", _F),
+        ("attempts", _I),
+        ("trial", _S),  # the trial that computed the row: a trunk with its branches is one trial
+        ("workers", _I),
+        ("time", _TIME),
+        ("error", _S),  # null unless failed
+    ]
+)
+
+STEPS = pa.schema(
+    [
+        ("run", _S),
+        ("attempt", _I),
+        ("step", _I),  # 1 = after the first update
+        ("tokens", _I),  # seen after this step
+        ("loss", _F),  # mean over the batch, before the update
+        ("lr", _F),
+        ("grad_norm", _F),  # L2, before clipping
+        ("tokens_per_second", _F),
+        ("world", _I),
+        ("time", _TIME),
+    ]
+)
+
+EVALS = pa.schema(
+    [("run", _S), ("attempt", _I), ("step", _I), ("tokens", _I), ("split", _S), ("loss", _F), ("time", _TIME)]
+)
+
+COMMITS = pa.schema(
+    [
+        ("run", _S),
+        ("seq", _I),
+        ("parent", _S),  # digest of the record before it
+        ("attempt", _I),
+        ("kind", _S),  # attempt | checkpoint | finished
+        ("step", _I),
+        ("tokens", _I),
+        ("time", _TIME),
+        ("world", _I),
+    ]
+)
+
+LEDGER = pa.schema(
+    [
+        ("run", _S),
+        ("attempt", _I),
+        ("step", _I),
+        ("slot", _I),
+        ("first_sample", _I),  # global, counted over epochs
+        ("samples", _I),
+        ("tokens", _I),
+        ("digest", _S),  # xxh3-64 of the tensor handed to forward
+        ("disposition", _S),  # trained | skipped_by_policy
+    ]
+)
+
+SCHEMAS = {"trials": TRIALS, "steps": STEPS, "evals": EVALS, "commits": COMMITS, "ledger": LEDGER}
+
+
+def table(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Rows as a table of exactly this schema; a missing key is null, an unknown one a KeyError."""
+    known = set(schema.names)
+    for row in rows:
+        if unknown := set(row) - known:
+            raise KeyError(f"no such column: {', '.join(sorted(unknown))}")
+    return pa.table({f.name: pa.array([row.get(f.name) for row in rows], f.type) for f in schema}, schema=schema)
+
+
+def to_bytes(frame: pa.Table) -> bytes:
+    """The table as one Parquet file in memory."""
+    sink = io.BytesIO()
+    pq.write_table(frame, sink, compression="zstd")
+    return sink.getvalue()

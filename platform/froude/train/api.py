@@ -1,0 +1,161 @@
+"""The doors through which models, data and hosts come in; the package's own use the same ones."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from froude.config import ConfigError, Run
+
+Kind = Literal["embedding", "hidden", "readout", "norm", "bias"]
+Action = Literal["none", "save", "hold", "stop"]
+
+
+@runtime_checkable
+class Model(Protocol):
+    """An nn.Module made by `factory(run)`; the factory is called with torch's generator seeded by the run."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits [windows, context, vocab] of int64 tokens [windows, context]."""
+
+    def blocks(self) -> Sequence[nn.Module]:
+        """Submodules to shard one by one, in the order of the forward pass."""
+
+    def kinds(self) -> Mapping[str, Kind]:
+        """What each parameter is, by its name in `named_parameters()`; a tied readout is an embedding."""
+
+    def flops_per_token(self) -> float:
+        """FLOPs of one token's forward and backward pass."""
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Training or validation windows, made by `factory(run, split)`; the same for every caller."""
+
+    length: int
+    sha256: str
+
+    def read(self, first: int, n: int) -> NDArray[Any]:
+        """Windows first … first + n - 1 as integers [n, context + 1]: inputs and, shifted by one, targets."""
+
+
+class Host(Protocol):
+    """Who runs the loop: a test, a process of its own, or a worker of a cluster."""
+
+    attempt: int
+
+    def poll(self, step: int) -> Action:
+        """What to do after this step; every rank must get the same answer."""
+
+    def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Take rows of the steps frame, on rank 0 only."""
+
+
+@dataclass
+class LocalHost:
+    """The host of a run that nobody orchestrates."""
+
+    attempt: int = 1
+
+    def poll(self, step: int) -> Action:
+        return "none"
+
+    def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        return None
+
+
+def check_trust(run: Run, trust: bool) -> None:
+    """Raise a ConfigError when the run would import code from outside the package without the user's word."""
+    if run.foreign and not trust:
+        raise ConfigError(
+            f"import paths outside the package run only when trusted, but got {', '.join(run.foreign)}; "
+            "read that code, then pass --trust"
+        )
+
+
+def load(path: str) -> Any:
+    """The object at "package.module:Name"; ConfigError when there is none. Trust is checked before, by `check_trust`."""
+    module, _, name = path.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except ImportError as error:
+        raise ConfigError(
+            f"an import path must name an importable module, but {path!r} does not: {error}; mend the path or PYTHONPATH"
+        ) from None
+    if found is None:
+        raise ConfigError(f"module {module!r} has no {name!r}; mend the import path {path!r}")
+    return found
+
+
+def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
+    """The run's model, the same bits for the same run wherever it is built (built on the CPU, then moved)."""
+    factory = load(run.model.factory)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(run.seed)
+        if str(device) == "meta":
+            with torch.device("meta"):
+                model = factory(run)
+        else:
+            model = factory(run).to(device)
+    missing = [name for name in ("blocks", "kinds", "flops_per_token") if not hasattr(model, name)]
+    if missing or not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"a model must be an nn.Module with blocks, kinds and flops_per_token, but {run.model.factory} lacks "
+            f"{', '.join(missing) or 'nn.Module'}; see froude.train.api.Model"
+        )
+    named = {name for name, _ in model.named_parameters()}
+    if odd := named.symmetric_difference(model.kinds()):
+        raise ConfigError(
+            f"kinds() must name each parameter of {run.model.factory} once, but differs in {', '.join(sorted(odd)[:4])}"
+        )
+    return model
+
+
+def build_source(run: Run, split: Literal["train", "validation"]) -> Source:
+    """The run's windows of one split."""
+    source: Source = load(run.data.source)(run, split)
+    if run.data.sha256 and source.sha256 != run.data.sha256:
+        raise ConfigError(
+            f"the corpus must have the SHA-256 {run.data.sha256[:12]}… that the run names, but has "
+            f"{source.sha256[:12]}…; restore the file, or clear `data.sha256` to train on another corpus"
+        )
+    return source
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Parameters by kind; a tied readout counts once, as embedding."""
+
+    embedding: int
+    hidden: int
+    readout: int
+    norm: int
+    bias: int
+
+    @property
+    def params(self) -> int:
+        """N of the laws: without embedding and readout (norms and biases are in)."""
+        return self.hidden + self.norm + self.bias
+
+    @property
+    def params_with_embeddings(self) -> int:
+        return self.params + self.embedding + self.readout
+
+
+def count_parameters(model: nn.Module) -> Counts:
+    totals: dict[str, int] = dict.fromkeys(("embedding", "hidden", "readout", "norm", "bias"), 0)
+    kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
+    for name, parameter in model.named_parameters():
+        totals[kinds[name]] += parameter.numel()
+    return Counts(**totals)
+
+
+def as_int64(windows: NDArray[Any]) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(windows, dtype=np.int64))

@@ -1,0 +1,137 @@
+"""The order of the data: which window is which sample of which step, a pure function with no rank in it."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from froude.config import ConfigError
+
+if TYPE_CHECKING:
+    from froude.train.api import Source
+
+#: Even, so that each half is mixed four times; tiny domains need more rounds than large ones to look random.
+ROUNDS = 8
+#: Samples permuted at once: numpy's cost per call is then shared by hundreds of steps.
+CHUNK = 4096
+
+
+@functools.lru_cache(maxsize=64)
+def _round_keys(key: tuple[int, ...]) -> npt.NDArray[np.uint64]:
+    text = ",".join(str(part) for part in key)
+    return np.frombuffer(hashlib.blake2b(text.encode(), digest_size=8 * ROUNDS).digest(), dtype="<u8")
+
+
+def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Output function of SplitMix64 (Steele, Lea, Flood 2014, Fast splittable pseudorandom number generators)."""
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def permute(index: npt.NDArray[np.integer[Any]], length: int, key: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    """Image of each index under the key's permutation of [0, length), elementwise, any shape.
+
+    Generalized Feistel network over a x b >= length with cycle walking (Black & Rogaway 2002, "Ciphers with
+    arbitrary finite domains"): no table, so the cost does not depend on `length`. ValueError for an index
+    outside.
+    """
+    if index.size and not 0 <= int(index.min()) <= int(index.max()) < length:
+        raise ValueError(f"indices must lie in [0, {length}), but got {index.min()} to {index.max()}")
+    a = np.uint64(max(1, math.isqrt(max(0, length - 1)) + 1))
+    b = np.uint64(-(-length // int(a)))
+    keys = _round_keys(key)
+    out = index.astype(np.uint64).reshape(-1)
+    walking = np.arange(out.size)
+    while walking.size:
+        left, right = np.divmod(out[walking], b)
+        for even, odd in zip(keys[::2], keys[1::2], strict=True):
+            left = (left + _mix(right + even) % a) % a
+            right = (right + _mix(left + odd) % b) % b
+        out[walking] = left * b + right
+        walking = walking[out[walking] >= np.uint64(length)]
+    return out.astype(np.int64).reshape(index.shape)
+
+
+@functools.lru_cache(maxsize=8)
+def _chunk(seed: int, epoch: int, chunk: int, length: int) -> npt.NDArray[np.int64]:
+    first = chunk * CHUNK
+    return permute(np.arange(first, min(first + CHUNK, length)), length, (seed, epoch))
+
+
+class Slot(NamedTuple):
+    """One slot's part of a step: `tokens` int64 [windows, context + 1] and the number of its first sample,
+    counted from the start of the run over all epochs.
+    """
+
+    tokens: npt.NDArray[np.int64]
+    first_sample: int
+
+
+class Batches:
+    """Batches of a run: sample s of the run is window permute(s mod length) of epoch s div length.
+
+    A step has slots x windows_per_slot samples, slot v the v-th contiguous part of them. What a slot holds
+    depends on (seed, step, slot) only: not on rank, world size, attempt or what was read before; and how a
+    batch is divided into slots does not change the batch. ConfigError for an empty source, malformed windows.
+    """
+
+    def __init__(self, source: Source, seed: int, windows_per_slot: int, slots: int) -> None:
+        if source.length < 1:
+            raise ConfigError(
+                f"`data.source` must hold at least one window, but {type(source).__name__} has "
+                f"length {source.length}; use a longer corpus or a shorter `model.context`"
+            )
+        if windows_per_slot < 1 or slots < 1:
+            raise ValueError(
+                f"windows_per_slot and slots must be positive, but got {windows_per_slot} and {slots}"
+            )
+        self.source, self.seed, self.windows_per_slot, self.slots = source, seed, windows_per_slot, slots
+
+    def windows(self, step: int, slot: int) -> list[int]:
+        """Numbers of the source's windows that a slot of a step (both from 0) holds, in order."""
+        if step < 0 or not 0 <= slot < self.slots:
+            raise ValueError(f"step must be >= 0 and slot in [0, {self.slots}), but got {step} and {slot}")
+        first = self._first(step, slot)
+        places = [
+            divmod(sample, self.source.length) for sample in range(first, first + self.windows_per_slot)
+        ]
+        return [
+            int(_chunk(self.seed, epoch, place // CHUNK, self.source.length)[place % CHUNK])
+            for epoch, place in places
+        ]
+
+    def slot(self, step: int, slot: int) -> Slot:
+        """The tokens of a slot of a step (both from 0)."""
+        return Slot(_gather(self.source, self.windows(step, slot)), self._first(step, slot))
+
+    def _first(self, step: int, slot: int) -> int:
+        return (step * self.slots + slot) * self.windows_per_slot
+
+    @staticmethod
+    def digest(tokens: npt.ArrayLike) -> str:
+        """XXH3-64, 16 hex digits, of the tokens (array or CPU tensor) as little-endian int64, C order."""
+        return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(tokens, dtype="<i8").data)
+
+
+def validation_windows(source: Source, n: int) -> npt.NDArray[np.int64]:
+    """`n` windows spread evenly over the source (all, if it has fewer), int64 [n, context + 1]."""
+    n = min(n, source.length)
+    return _gather(source, [i * source.length // n for i in range(n)])
+
+
+def _gather(source: Source, numbers: list[int]) -> npt.NDArray[np.int64]:
+    rows = [source.read(number, 1) for number in numbers]
+    shapes = {row.shape for row in rows}
+    if len(shapes) != 1 or (shape := shapes.pop())[0] != 1 or len(shape) != 2:
+        raise ConfigError(
+            f"read(first, 1) of {type(source).__name__} must return an array [1, context + 1], but got "
+            f"{sorted({row.shape for row in rows})}; mend `data.source`"
+        )
+    return np.concatenate(rows).astype(np.int64)

@@ -1,0 +1,121 @@
+"""The training step and the trial: golden numbers, branches, divergence, accumulation, foreign models."""
+
+import math
+
+import pytest
+import torch
+
+from froude.config import Run
+from froude.train.loop import run_trial
+from froude.train.trainer import Trainer
+
+BASE = Run(
+    tokens=7680,
+    batch=768,
+    slots=12,
+    eval_windows=64,
+    model={"width": 32},
+    optimizer={"lr": 2**-8},
+    schedule={"warmup_tokens": 1536},
+)
+
+#: Losses and gradient norms of BASE's ten steps in fp32: a change here is a change of the training step.
+GOLDEN_LOSS = [5.545179, 5.516872, 5.336087, 4.998263, 4.663208, 4.33962, 4.093035, 3.844898, 3.633415, 3.579978]
+GOLDEN_NORM = [1.194349, 1.193715, 2.088789, 2.547111, 2.619601, 2.705378, 2.566573, 2.400726, 2.113493, 2.036648]
+
+
+def losses(run):
+    return [row["loss"] for row in run_trial([run], trial="t").steps]
+
+
+def test_ten_steps_give_the_golden_numbers():
+    rows = run_trial([BASE], trial="t").steps
+    assert [row["loss"] for row in rows] == pytest.approx(GOLDEN_LOSS, rel=1e-4)
+    assert [row["grad_norm"] for row in rows] == pytest.approx(GOLDEN_NORM, rel=1e-3)
+
+
+def test_the_same_run_twice_is_the_same_bits():
+    assert losses(BASE) == losses(BASE)
+    assert losses(BASE) != losses(BASE.replace(seed=1))
+
+
+def test_neither_slots_nor_micro_batches_change_the_training():
+    whole = losses(BASE)
+    assert losses(BASE.replace(slots=3)) == whole
+    assert losses(BASE.replace(micro_batch=3 * 64)) == pytest.approx(whole, rel=1e-5)
+
+
+def test_bf16_is_close_to_fp32():
+    assert losses(BASE.replace(precision="bf16")) == pytest.approx(losses(BASE), abs=0.03)
+
+
+def test_each_branch_equals_the_run_trained_alone():
+    """One trunk with three tails costs less and gives the same bits as three runs."""
+    runs = [BASE.replace(tokens=768 * n, name=f"n{n}") for n in (5, 8, 12)]
+    together = run_trial(runs, trial="trunk")
+    assert [row["run"] for row in together.trials] == ["n5", "n8", "n12"]
+    for run, row in zip(runs, together.trials, strict=True):
+        alone = run_trial([run], trial="alone")
+        assert row["loss"] == alone.trials[0]["loss"]
+        mine = [r["loss"] for r in together.steps if r["run"] == run.name]
+        assert mine == [r["loss"] for r in alone.steps]
+
+
+def test_branches_stop_at_the_target():
+    runs = [BASE.replace(tokens=768 * n, name=f"n{n}") for n in (5, 8, 12)]
+    losses_ = [row["loss"] for row in run_trial(runs, trial="t").trials]
+    stopped = run_trial(runs, trial="t", stop_loss=(losses_[0] + losses_[1]) / 2)
+    assert [row["loss"] for row in stopped.trials] == losses_[:2]
+
+
+def test_a_diverged_run_is_a_row_without_a_loss():
+    run = BASE.replace({"optimizer.lr": 1e6, "schedule.warmup_tokens": 0})
+    (row,) = run_trial([run], trial="t").trials
+    assert row["status"] == "diverged" and row["loss"] is None
+
+
+def test_a_step_that_is_not_finite_changes_nothing():
+    trainer = Trainer(BASE)
+    trainer.step(BASE, 0)
+    before = trainer.snapshot()
+    for parameter in trainer.model.parameters():
+        if parameter.ndim == 1:
+            parameter.data[0] = math.nan
+    poisoned = trainer.snapshot()
+    assert not trainer.step(BASE, 1).finite
+    for name, tensor in trainer.snapshot().items():
+        assert torch.equal(tensor.nan_to_num(), poisoned[name].nan_to_num())
+    trainer.restore(before)
+    assert trainer.step(BASE, 1).finite
+
+
+def test_norms_and_embeddings_do_not_decay():
+    trainer = Trainer(BASE.replace({"optimizer.lr": 1e-2, "optimizer.weight_decay": 50.0}))
+    kinds = trainer.model.kinds()
+    decayed = {id(p) for g in trainer.optimizer.param_groups if g["weight_decay"] > 0 for p in g["params"]}
+    for name, parameter in trainer.model.named_parameters():
+        assert (id(parameter) in decayed) == (kinds[name] in ("hidden", "readout"))
+
+
+def test_progress_counts_every_step_once():
+    seen = []
+    runs = [BASE.replace(tokens=768 * n, name=f"n{n}") for n in (5, 10)]
+    run_trial(runs, trial="t", progress=lambda done, total: seen.append((done, total)))
+    assert [done for done, _ in seen] == list(range(1, seen[-1][1] + 1))
+    assert len({total for _, total in seen}) == 1
+
+
+def test_a_foreign_model_and_source_train_through_the_same_door():
+    run = BASE.replace(
+        {
+            "tokens": 768 * 60,
+            "model.factory": "foreign_model:factory",
+            "data.source": "foreign_model:Counting",
+            "parametrization": "sp",
+            "schedule.warmup_tokens": 768,
+                "optimizer.lr": 0.03,
+        }
+    )
+    outcome = run_trial([run], trial="t")
+    assert outcome.trials[0]["status"] == "finished"
+    assert outcome.trials[0]["loss"] < 0.5 < outcome.steps[0]["loss"]
