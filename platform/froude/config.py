@@ -38,7 +38,9 @@ def _explain(error: ValidationError, section: str, known: Mapping[str, list[str]
         if item["type"] == "extra_forbidden":
             names = known.get(".".join(path[:-1]), [])
             near = difflib.get_close_matches(path[-1], names, n=1, cutoff=0.4)
-            hint = f"did you mean `{'.'.join([*path[:-1], near[0]])}`?" if near else f"known: {', '.join(names)}"
+            hint = (
+                f"did you mean `{'.'.join([*path[:-1], near[0]])}`?" if near else f"known: {', '.join(names)}"
+            )
             lines.append(f"unknown key `{key}`; {hint}")
         elif item["type"] == "missing":
             lines.append(f"`{key}` is required and missing; add it")
@@ -66,19 +68,21 @@ class Model(_Section):
     """Shape of the model and the import path of its factory; sizes in units (features, blocks, tokens)."""
 
     section: ClassVar[str] = "model"
-    factory: str = Field("froude.train.model:Transformer", pattern=r"^[\w.]+:\w+$")
-    width: int = Field(64, gt=0)
-    depth: int = Field(2, gt=0)
-    head_dim: int = Field(16, gt=0)
-    context: int = Field(64, gt=0, description="tokens of one window")
-    vocab: int = Field(256, gt=1)
-    mlp_ratio: float = Field(3.0, gt=0, description="width of the SwiGLU layer over the model's width")
+    factory: str = Field(default="froude.train.model:Transformer", pattern=r"^[\w.]+:\w+$")
+    width: int = Field(default=64, gt=0)
+    depth: int = Field(default=2, gt=0)
+    head_dim: int = Field(default=16, gt=0)
+    context: int = Field(default=64, gt=0, description="tokens of one window")
+    vocab: int = Field(default=256, gt=1)
+    mlp_ratio: float = Field(
+        default=3.0, gt=0, description="width of the SwiGLU layer over the model's width"
+    )
     qk_norm: bool = False
     tied: bool = False
-    embedding_sd: float = Field(0.5, ge=0)
-    readout_sd: float = Field(0.0, ge=0, description="0: the readout starts at zero")
-    base_width: int = Field(64, gt=0, description="width at which muP equals SP")
-    base_head_dim: int = Field(0, ge=0, description="0: head_dim does not grow with the width")
+    embedding_sd: float = Field(default=0.5, ge=0)
+    readout_sd: float = Field(default=0.0, ge=0, description="0: the readout starts at zero")
+    base_width: int = Field(default=64, gt=0, description="width at which muP equals SP")
+    base_head_dim: int = Field(default=0, ge=0, description="0: head_dim does not grow with the width")
     options: dict[str, Scalar] = Field(default_factory=dict, description="for a factory of your own")
 
     @model_validator(mode="after")
@@ -95,9 +99,11 @@ class Data(_Section):
     """Import path of the source of training windows, and the file that it reads, if any."""
 
     section: ClassVar[str] = "data"
-    source: str = Field("froude.train.data.kjv:KingJames", pattern=r"^[\w.]+:\w+$")
-    path: str = Field("", description="a user's file; not part of the fingerprint: `sha256` is")
-    sha256: str = Field("", pattern=r"^([0-9a-f]{64})?$", description="of the corpus; checked when set")
+    source: str = Field(default="froude.train.data.kjv:KingJames", pattern=r"^[\w.]+:\w+$")
+    path: str = Field(default="", description="a user's file; not part of the fingerprint: `sha256` is")
+    sha256: str = Field(
+        default="", pattern=r"^([0-9a-f]{64})?$", description="of the corpus; checked when set"
+    )
     options: dict[str, Scalar] = Field(default_factory=dict)
 
 
@@ -106,13 +112,13 @@ class Optimizer(_Section):
 
     section: ClassVar[str] = "optimizer"
     name: Literal["adamw"] = "adamw"
-    lr: float = Field(5.5e-3, gt=0, description="peak learning rate, of the base width under muP")
-    beta1: float = Field(0.9, ge=0, lt=1)
-    beta2: float = Field(0.95, ge=0, lt=1)
-    eps: float = Field(1e-8, gt=0)
-    weight_decay: float = Field(0.1, ge=0)
+    lr: float = Field(default=5.5e-3, gt=0, description="peak learning rate, of the base width under muP")
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
     decay_embeddings: bool = False
-    clip: float = Field(1.0, gt=0, description="bound on the gradient's global L2 norm")
+    clip: float = Field(default=1.0, gt=0, description="bound on the gradient's global L2 norm")
 
 
 class Schedule(_Section):
@@ -120,11 +126,15 @@ class Schedule(_Section):
 
     section: ClassVar[str] = "schedule"
     name: ScheduleName = "wsd"
-    warmup_tokens: int = Field(0, ge=0)
-    decay_fraction: float = Field(0.2, gt=0, le=1, description="share of the run that WSD's tail takes")
+    warmup_tokens: int = Field(default=0, ge=0)
+    decay_fraction: float = Field(
+        default=0.2, gt=0, le=1, description="share of the run that WSD's tail takes"
+    )
     tail: Tail = "sqrt"
-    floor: float = Field(0.1, gt=0, le=1, description="last multiplier of cosine, restarts, exponential tail")
-    cycles: int = Field(2, ge=1, description="of `restarts`")
+    floor: float = Field(
+        default=0.1, gt=0, le=1, description="last multiplier of cosine, restarts, exponential tail"
+    )
+    cycles: int = Field(default=2, ge=1, description="of `restarts`")
 
 
 class Run(_Section):
@@ -132,20 +142,22 @@ class Run(_Section):
 
     name: str = ""
     stage: str = ""
-    model: Model = Field(default_factory=Model)
-    data: Data = Field(default_factory=Data)
-    optimizer: Optimizer = Field(default_factory=Optimizer)
-    schedule: Schedule = Field(default_factory=Schedule)
+    model: Model = Field(default_factory=lambda: Model())
+    data: Data = Field(default_factory=lambda: Data())
+    optimizer: Optimizer = Field(default_factory=lambda: Optimizer())
+    schedule: Schedule = Field(default_factory=lambda: Schedule())
     parametrization: Literal["sp", "mup"] = "mup"
     precision: Literal["fp32", "bf16"] = "fp32"
-    batch: int = Field(768, gt=0, description="tokens of one optimizer step, over all workers")
-    slots: int = Field(1, gt=0, description="fixed parts of a batch; a worker computes whole slots")
+    batch: int = Field(default=768, gt=0, description="tokens of one optimizer step, over all workers")
+    slots: int = Field(default=1, gt=0, description="fixed parts of a batch; a worker computes whole slots")
     tokens: int = Field(gt=0, description="training tokens of the whole run, a multiple of `batch`")
-    seed: int = Field(0, ge=0, lt=2**31)
-    micro_batch: int = Field(0, ge=0, description="tokens of one forward pass of a worker; 0: all at once")
-    eval_windows: int = Field(768, gt=0, description="validation windows of every evaluation")
-    eval_every: int = Field(0, ge=0, description="steps; 0: at the end only")
-    checkpoint_every: int = Field(50, gt=0, description="steps")
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    micro_batch: int = Field(
+        default=0, ge=0, description="tokens of one forward pass of a worker; 0: all at once"
+    )
+    eval_windows: int = Field(default=768, gt=0, description="validation windows of every evaluation")
+    eval_every: int = Field(default=0, ge=0, description="steps; 0: at the end only")
+    checkpoint_every: int = Field(default=50, gt=0, description="steps")
     workers: int | tuple[int, int] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -169,7 +181,8 @@ class Run(_Section):
         window, slot = self.model.context, self.slots * self.model.context
         if self.name and not NAME.fullmatch(self.name):
             raise ConfigError(
-                f"`name` must start with a letter or digit and hold only letters, digits and . _ -, but got {self.name!r}"
+                "`name` must start with a letter or digit and hold only letters, digits and . _ -, "
+                f"but got {self.name!r}"
             )
         if self.batch % slot:
             below = self.batch // slot * slot
@@ -191,14 +204,19 @@ class Run(_Section):
             )
         if self.micro_batch % window:
             raise ConfigError(
-                f"`micro_batch` must be a multiple of the context of {window} tokens (0: all at once), but got {self.micro_batch}"
+                f"`micro_batch` must be a multiple of the context of {window} tokens (0: all at once), "
+                f"but got {self.micro_batch}"
             )
         low, high = self.min_workers, self.max_workers
         if low < 1 or high < low:
-            raise ConfigError(f"`workers` must be at least 1, or a pair (min, max) with 1 <= min <= max, but got {self.workers}")
+            raise ConfigError(
+                "`workers` must be at least 1, or a pair (min, max) with 1 <= min <= max, "
+                f"but got {self.workers}; use e.g. 1 or (1, 4)"
+            )
         if high > self.slots and high > 1:
             raise ConfigError(
-                f"`workers` must not exceed the {self.slots} slots of a batch, but got {self.workers}; use more slots or fewer workers"
+                f"`workers` must not exceed the {self.slots} slots of a batch, but got {self.workers}; "
+                "use more slots or fewer workers"
             )
         return self
 
@@ -208,7 +226,9 @@ class Run(_Section):
             object.__setattr__(self, "name", self._default_name())
 
     def _default_name(self) -> str:
-        batch = f"{self.batch // 1024}k" if self.batch >= 10_240 and self.batch % 1024 == 0 else str(self.batch)
+        batch = (
+            f"{self.batch // 1024}k" if self.batch >= 10_240 and self.batch % 1024 == 0 else str(self.batch)
+        )
         digits, exponent = f"{self.optimizer.lr:.1e}".split("e")
         lr = f"{digits.removesuffix('.0')}e{int(exponent)}"
         return f"w{self.model.width}-d{self.model.depth}-b{batch}-lr{lr}-s{self.seed}"

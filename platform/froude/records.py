@@ -102,7 +102,9 @@ def table(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     for row in rows:
         if unknown := set(row) - known:
             raise KeyError(f"no such column: {', '.join(sorted(unknown))}")
-    return pa.table({f.name: pa.array([row.get(f.name) for row in rows], f.type) for f in schema}, schema=schema)
+    return pa.table(
+        {f.name: pa.array([row.get(f.name) for row in rows], f.type) for f in schema}, schema=schema
+    )
 
 
 def to_bytes(frame: pa.Table) -> bytes:

@@ -63,7 +63,9 @@ def train(study: Path, world: int, stop: int = -1, run: Run = RUN) -> list[float
     arguments = [json.dumps([rank, world, port, str(study), stop, run.to_dict()]) for rank in range(world)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     workers = [
-        subprocess.Popen([sys.executable, "-c", WORKER, a], stdout=subprocess.PIPE, text=True, env=environment)
+        subprocess.Popen(
+            [sys.executable, "-c", WORKER, a], stdout=subprocess.PIPE, text=True, env=environment
+        )
         for a in arguments
     ]
     out = [worker.communicate(timeout=120)[0] for worker in workers]
@@ -91,9 +93,12 @@ def test_three_two_three_workers_train_what_one_trains(alone, tmp_path):
     assert losses[0] == pytest.approx(loss, abs=1e-4)
     assert curve(tmp_path) == pytest.approx(curve(reference), abs=1e-4)
     order = ["step", "slot", "first_sample", "samples", "tokens", "digest", "disposition"]
-    ours, theirs = (Study(s).ledger().select(order).sort("step", "slot").collect() for s in (tmp_path, reference))
+    ours, theirs = (
+        Study(s).ledger().select(order).sort("step", "slot").collect() for s in (tmp_path, reference)
+    )
     assert ours.equals(theirs)
-    assert ours["tokens"].sum() == RUN.tokens and ours.height == RUN.steps * RUN.slots
+    assert ours["tokens"].sum() == RUN.tokens
+    assert ours.height == RUN.steps * RUN.slots
     commits = Study(tmp_path).commits().collect()
     assert commits.filter(pl.col("kind") == "attempt")["world"].to_list() == [3, 2, 3]
     assert commits["kind"].to_list()[-1] == "finished"

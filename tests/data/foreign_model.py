@@ -24,7 +24,12 @@ class Bigram(nn.Module):
         return [self.inner]
 
     def kinds(self):
-        return {"table.weight": "embedding", "inner.weight": "hidden", "inner.bias": "bias", "out.weight": "readout"}
+        return {
+            "table.weight": "embedding",
+            "inner.weight": "hidden",
+            "inner.bias": "bias",
+            "out.weight": "readout",
+        }
 
     def flops_per_token(self):
         return 6.0 * (self.inner.weight.numel() + self.out.weight.numel())

@@ -81,13 +81,14 @@ def check_trust(run: Run, trust: bool) -> None:
 
 
 def load(path: str) -> Any:
-    """The object at "package.module:Name"; ConfigError when there is none. Trust is checked before, by `check_trust`."""
+    """The object at "package.module:Name"; ConfigError when there is none. `check_trust` comes before."""
     module, _, name = path.partition(":")
     try:
         found = getattr(importlib.import_module(module), name, None)
     except ImportError as error:
         raise ConfigError(
-            f"an import path must name an importable module, but {path!r} does not: {error}; mend the path or PYTHONPATH"
+            f"an import path must name an importable module, but {path!r} does not: {error}; "
+            "mend the path or PYTHONPATH"
         ) from None
     if found is None:
         raise ConfigError(f"module {module!r} has no {name!r}; mend the import path {path!r}")
@@ -111,7 +112,8 @@ def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
             f"{', '.join(missing) or 'nn.Module'}; see froude.train.api.Model"
         )
     named = {name for name, _ in model.named_parameters()}
-    if odd := named.symmetric_difference(model.kinds()):
+    kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
+    if odd := named.symmetric_difference(kinds):
         raise ConfigError(
             f"kinds() must name each parameter of {run.model.factory} once, but differs in {', '.join(sorted(odd)[:4])}"
         )
@@ -150,6 +152,7 @@ class Counts:
 
 
 def count_parameters(model: nn.Module) -> Counts:
+    """Parameters of a model, on any device, by the kinds that it names."""
     totals: dict[str, int] = dict.fromkeys(("embedding", "hidden", "readout", "norm", "bias"), 0)
     kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
     for name, parameter in model.named_parameters():
@@ -158,4 +161,5 @@ def count_parameters(model: nn.Module) -> Counts:
 
 
 def as_int64(windows: NDArray[Any]) -> Tensor:
+    """Windows of any integer type as a tensor to index with."""
     return torch.from_numpy(np.ascontiguousarray(windows, dtype=np.int64))

@@ -161,9 +161,9 @@ def run_trial(
 def run_worker(run: Run, store: RunStore, host: Host, *, device: str = "auto") -> tuple[float, Trainer]:
     """Train one run as this rank of the current process group; all ranks return the same final validation loss.
 
-    Starts from the newest committed checkpoint, commits one every `checkpoint_every` steps and a `finished` record at
-    the end, each with the ledger of every rank and the metrics of rank 0 since the last one. Raises Diverged when the loss
-    stops being finite: what was committed stays.
+    Starts from the newest committed checkpoint, commits one every `checkpoint_every` steps and a `finished` record
+    at the end, each with the ledger of every rank and the metrics of rank 0 since the last one. Raises Diverged when
+    the loss stops being finite: what was committed stays.
     """
     trainer = Trainer(run, World.current(parallel.resolve_device(device)))
     world = trainer.world
@@ -183,8 +183,8 @@ def run_worker(run: Run, store: RunStore, host: Host, *, device: str = "auto") -
         result = trainer.step(run, step, tables["ledger"], host.attempt)
         if not result.finite:
             raise Diverged(
-                f"run {run.name}: loss {result.loss} and gradient norm {result.grad_norm} at step {step + 1} must be finite; "
-                "lower the learning rate"
+                f"the loss of {run.name} must be finite, but is {result.loss} (gradient norm {result.grad_norm}) "
+                f"at step {step + 1}; lower the learning rate"
             )
         step += 1
         row = _step_row(run, host.attempt, step, result, time.perf_counter() - before, world.size)

@@ -77,6 +77,9 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """The package's own model, made from `run.model`."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, run: Run) -> None:
         super().__init__()
         shape, seed = run.model, run.seed

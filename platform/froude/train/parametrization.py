@@ -27,11 +27,12 @@ class Scales:
 
 
 def width_ratio(run: Run) -> float:
-    """m = width / base_width under muP, 1 under SP."""
+    """M = width / base_width under muP, 1 under SP."""
     return run.model.width / run.model.base_width if run.parametrization == "mup" else 1.0
 
 
 def scales(run: Run, kind: Kind) -> Scales:
+    """The row of the table for one kind of parameter."""
     m = width_ratio(run)
     if kind == "hidden":
         return Scales(lr=1.0 / m, weight_decay=m, eps=1.0 / m)
@@ -43,6 +44,7 @@ def scales(run: Run, kind: Kind) -> Scales:
 
 
 def logit_multiplier(run: Run) -> float:
+    """Factor on the logits, tied or not."""
     return 1.0 / width_ratio(run)
 
 

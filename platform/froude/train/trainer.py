@@ -40,7 +40,9 @@ class Trainer:
             parameter_groups(run, self.model), fused=single or None, foreach=None if single else True
         )
 
-    def step(self, run: Run, step: int, rows: list[dict[str, Any]] | None = None, attempt: int = 1) -> StepResult:
+    def step(
+        self, run: Run, step: int, rows: list[dict[str, Any]] | None = None, attempt: int = 1
+    ) -> StepResult:
         """The update from `step` to `step + 1` under `run`'s schedule; ledger rows of this rank are added to `rows`."""
         mine = self.world.slots(run.slots)
         slots = [self.batches.slot(step, slot) for slot in mine]

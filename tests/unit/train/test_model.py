@@ -11,7 +11,9 @@ from froude.train.parametrization import attention_multiplier, parameter_groups,
 
 
 def run_of(**changes):
-    base = Run(tokens=76_800, batch=768, slots=12, optimizer={"lr": 2**-7.5}, schedule={"warmup_tokens": 7680})
+    base = Run(
+        tokens=76_800, batch=768, slots=12, optimizer={"lr": 2**-7.5}, schedule={"warmup_tokens": 7680}
+    )
     return base.replace(changes)
 
 
@@ -24,7 +26,8 @@ def test_counts_add_up_to_the_real_model(tied, qk_norm):
     d, layers, head = 96, 3, 16
     assert counts.hidden == layers * 13 * d * d  # 4 d^2 of attention, 9 d^2 of SwiGLU at ratio 3
     assert counts.norm == (2 * layers + 1) * d + (2 * layers * head if qk_norm else 0)
-    assert counts.embedding == 256 * d and counts.readout == (0 if tied else 256 * d)
+    assert counts.embedding == 256 * d
+    assert counts.readout == (0 if tied else 256 * d)
     assert counts.params_with_embeddings == sum(p.numel() for p in model.parameters())
     assert api.count_parameters(api.build_model(run, "meta")) == counts
 
@@ -104,4 +107,3 @@ def test_foreign_code_needs_trust_and_a_sound_path():
         api.build_model(run_of(**{"model.factory": "froude.train.model:Nothing"}))
     with pytest.raises(ConfigError, match="lacks"):
         api.build_model(run_of(**{"model.factory": "foreign_model:not_a_model"}))
-

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from froude.config import Run, choices
-from froude.config import ScheduleName, Tail
+from froude.config import Run, ScheduleName, Tail, choices
 from froude.train import schedules
 
 NAMES = choices(ScheduleName)
@@ -60,7 +59,8 @@ def test_inverse_square_root_and_noam():
 def test_every_schedule_is_positive_and_never_above_its_peak(name, tail, steps, warmup, decay):
     run = run_of(name, steps=steps, warmup=int(warmup * steps), tail=tail, decay_fraction=decay)
     rates = [schedules.at_step(run, step) for step in range(steps)]
-    assert all(0 < rate <= 1 for rate in rates) and all(math.isfinite(rate) for rate in rates)
+    assert all(0 < rate <= 1 for rate in rates)
+    assert all(math.isfinite(rate) for rate in rates)
 
 
 @given(st.integers(1, 300), st.integers(0, 300), st.integers(1, 4))
@@ -74,7 +74,12 @@ def test_multiplier_is_a_function_of_tokens_not_of_steps(steps, warmup, factor):
 
 @given(st.integers(2, 500), st.integers(2, 500), st.floats(0, 0.5), st.floats(0.05, 0.9))
 def test_wsd_horizons_agree_until_the_shorter_one_branches(one, two, warmup, decay):
-    short, long = (run_of("wsd", steps=n, warmup=int(warmup * min(one, two)), decay_fraction=decay) for n in sorted((one, two)))
+    short, long = (
+        run_of("wsd", steps=n, warmup=int(warmup * min(one, two)), decay_fraction=decay)
+        for n in sorted((one, two))
+    )
     branch = schedules.branch_step(short)
-    assert all(schedules.at_step(short, s) == schedules.at_step(long, s) for s in range(min(branch, short.steps)))
+    assert all(
+        schedules.at_step(short, s) == schedules.at_step(long, s) for s in range(min(branch, short.steps))
+    )
     assert all(schedules.at_step(short, step) < 1 for step in range(branch + 1, short.steps))
