@@ -1,0 +1,140 @@
+"""A Run: validated, frozen, the same from Python and from TOML, named and fingerprinted."""
+
+import json
+
+import pytest
+import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
+
+from froude.config import ConfigError, Run, whole_steps
+
+GOOD = {"tokens": 7680, "batch": 768, "slots": 12}
+
+BAD = [
+    ({"tokns": 7680}, "unknown key `tokns`; did you mean `tokens`?"),
+    ({"optimizer": {"beta_2": 0.9}}, "unknown key `optimizer.beta_2`; did you mean `optimizer.beta2`?"),
+    ({"model": {"wdith": 32}}, "unknown key `model.wdith`; did you mean `model.width`?"),
+    ({"optimizer": {"beta2": 1.0}}, "`optimizer.beta2` must be less than 1, but got 1.0"),
+    ({"optimizer": {"beta2": 1.5}}, "`optimizer.beta2` must be less than 1, but got 1.5"),
+    ({"optimizer": {"lr": 0.0}}, "`optimizer.lr` must be greater than 0"),
+    ({"batch": 800}, "`batch` must be a multiple of slots x context = 12 x 64 = 768 tokens, but got 800"),
+    ({"batch": 100, "slots": 1}, "use 64 or 128"),
+    ({"tokens": 7681}, "`tokens` must be a multiple of `batch` = 768 tokens, but got 7681; use 7680 or 8448"),
+    ({"schedule": {"warmup_tokens": 7681}}, "shorten the warmup or lengthen the run"),
+    ({"schedule": {"name": "cosin"}}, "`schedule.name` must be 'constant', 'linear'"),
+    ({"workers": 0}, "`workers` must be at least 1"),
+    ({"workers": [0, 3]}, "`workers` must be at least 1"),
+    ({"workers": [3, 2]}, "1 <= min <= max"),
+    ({"workers": 13}, "must not exceed the 12 slots"),
+    ({"micro_batch": 100}, "`micro_batch` must be a multiple of the context"),
+    ({"model": {"width": 50}}, "`model.width` must be a multiple of an even `model.head_dim`"),
+    ({"model": {"factory": "nonsense"}}, "`model.factory`"),
+    ({"data": {"sha256": "abc"}}, "`data.sha256`"),
+    ({"name": "../../etc"}, "`name` must start with a letter or digit"),
+    ({"tokens": "7680"}, "`tokens` must be a valid integer, but got '7680'"),
+    ({"seed": -1}, "`seed` must be greater than or equal to 0"),
+    ({"parametrization": "mu"}, "`parametrization` must be 'sp' or 'mup', but got 'mu'"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_python_and_toml_give_the_same_short_error(change, message):
+    content = {
+        key: value for key, value in {**GOOD, **change}.items() if key != "tokens" or "tokns" not in change
+    }
+    with pytest.raises(ConfigError) as python:
+        Run(**content)
+    with pytest.raises(ConfigError) as toml:
+        Run.from_toml(tomli_w.dumps(content))
+    assert str(python.value).replace("(", "[").replace(")", "]") == str(toml.value).replace("(", "[").replace(
+        ")", "]"
+    )
+    assert message in str(python.value)
+    assert len(str(python.value)) < 300
+    assert "\n" not in str(python.value)
+
+
+def test_what_is_no_toml_is_a_short_error():
+    with pytest.raises(ConfigError, match="valid TOML"):
+        Run.from_toml("tokens = = 3")
+
+
+def test_a_missing_key_is_named():
+    with pytest.raises(ConfigError, match="`tokens` is required and missing"):
+        Run()
+
+
+def test_a_run_is_frozen():
+    with pytest.raises(ValueError, match="frozen"):
+        Run(**GOOD).tokens = 1
+
+
+@given(
+    lr=st.floats(1e-6, 1.0),
+    steps=st.integers(1, 10_000),
+    slots=st.sampled_from([1, 2, 3, 4, 6, 12]),
+    seed=st.integers(0, 2**31 - 1),
+    parametrization=st.sampled_from(["sp", "mup"]),
+    options=st.dictionaries(
+        st.text("abc", min_size=1), st.one_of(st.integers(0, 9), st.booleans(), st.text("xyz"))
+    ),
+)
+def test_toml_and_json_round_trips_keep_every_bit(lr, steps, slots, seed, parametrization, options):
+    run = Run(
+        tokens=768 * steps,
+        batch=768,
+        slots=slots,
+        seed=seed,
+        parametrization=parametrization,
+        optimizer={"lr": lr},
+        model={"options": options},
+    )
+    for copy in (Run.from_toml(run.to_toml()), Run.from_dict(json.loads(json.dumps(run.to_dict())))):
+        assert copy == run
+        assert copy.fingerprint == run.fingerprint
+
+
+def test_the_fingerprint_leaves_labels_resources_and_paths_out():
+    run = Run(**GOOD)
+    same = {
+        "name": "x",
+        "stage": "y",
+        "workers": 3,
+        "device": "cpu",
+        "checkpoint_every": 7,
+        "data.path": "/a/b",
+    }
+    for key, value in same.items():
+        assert run.replace({key: value}).fingerprint == run.fingerprint, key
+    other = {
+        "tokens": 15_360,
+        "seed": 1,
+        "slots": 6,
+        "optimizer.lr": 0.1,
+        "data.sha256": "0" * 64,
+        "model.depth": 3,
+    }
+    prints = {run.replace({key: value}).fingerprint for key, value in other.items()}
+    assert len(prints) == len(other)
+    assert run.fingerprint not in prints
+
+
+def test_names_are_readable():
+    run = Run(tokens=16_384, batch=16_384, model={"width": 256, "depth": 4}, optimizer={"lr": 3e-3})
+    assert run.name == "w256-d4-b16k-lr3e-3-s0"
+    assert run.replace({"optimizer.lr": 2**-7.5}).name == "w256-d4-b16k-lr5.5e-3-s0"
+    assert run.replace(name="mine").replace(seed=1).name == "mine"
+
+
+def test_replace_validates_and_names_the_key():
+    with pytest.raises(ConfigError, match=r"did you mean `optimizer\.lr`"):
+        Run(**GOOD).replace({"optimizer.lrr": 1.0})
+
+
+@given(st.floats(1, 1e9), st.integers(1, 10**6))
+def test_whole_steps_is_the_nearest_positive_multiple(tokens, batch):
+    whole = whole_steps(tokens, batch)
+    assert whole % batch == 0
+    assert whole >= batch
+    assert abs(whole - tokens) <= max(batch / 2, batch - tokens) * (1 + 1e-9)
