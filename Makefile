@@ -1,0 +1,74 @@
+# froude: `make help` lists the targets.
+SHELL  := /bin/sh
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+SEED   ?= 0
+RUN    ?= runs/quickstart
+
+# Seconds since the epoch when make started: what passes before a command starts is installation.
+STARTED := $(shell date +%s)
+
+# A Python counts if it is >= 3.11 and can build a virtual environment.
+USABLE  := import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))
+PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	if "$$p" -c '$(USABLE)' >/dev/null 2>&1; then echo "$$p"; break; fi; done)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test check bench campaign clean
+.DELETE_ON_ERROR:
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## /  make \1	/p' $(firstword $(MAKEFILE_LIST)) | expand -t 20
+	@echo "  variables: SEED=$(SEED) RUN=$(RUN) PYTHON=$(PYTHON)"
+
+setup: $(VENV)/.dev ## build .venv with everything that tests and notebooks need
+
+# `exec` puts froude in make's own child process, where Ctrl-C and SIGTERM reach it.
+quickstart: $(VENV)/.core ## the whole loop on this machine: sweep, fit, promote, elastic run, report
+	@FROUDE_INSTALL_SECONDS=$$(( $$(date +%s) - $(STARTED) )); export FROUDE_INSTALL_SECONDS; \
+	exec $(BIN)/froude quickstart --seed $(SEED) --out "$(RUN)" $(FLAGS)
+
+check: $(VENV)/.dev ## format, lint, types, import boundaries and the fast tests
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/pytest -q tests/unit
+
+test: check ## check, then the tests on Ray clusters and the notebooks
+	$(BIN)/pytest -q tests --ignore=tests/unit --ignore=tests/gpu
+
+bench: $(VENV)/.dev ## the benchmarks of minutes: each prints and writes benchmarks/*.md
+	@for f in benchmarks/[!_]*.py; do [ -e "$$f" ] || continue; \
+	echo "== $$f"; $(BIN)/python "$$f" || exit; done
+
+campaign: $(VENV)/.dev ## the long checks: each writes benchmarks/*.md with commit, seed and hardware
+	@for f in benchmarks/campaign/[!_]*.py; do [ -e "$$f" ] || continue; \
+	echo "== $$f"; $(BIN)/python "$$f" || exit; done
+
+clean: ## remove .venv and caches; runs/ stays
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf platform/froude.egg-info
+	find platform tests jobs search_spaces analysis benchmarks -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+# One simple command a line: make runs it as its own child, so that a signal to make ends it too.
+$(VENV)/.made:
+	@if [ -z "$(PYTHON)" ]; then \
+	echo "froude needs Python >= 3.11 that can build virtual environments, and found none on the PATH:" \
+	"install python3 and its venv package, or name one: make PYTHON=/path/to/python3 …" >&2; exit 2; fi
+	@"$(PYTHON)" -c '$(USABLE)' 2>/dev/null || { \
+	echo "froude needs Python >= 3.11 with venv and ensurepip; PYTHON=$(PYTHON) is not: name another." >&2; exit 2; }
+	@echo "[setup] creating $(VENV) with $$($(PYTHON) -V)"
+	@"$(PYTHON)" -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/.made
+	@echo "[setup] installing froude and its packages into $(VENV) (a few minutes the first time, quiet until done)"
+	@exec $(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/.made
+	@echo "[setup] installing froude with the tools for tests and notebooks into $(VENV) (a few minutes the first time)"
+	@exec $(PIP) --editable ".[dev]"
+	@touch $(VENV)/.core $@

@@ -1,0 +1,116 @@
+"""Extending the commit log of a run: exactly one writer wins each number, so the log has no forks."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import uuid
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from froude.config import ConfigError
+from froude.runlog import NO_BASE, LogReader, Part, Record, record_name
+
+__all__ = ["CommitLog", "Fenced", "Finished", "Part", "Record"]
+
+
+class Fenced(RuntimeError):
+    """Another attempt has extended the log: this one is a zombie, and must end without writing more."""
+
+
+class Finished(RuntimeError):
+    """The run is finished, so it opens no attempt."""
+
+
+class CommitLog(LogReader):
+    """The log below a run's directory, for its attempts; readers need LogReader only."""
+
+    def append(
+        self,
+        after: Record | None,
+        *,
+        run: str,
+        attempt: int,
+        generation: str,
+        kind: str,
+        step: int,
+        tokens: int,
+        base: int,
+        world: int,
+        recipe: str,
+        scalars: Mapping[str, Any] | None = None,
+        meta: Mapping[str, Any] | None = None,
+        parts: tuple[Part, ...] = (),
+    ) -> Record:
+        """Commit the record that follows `after`; Fenced if that number is taken.
+
+        All parts must be durable before. An OSError leaves open whether the record was written: an attempt that
+        gets one ends, and the next finds out.
+        """
+        record = Record(
+            run=run,
+            seq=after.seq + 1 if after else 0,
+            parent=after.digest if after else None,
+            base=base,
+            attempt=attempt,
+            generation=generation,
+            kind=kind,
+            step=step,
+            tokens=tokens,
+            time=datetime.now(UTC),
+            world=world,
+            recipe=recipe,
+            scalars=dict(scalars or {}),
+            meta=dict(meta or {}),
+            parts=parts,
+        )
+        content = record.to_bytes()
+        target = self.location / "commits" / record_name(record.seq)
+        if not target.create(content):
+            raise Fenced(
+                f"{target} was committed by another attempt; attempt {attempt} of {run!r} ends at step {step}"
+            )
+        return dataclasses.replace(record, digest=hashlib.sha256(content).hexdigest())
+
+    def open_attempt(
+        self, run: str, recipe: str, world: int, meta: Mapping[str, Any] | None = None
+    ) -> Record:
+        """Commit the record of a new attempt, which fences all earlier ones.
+
+        Finished if the run is; ConfigError if the log is of another recipe; Fenced if another attempt opened at the
+        same time. A checkpoint that an earlier attempt still commits meanwhile is followed, not fought.
+        """
+        generation = uuid.uuid4().hex
+        first: int | None = None
+        while True:
+            records = self.records()
+            head = records[-1] if records else None
+            if head and head.kind == "finished":
+                raise Finished(f"{run!r} finished at step {head.step}; start another run under another name")
+            if head and head.recipe != recipe:
+                raise ConfigError(
+                    f"a run must go on with the recipe that it began with, {head.recipe!r}, but got {recipe!r}; "
+                    "restore the recipe or choose another run name"
+                )
+            attempt = max((record.attempt for record in records), default=0) + 1
+            if first is not None and attempt != first:
+                raise Fenced(f"attempt {attempt - 1} of {run!r} was opened at the same time; this one ends")
+            first = attempt
+            saved = next((record for record in reversed(records) if record.kind != "attempt"), None)
+            try:
+                return self.append(
+                    head,
+                    run=run,
+                    attempt=attempt,
+                    generation=generation,
+                    kind="attempt",
+                    step=saved.step if saved else 0,
+                    tokens=saved.tokens if saved else 0,
+                    base=saved.seq if saved else NO_BASE,
+                    world=world,
+                    recipe=recipe,
+                    meta=meta,
+                )
+            except Fenced:
+                continue

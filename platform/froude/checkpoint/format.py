@@ -1,0 +1,304 @@
+"""Parquet as the container of torch.distributed.checkpoint (DCP): blocks keyed by tensor and offset, never by rank.
+
+A data part has a row a block. The payload is stored PLAIN in one uncompressed page a row group, so its place in the
+file is known and a reader fetches it with one plain range read; the file stays ordinary Parquet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import xxhash
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import (
+    LoadPlan,
+    LoadPlanner,
+    ReadItem,
+    SavePlan,
+    SavePlanner,
+    WriteItem,
+    WriteItemType,
+)
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from froude.checkpoint.manifest import BLOCKS, PAYLOADS, Block, Manifest, dtype_name
+from froude.checkpoint.parts import Corrupt, HashingSink, create_part
+from froude.runlog import Part
+from froude.store import Location
+
+BLOCK_BYTES = 32 << 20  # a larger block is split; 16 to 64 MiB measured equal in speed, memory grows with it
+ALONE_BYTES = 4 << 20  # from here on a block has a row group, and so a page, of its own
+GROUP_ROWS = 1024  # far below pyarrow's limit of rows in one page
+READ_THREADS = 4
+MANIFEST = "manifest.parquet"
+_WRITE_OPTIONS = {
+    "compression": "none",
+    "use_dictionary": False,
+    "write_statistics": False,
+    "store_schema": False,
+    "data_page_size": 1 << 30,
+    "write_batch_size": GROUP_ROWS,
+}
+
+
+def check_tensors_only(state: dict[str, Any], prefix: str = "") -> None:
+    """TypeError naming the first leaf that is no tensor: DCP would pickle it."""
+    for key, value in state.items():
+        if isinstance(value, dict):
+            check_tensors_only(value, f"{prefix}{key}.")
+        elif not isinstance(value, torch.Tensor):
+            raise TypeError(
+                f"a checkpoint's state must hold tensors only, but `{prefix}{key}` is a {type(value).__name__}; "
+                "pass it in `scalars`"
+            )
+
+
+def _split(offsets: tuple[int, ...], data: torch.Tensor) -> Iterator[tuple[tuple[int, ...], torch.Tensor]]:
+    """Contiguous blocks of at most BLOCK_BYTES, cut along the first dimension longer than 1."""
+    if data.numel() == 0:
+        return
+    if data.nbytes <= BLOCK_BYTES or data.numel() == 1:
+        yield offsets, data
+        return
+    axis = next(i for i, size in enumerate(data.shape) if size > 1)
+    rows = max(1, BLOCK_BYTES // (data.nbytes // data.shape[axis]))
+    for start in range(0, data.shape[axis], rows):
+        place = (*offsets[:axis], offsets[axis] + start, *offsets[axis + 1 :])
+        yield from _split(place, data.narrow(axis, start, min(rows, data.shape[axis] - start)))
+
+
+def _bytes_of(data: torch.Tensor) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return data.contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+class ParquetWriter(StorageWriter):
+    """DCP's writer into `run`/`folder`: one part a rank and, by the coordinator, the manifest; synchronous.
+
+    A folder is written once. After the save the coordinator's `parts` names every file, the manifest last.
+    """
+
+    def __init__(self, run: Location, folder: str, rank: int = 0) -> None:
+        self._run, self._folder = run, folder
+        self._path = f"{folder}/part-{rank:05d}.parquet"
+        self.parts: list[Part] = []
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        self.parts = []
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Nothing to do: object stores have no folders, and Location makes those of a disk."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        for item in plan.items:
+            if item.type == WriteItemType.BYTE_IO:
+                raise TypeError(
+                    f"a checkpoint's state must hold tensors only, but `{item.index.fqn}` is none"
+                )
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return plans
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        target = self._run / self._path
+        groups: list[_Group] = []
+        if any(item.tensor_data and item.tensor_data.chunk.sizes.numel() for item in plan.items):
+            with target.output() as raw:
+                sink = HashingSink(raw)
+                collected: list[pq.FileMetaData] = []
+                with pq.ParquetWriter(
+                    sink, PAYLOADS, metadata_collector=collected, **_WRITE_OPTIONS
+                ) as writer:
+                    for group in _grouped(plan.items, planner):
+                        writer.write_table(group.table(), row_group_size=GROUP_ROWS)
+                        group.payloads.clear()
+                        groups.append(group)
+            if target.size() != sink.size:
+                raise OSError(f"{target} has {target.size()} bytes after writing {sink.size}")
+            self.parts = [Part("data", self._path, sink.size, sink.hexdigest())]
+        blocks: dict[int, list[Block]] = defaultdict(list)
+        for number, group in enumerate(groups):
+            for item, block in group.blocks(target.name, number, collected[0]):
+                blocks[item].append(block)
+        future: Future[list[WriteResult]] = Future()
+        future.set_result(
+            [
+                WriteResult(item.index, sum(block.nbytes for block in blocks[i]), (blocks[i], self.parts))
+                for i, item in enumerate(plan.items)
+            ]
+        )
+        return future
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        found = [result.storage_data for of_rank in results for result in of_rank]
+        tensors = {
+            fqn: (entry.properties.dtype, entry.size)
+            for fqn, entry in metadata.state_dict_metadata.items()
+            if isinstance(entry, TensorStorageMetadata)
+        }
+        manifest = Manifest(tensors, tuple(block for blocks, _ in found for block in blocks))
+        path = f"{self._folder}/{MANIFEST}"
+        files = {part.path: part for _, parts in found for part in parts}
+        self.parts = [files[name] for name in sorted(files)]
+        self.parts.append(create_part(self._run, "manifest", path, manifest.to_bytes()))
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return True
+
+
+@dataclass
+class _Group:
+    """Blocks of one row group: (number of the write item, row without payload), and their bytes."""
+
+    rows: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
+    payloads: list[np.ndarray[Any, np.dtype[np.uint8]]] = field(default_factory=list)
+    nbytes: int = 0
+
+    def add(self, item: int, row: dict[str, Any], payload: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+        self.rows.append((item, row))
+        self.payloads.append(payload)
+        self.nbytes += payload.size
+
+    def table(self) -> pa.Table:
+        ends = np.cumsum([0, *(payload.size for payload in self.payloads)], dtype=np.int64)
+        joined = self.payloads[0] if len(self.payloads) == 1 else np.concatenate(self.payloads)
+        payload = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), len(self.rows), [None, pa.py_buffer(ends), pa.py_buffer(joined)]
+        )
+        columns = [pa.array([row[f.name] for _, row in self.rows], f.type) for f in BLOCKS]
+        return pa.Table.from_arrays([*columns, payload], schema=PAYLOADS)
+
+    def blocks(self, file: str, number: int, metadata: pq.FileMetaData) -> Iterator[tuple[int, Block]]:
+        column = metadata.row_group(number).column(len(BLOCKS))
+        # A page of PLAIN byte arrays is a header, then for each value four bytes of length and the value.
+        at = column.data_page_offset + column.total_compressed_size - self.nbytes - 4 * len(self.rows)
+        for i, (item, row) in enumerate(self.rows):
+            at += 4
+            yield item, Block(**row, file=file, row_group=number, row=i, payload_off=at)
+            at += row["nbytes"]
+
+
+def _grouped(items: Sequence[WriteItem], planner: SavePlanner) -> Iterator[_Group]:
+    small = _Group()
+    for number, item in enumerate(items):
+        assert item.tensor_data is not None
+        tensor = planner.resolve_data(item)
+        assert isinstance(tensor, torch.Tensor)
+        for offsets, block in _split(tuple(item.tensor_data.chunk.offsets), tensor.detach().cpu()):
+            payload = _bytes_of(block)
+            row = {
+                "fqn": item.index.fqn,
+                "dtype": dtype_name(block.dtype),
+                "offsets": offsets,
+                "sizes": tuple(block.shape),
+                "nbytes": payload.size,
+                "xxh3": xxhash.xxh3_64_hexdigest(payload.data),
+            }
+            if payload.size >= ALONE_BYTES:
+                alone = _Group()
+                alone.add(number, row, payload)
+                yield alone
+                continue
+            small.add(number, row, payload)
+            if small.nbytes >= ALONE_BYTES or len(small.rows) == GROUP_ROWS:
+                yield small
+                small = _Group()
+    if small.rows:
+        yield small
+
+
+class ParquetReader(StorageReader):
+    """DCP's reader of the data parts of a checkpoint of `run`; each block's hash is checked before any use of its bytes."""
+
+    def __init__(self, run: Location, parts: Sequence[Part], manifest: Manifest) -> None:
+        self._run, self._manifest = run, manifest
+        self._parts = {part.path.rpartition("/")[2]: part for part in parts if part.kind == "data"}
+        self._blocks = {(block.fqn, block.offsets): block for block in manifest.blocks}
+
+    def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
+        """Nothing is kept between loads."""
+
+    def read_metadata(self) -> Metadata:
+        chunks: dict[str, list[ChunkStorageMetadata]] = defaultdict(list)
+        for block in self._manifest.blocks:
+            chunks[block.fqn].append(ChunkStorageMetadata(torch.Size(block.offsets), torch.Size(block.sizes)))
+        return Metadata(
+            {
+                fqn: TensorStorageMetadata(TensorProperties(dtype), size, chunks[fqn])
+                for fqn, (dtype, size) in self._manifest.tensors.items()
+            }
+        )
+
+    def set_up_storage_reader(
+        self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any
+    ) -> None:
+        """Nothing to do: the manifest says it all."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        wanted: dict[Block, list[ReadItem]] = defaultdict(list)
+        for item in plan.items:
+            offsets = tuple(item.storage_index.offset or ())
+            wanted[self._blocks[item.storage_index.fqn, offsets]].append(item)
+        with contextlib.ExitStack() as stack:
+            files = {block.file: stack.enter_context(self._open(block.file)) for block in wanted}
+            pool = stack.enter_context(ThreadPoolExecutor(READ_THREADS))
+            loads = [pool.submit(self._load, files[b.file], b, items, planner) for b, items in wanted.items()]
+            for load in loads:
+                load.result()
+        future: Future[None] = Future()
+        future.set_result(None)
+        return future
+
+    def _open(self, name: str) -> Any:
+        try:
+            part = self._parts[name]
+            filesystem, path = (self._run / part.path).arrow()
+            file = filesystem.open_input_file(path)
+        except (KeyError, FileNotFoundError):
+            raise Corrupt(f"{name} of {self._run} is missing") from None
+        if file.size() != part.size:
+            raise Corrupt(f"{self._run / part.path} has {file.size()} bytes, not the {part.size} committed")
+        return file
+
+    def _load(self, file: Any, block: Block, items: list[ReadItem], planner: LoadPlanner) -> None:
+        data = bytearray(file.read_at(block.nbytes, block.payload_off))
+        if len(data) != block.nbytes or xxhash.xxh3_64_hexdigest(data) != block.xxh3:
+            raise Corrupt(
+                f"{file}: the bytes of `{block.fqn}` at {list(block.offsets)} are not those committed"
+            )
+        dtype, _ = self._manifest.tensors[block.fqn]
+        source = torch.frombuffer(data, dtype=torch.uint8).view(dtype).reshape(block.sizes)
+        for item in items:
+            window = tuple(slice(o, o + n) for o, n in zip(item.storage_offsets, item.lengths, strict=True))
+            target = planner.resolve_tensor(item).detach()
+            if target.dtype != dtype:
+                raise ValueError(f"`{block.fqn}` must be {dtype} as in the checkpoint, but is {target.dtype}")
+            target.copy_(source[window])
+            planner.commit_tensor(item, target)
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
+        return True

@@ -1,0 +1,106 @@
+"""The manifest of a checkpoint: which bytes of which file hold which block of which tensor."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+
+from froude.checkpoint.parts import Corrupt
+from froude.config import ConfigError
+
+SCHEMA_VERSION = 1
+_KEY = b"froude"
+_LIST = pa.list_(pa.field("item", pa.int64(), nullable=False))
+
+
+def _required(**columns: pa.DataType) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+#: Columns of a data part; the block's bytes, little endian and row major, follow in `payload`.
+BLOCKS = _required(
+    fqn=pa.string(), dtype=pa.string(), offsets=_LIST, sizes=_LIST, nbytes=pa.int64(), xxh3=pa.string()
+)
+PAYLOADS = BLOCKS.append(pa.field("payload", pa.large_binary(), nullable=False))
+_ROWS = (
+    BLOCKS.append(pa.field("file", pa.string(), nullable=False))
+    .append(pa.field("row_group", pa.int64(), nullable=False))
+    .append(pa.field("row", pa.int64(), nullable=False))
+    .append(pa.field("payload_off", pa.int64(), nullable=False))
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One stored block of a tensor: place in the tensor (elements) and in the file (bytes), XXH3-64 of its bytes."""
+
+    fqn: str
+    dtype: str
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    nbytes: int
+    xxh3: str
+    file: str
+    row_group: int
+    row: int  # within the row group
+    payload_off: int
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All blocks of a checkpoint, and each tensor's dtype and shape (a tensor without elements has no block)."""
+
+    tensors: dict[str, tuple[torch.dtype, torch.Size]]
+    blocks: tuple[Block, ...]
+
+    def to_bytes(self) -> bytes:
+        """One Parquet file: a row a block, the tensors as JSON in the file's metadata."""
+        tensors = {fqn: [dtype_name(dtype), list(size)] for fqn, (dtype, size) in self.tensors.items()}
+        content = json.dumps({"schema": SCHEMA_VERSION, "tensors": tensors})
+        schema = _ROWS.with_metadata({_KEY: content.encode()})
+        rows = [asdict(block) for block in self.blocks]
+        columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
+        sink = io.BytesIO()
+        pq.write_table(pa.Table.from_arrays(columns, schema=schema), sink, compression="zstd")
+        return sink.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Manifest:
+        """Corrupt if this is no manifest; ConfigError if a newer froude wrote it."""
+        try:
+            table = pq.read_table(io.BytesIO(data))
+            content = json.loads((table.schema.metadata or {})[_KEY])
+            version = content["schema"]
+            if version == SCHEMA_VERSION:
+                sizes = {
+                    fqn: (_dtype(name), torch.Size(size)) for fqn, (name, size) in content["tensors"].items()
+                }
+                return cls(sizes, tuple(_blocks(table)))
+        except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise Corrupt(f"a checkpoint's manifest can't be read: {error}") from error
+        raise ConfigError(
+            f"a checkpoint must have schema {SCHEMA_VERSION}, but got {version!r}; use the froude that wrote it"
+        )
+
+
+def _blocks(table: pa.Table) -> Iterable[Block]:
+    for row in table.select(_ROWS.names).to_pylist():
+        yield Block(**{**row, "offsets": tuple(row["offsets"]), "sizes": tuple(row["sizes"])})
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """`torch.bfloat16` -> "bfloat16"."""
+    return str(dtype).removeprefix("torch.")
+
+
+def _dtype(name: str) -> torch.dtype:
+    found = getattr(torch, name, None)
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"no such dtype: {name!r}")
+    return found

@@ -1,0 +1,194 @@
+"""What every rank of a training run saves to and loads from: checkpoints, tables and the commit log of one run."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+
+from froude.checkpoint.collective import on_every_rank, on_rank_0, rank_and_world
+from froude.checkpoint.commit import CommitLog
+from froude.checkpoint.format import ParquetReader, ParquetWriter, check_tensors_only
+from froude.checkpoint.manifest import Manifest
+from froude.checkpoint.parts import Corrupt, create_part, read_part
+from froude.records import SCHEMAS, to_bytes
+from froude.runlog import NO_BASE, Part, Record
+from froude.store import Location
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """DCP's CheckpointException is a BaseException around each rank's error: raise the first rank's own."""
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
+            yield
+    except CheckpointException as error:
+        causes = [cause for cause, _ in error.failures.values()]
+        corrupt = [cause for cause in causes if isinstance(cause, Corrupt)]
+        # One that is no damage must not be taken for it, or a bug would walk back through all checkpoints.
+        raise next((cause for cause in causes if cause not in corrupt), causes[0]) from None
+
+
+def save_state(run: Location, folder: str, state: dict[str, Any]) -> tuple[Part, ...]:
+    """Collective: write a state of (possibly sharded) tensors; on rank 0 its parts, the manifest last, else ()."""
+    writer = ParquetWriter(run, folder, rank_and_world()[0])
+    with _plain_errors():
+        dcp_save(state, storage_writer=writer, planner=DefaultSavePlanner())
+    return tuple(writer.parts) if rank_and_world()[0] == 0 else ()
+
+
+def load_state(run: Location, parts: tuple[Part, ...], state: dict[str, Any]) -> None:
+    """Collective: fill the state's tensors in place, at any number of ranks, from `parts` (rank 0's count).
+
+    Corrupt if bytes are missing or damaged (the state is then partly overwritten); ValueError if names, shapes or
+    dtypes are not those of the checkpoint.
+    """
+
+    def read() -> tuple[tuple[Part, ...], bytes]:
+        (part,) = (part for part in parts if part.kind == "manifest")
+        return parts, read_part(run, part)
+
+    parts, content = on_rank_0(read)
+    manifest = Manifest.from_bytes(content)
+    missing, unknown = set(_flat(state)) - set(manifest.tensors), set(manifest.tensors) - set(_flat(state))
+    if missing or unknown:
+        raise ValueError(
+            f"a state must have the tensors of its checkpoint {parts[-1].path}; without: {sorted(missing)[:3]} of "
+            f"{len(missing)}, only there: {sorted(unknown)[:3]} of {len(unknown)}; use the run's own recipe"
+        )
+    with _plain_errors():
+        dcp_load(state, storage_reader=ParquetReader(run, parts, manifest), planner=DefaultLoadPlanner())
+
+
+def _flat(state: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    for key, value in state.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}"
+
+
+class RunStore:
+    """One run's checkpoints and tables below `location` (`<study>/runs/<run>`); every rank has one, and calls alike.
+
+    All methods are collective over the default process group, if there is one. A rank of an attempt that another
+    has superseded gets Fenced from `save`; what it wrote by then stays invisible.
+    """
+
+    def __init__(self, location: Location, run: str) -> None:
+        self.location, self.run = location, run
+        self._log = CommitLog(location)
+        self._attempt: Record | None = None  # this attempt's record
+        self._head: Record | None = None  # rank 0: the last record that this attempt committed
+        self._base = NO_BASE
+
+    @property
+    def finished(self) -> Record | None:
+        """The record that ended the run, if it has ended."""
+
+        def read() -> Record | None:
+            head = self._log.head()
+            return head if head and head.kind == "finished" else None
+
+        return on_rank_0(read)
+
+    def open_attempt(self, recipe_hash: str, meta: dict[str, str | int] | None = None) -> int:
+        """Commit the record of a new attempt, which fences all earlier ones; its number, counted from 1.
+
+        Finished if the run is; ConfigError if the log is of another recipe; Fenced if another attempt won.
+        """
+        world = rank_and_world()[1]
+        opened = on_rank_0(lambda: self._log.open_attempt(self.run, recipe_hash, world, meta))
+        self._attempt = self._head = opened
+        self._base = NO_BASE
+        return opened.attempt
+
+    def load(self, state: dict[str, Any]) -> dict[str, Any]:
+        """Fill the state in place from the newest checkpoint that is whole: {"step", "tokens", "scalars"}.
+
+        Step 0 and an untouched state if there is none yet; Corrupt if none is whole.
+        """
+
+        def candidates() -> list[Record]:
+            return [record for record in reversed(self._log.records()) if record.kind != "attempt"]
+
+        damage = ""
+        for record in on_rank_0(candidates):
+            try:
+                load_state(self.location, record.parts, state)
+            except Corrupt as error:
+                damage = damage or str(error)
+                if rank_and_world()[0] == 0:
+                    warnings.warn(f"checkpoint of step {record.step} is damaged: {error}", stacklevel=2)
+                continue
+            self._base = record.seq
+            return {"step": record.step, "tokens": record.tokens, "scalars": record.scalars}
+        if damage:
+            raise Corrupt(f"{self.run!r} has no checkpoint that is whole; the newest: {damage}")
+        self._base = NO_BASE
+        return {"step": 0, "tokens": 0, "scalars": {}}
+
+    def save(
+        self,
+        state: dict[str, Any],
+        *,
+        step: int,
+        tokens: int,
+        tables: Mapping[str, pa.Table],
+        scalars: Mapping[str, Any] | None = None,
+        kind: str = "checkpoint",
+    ) -> None:
+        """Write this rank's shards and tables (`ledger`, `steps`, `evals`: the rows since the last save), then commit.
+
+        `state` holds tensors only; `scalars` (JSON) are rank 0's. The rows become visible with the record. Fenced if
+        another attempt has taken over.
+        """
+        if self._attempt is None or self._head is None:
+            raise ValueError("a run must open an attempt before it saves; call open_attempt first")
+        if kind not in ("checkpoint", "finished"):
+            raise ValueError(f"`kind` must be checkpoint or finished, but got {kind!r}")
+        check_tensors_only(state)
+        rank, world = rank_and_world()
+        # The number that this commit will have makes its folder unique, also when a step is saved twice.
+        unique = f"{self._attempt.generation}.{self._head.seq + 1:08d}"
+        written = on_every_rank(lambda: self._write_tables(tables, unique, step, rank))
+        data = save_state(self.location, f"data/{step:012d}/{unique}", state)
+        head, attempt = self._head, self._attempt
+        self._head = on_rank_0(
+            lambda: self._log.append(
+                head,
+                run=self.run,
+                attempt=attempt.attempt,
+                generation=attempt.generation,
+                kind=kind,
+                step=step,
+                tokens=tokens,
+                base=self._base,
+                world=world,
+                recipe=attempt.recipe,
+                scalars=scalars,
+                meta=attempt.meta,
+                parts=(*data, *(part for parts in written for part in parts)),
+            )
+        )
+        self._base = self._head.seq
+
+    def _write_tables(self, tables: Mapping[str, pa.Table], unique: str, step: int, rank: int) -> list[Part]:
+        written = []
+        for kind, rows in tables.items():
+            if kind not in ("ledger", "steps", "evals") or rows.schema != SCHEMAS[kind]:
+                raise ValueError(
+                    f"a table must be ledger, steps or evals in its schema, but got {kind!r}: {rows.schema}"
+                )
+            if rows.num_rows:
+                path = f"parts/{kind}-{unique}-{step:012d}-r{rank}.parquet"
+                written.append(create_part(self.location, kind, path, to_bytes(rows)))
+        return written

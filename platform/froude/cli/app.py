@@ -1,0 +1,30 @@
+"""The verbs, gathered."""
+
+from __future__ import annotations
+
+import typer
+
+from froude.cli.fit import fit
+from froude.cli.plan import plan
+from froude.cli.promote import promote
+from froude.cli.quickstart import quickstart
+from froude.cli.report import report
+from froude.cli.status import status
+from froude.cli.sweep import sweep
+from froude.cli.train import train
+
+app = typer.Typer(
+    name="froude",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 refused, 4 no progress, 130 interrupted.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for verb in (plan, sweep, status, fit, promote, train, report, quickstart):
+    app.command(verb.__name__)(verb)
+
+
+@app.callback()
+def froude() -> None:
+    """Sweep small proxies, fit the laws, forecast the large run, train it once through failures."""

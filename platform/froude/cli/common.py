@@ -1,0 +1,145 @@
+"""What all verbs share: options, the way from errors to exit codes, and JSON output."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+
+import typer
+
+if TYPE_CHECKING:
+    from froude.store import Location
+
+DONE, FAILED, USAGE, REFUSED, NO_PROGRESS, INTERRUPTED = 0, 1, 2, 3, 4, 130
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Trust = Annotated[bool, typer.Option("--trust", help="Let runs import code from outside the package.")]
+Address = Annotated[
+    str,
+    typer.Option(metavar="ADDRESS", help="Ray cluster, e.g. auto. [default: RAY_ADDRESS, else --simulate]"),
+]
+Simulate = Annotated[
+    int,
+    typer.Option(metavar="NODES", help="Worker nodes of a cluster simulated here; 0: none.", min=0),
+]
+Shared = Annotated[
+    bool, typer.Option("--shared", help="A local study path is on a file system that all hosts share.")
+]
+
+P = ParamSpec("P")
+
+
+def verb(function: Callable[P, int | None]) -> Callable[P, None]:
+    """Make a command of a function that returns an exit code: errors go to stderr in a line or two."""
+
+    @functools.wraps(function)
+    def command(*args: P.args, **kwargs: P.kwargs) -> None:
+        code = guarded(lambda: function(*args, **kwargs), debug=bool(kwargs.get("debug")))
+        if code:
+            raise typer.Exit(code)
+
+    return command
+
+
+def guarded(action: Callable[[], int | None], *, debug: bool = False) -> int:
+    """Run `action` and turn its outcome into an exit code."""
+    from froude.config import ConfigError
+
+    try:
+        return action() or DONE
+    except KeyboardInterrupt:
+        return say("interrupted; the same command resumes", INTERRUPTED)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on
+        return DONE
+    except Exception as error:  # noqa: BLE001  the one place where any error becomes an exit code
+        if debug:
+            traceback.print_exc()
+        if isinstance(error, ConfigError):
+            return say(str(error), USAGE)
+        if type(error).__name__ == "Refused":
+            return refused(error)
+        code = NO_PROGRESS if type(error).__name__ == "NoProgress" else FAILED
+        first = next(iter(str(error).strip().splitlines()), "") or "no message"
+        hint = "" if debug else " (--debug shows the traceback)"
+        return say(f"{type(error).__name__}: {first}{hint}", code)
+
+
+def say(text: str, code: int) -> int:
+    """Print an error to stderr and return its exit code."""
+    print(f"froude: {text}", file=sys.stderr, flush=True)
+    return code
+
+
+def refused(error: Exception) -> int:
+    """Print every reason of a refused promotion to stderr."""
+    reasons: tuple[str, ...] = getattr(error, "reasons", (str(error),))
+    print(f"froude: promotion refused, nothing written; failed checks:", file=sys.stderr)
+    for reason in reasons:
+        print(f"  {reason}", file=sys.stderr, flush=True)
+    return REFUSED
+
+
+def emit(content: Mapping[str, Any]) -> None:
+    """Print one JSON object; NaN and infinities become null."""
+    print(json.dumps(plain(content), indent=2, default=str), flush=True)
+
+
+def plain(value: Any) -> Any:
+    """The value with what JSON lacks replaced by null."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value
+
+
+@contextmanager
+def cluster(address: str, simulate: int, location: Location, *, shared: bool) -> Iterator[Any]:
+    """A running cluster: the one at `address` or RAY_ADDRESS, else a simulated one on this machine.
+
+    ConfigError if there is none, or if several hosts would use a local study path that they do not share.
+    """
+    from froude.config import ConfigError
+    from froude.launch.cluster import connect, simulated
+    from froude.launch.preflight import check_shared
+
+    if address and simulate:
+        raise ConfigError(
+            f"a verb runs on one cluster, but got --address {address} and --simulate {simulate}; drop one"
+        )
+    address = address or ("" if simulate else os.environ.get("RAY_ADDRESS", ""))
+    with ExitStack() as stack:
+        if not address:
+            nodes = simulate or default_nodes()
+            yield stack.enter_context(simulated(nodes, log_dir=log_dir(location)))
+            return
+        try:
+            connected = stack.enter_context(connect(address))
+        except ConnectionError:
+            raise ConfigError(
+                f"a Ray cluster must answer at {address}, but none does; start one, or pass --simulate 3"
+            ) from None
+        check_shared(location, shared=shared)
+        yield connected
+
+
+def default_nodes() -> int:
+    """Worker nodes to simulate on this machine: its cores, at most four."""
+    return max(1, min(4, len(os.sched_getaffinity(0))))
+
+
+def log_dir(location: Location) -> Path:
+    """Where a simulated cluster's logs go: beside a local study, else in the working directory."""
+    return location.path / "logs" if location.is_local else Path("logs") / location.name

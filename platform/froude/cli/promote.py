@@ -1,0 +1,63 @@
+"""froude promote."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from froude.cli.common import Debug, Json, Trust, emit, verb
+
+
+@verb
+def promote(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="Path or s3:// URL of a study.")],
+    profile: Annotated[str, typer.Option(help="Bounds of the gate.")] = "production",
+    override: Annotated[
+        list[str] | None,
+        typer.Option("--override", metavar="CHECK", help="Pass over a check; needs --reason."),
+    ] = None,
+    reason: Annotated[
+        list[str] | None,
+        typer.Option("--reason", metavar="TEXT", help="Why, one for each --override."),
+    ] = None,
+    trust: Trust = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int | None:
+    """Write the recipe of the large run with a sealed forecast, or refuse with every reason (exit code 3).
+
+    Example: froude promote runs/study --override lr_points --reason "five rates suffice for a joint fit"
+    """
+    from froude.config import ConfigError
+    from froude.promote.promotion import promote as write_recipe
+    from froude.study import Study
+
+    names, reasons = override or [], reason or []
+    if len(names) != len(reasons):
+        raise ConfigError(
+            f"each --override must have its --reason, but got {len(names)} and {len(reasons)}; "
+            "give them in pairs"
+        )
+    recipe = write_recipe(
+        Study(study), profile=profile, overrides=dict(zip(names, reasons, strict=True)), trust=trust
+    )
+    if as_json:
+        emit({**recipe.content(), "seal": {"sha256": recipe.sha256}})
+        return None
+    forecast = recipe.forecast
+    print(f"recipe    {study.rstrip('/')}/recipe.toml, sealed {recipe.sha256[:12]}…")
+    print(
+        f"run       {recipe.run.name}: {recipe.run.steps} steps of {recipe.run.batch} tokens, "
+        f"peak lr {recipe.run.optimizer.lr:.3g}"
+    )
+    print(
+        f"forecast  {forecast.loss:.3f} nats per token, {100 * forecast.level:.0f}% in [{forecast.low:.3f}, "
+        f"{forecast.high:.3f}], {'certified' if forecast.certified else 'not certified'} ({forecast.status})"
+    )
+    for check in recipe.checks:
+        if check.overridden:
+            print(f"override  {check.name} ({check.value}): {check.reason}")
+        elif not check.passed:
+            print(f"warning   {check.name}: {check.value}; {check.remedy}")
+    return None

@@ -1,0 +1,30 @@
+"""froude report."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from froude.cli.common import Debug, Json, emit, verb
+
+
+@verb
+def report(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="Path or s3:// URL of a study.")],
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int | None:
+    """Write the study's report, one HTML file without outside links, into the study.
+
+    Example: froude report runs/quickstart
+    """
+    from froude.report import write
+    from froude.study import Study
+
+    place = write(Study(study))
+    if as_json:
+        emit({"report": place.url})
+    else:
+        print(place.url)
+    return None

@@ -1,0 +1,64 @@
+"""froude train."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from froude.cli.common import Address, Debug, Json, Shared, Simulate, Trust, cluster, emit, verb
+
+
+@verb
+def train(
+    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="recipe.toml of a study, a path or s3:// URL.")],
+    address: Address = "",
+    simulate: Simulate = 0,
+    trust: Trust = False,
+    shared: Shared = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int | None:
+    """Train the promoted run to its end, with as many workers as the cluster has, through failures and growth.
+
+    Writes into the recipe's study; goes on from the newest committed checkpoint; at once done if it is finished.
+
+    Example: froude train runs/study/recipe.toml --simulate 3
+    """
+    from dataclasses import asdict
+
+    from froude.launch.display import Display
+    from froude.launch.elastic import Progress
+    from froude.launch.elastic import train as train_run
+    from froude.promote.forecast import score
+    from froude.promote.recipe import FILE, read
+    from froude.store import Location, probe_writable
+    from froude.train.api import check_trust
+
+    place = Location.parse(recipe)
+    found = read(place)
+    study = place.parent if place.name == FILE else place
+    check_trust(found.run, trust)
+    probe_writable(study)
+    display = Display(quiet=as_json)
+
+    def show(now: Progress) -> None:
+        display.update(now.step / now.steps, f"step {now.step} of {now.steps}, {now.world} workers, attempt {now.attempt}")
+
+    with cluster(address, simulate, study, shared=shared) as running:
+        display.stage("train")
+        result = train_run(
+            found.run, study, cluster=running, recipe=found.sha256, trust=trust, progress=show
+        )
+    content = asdict(result)
+    if result.loss is not None:
+        content["actual"] = score(found.forecast, result.loss).to_dict()
+    if as_json:
+        emit(content)
+        return None
+    sizes = " → ".join(str(size) for size in result.world_sizes)
+    display.done(f"{result.run}: step {result.step}, world sizes {sizes}, {result.restarts} restarts")
+    if result.loss is not None:
+        forecast = found.forecast
+        display.line(f"loss      {result.loss:.3f} nats per token, forecast {forecast.loss:.3f} [{forecast.low:.3f}, {forecast.high:.3f}]")
+    return None

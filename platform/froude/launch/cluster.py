@@ -1,0 +1,260 @@
+"""Ray clusters to run on: a simulated one of several nodes on this machine, or one that exists already."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import psutil
+
+from froude.launch.ray_internals import FAST_KNOBS, coordinator_on_head, prepare_driver, silence_driver
+
+OBJECT_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MiB; froude sends nothing large through it
+SOCKET_PATH_BYTES = 107  # sun_path of Linux, less the terminating zero
+LONGEST_SOCKET = "/ray/session_2000-00-00_00-00-00_000000_0000000/sockets/plasma_store.00"
+START_SECONDS = 120.0
+PREFIX = "froude-ray-"
+
+ENVIRONMENT = {
+    "RAY_AUTH_MODE": "disabled",  # loopback only; a token file left by another Ray would lock job submission out
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+}
+
+
+@dataclass(frozen=True)
+class NodeHandle:
+    """One worker node of a simulated cluster."""
+
+    node_id: str
+    raylet_pid: int
+
+
+@dataclass
+class SimulatedCluster:
+    """A head without CPUs and worker nodes, all on this machine, each with its own raylet.
+
+    `nodes` lists the worker nodes that were started and not killed by `kill_node`. The methods may be called from any
+    thread; they raise RuntimeError if the node can't be started or the process that owns the nodes is gone.
+    """
+
+    address: str
+    dashboard: str
+    host_pid: int
+    nodes: list[NodeHandle]
+    _channel: socket.socket
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def add_node(self) -> NodeHandle:
+        """Start one more worker node and wait until it is registered."""
+        with self._lock:
+            answer = _request(self._channel, op="add", count=1)
+            (node,) = _handles(answer)
+            self.nodes.append(node)
+            return node
+
+    def kill_node(self, node: NodeHandle) -> None:
+        """SIGKILL the node's raylet and every process that it started, workers included."""
+        with self._lock:
+            _request(self._channel, op="kill", node_id=node.node_id)
+            self.nodes.remove(node)
+
+
+@dataclass(frozen=True)
+class ConnectedCluster:
+    """A cluster that was there before this process and stays when it ends."""
+
+    address: str
+
+
+@contextmanager
+def simulated(
+    nodes: int, *, cpus_per_node: int = 1, log_dir: Path, knobs: Mapping[str, str] = FAST_KNOBS
+) -> Iterator[SimulatedCluster]:
+    """Start a head and `nodes` worker nodes on this machine, connect as driver, and remove all of it at exit.
+
+    The nodes' processes are in a session of their own, which ends when this process does, however it does (exception,
+    signal, SIGKILL). Ray's logs end up in `log_dir/ray`. `knobs` are environment variables of the cluster and, meanwhile, of this process. ValueError if `nodes` or `cpus_per_node` is below 1,
+    RuntimeError (naming the log file) if the cluster doesn't start.
+    """
+    for name, value in (("nodes", nodes), ("cpus_per_node", cpus_per_node)):
+        if value < 1:
+            raise ValueError(f"a simulated cluster needs {name} >= 1, got {value}")
+    import ray
+
+    log_dir.mkdir(parents=True, exist_ok=True)
+    _remove_stale()
+    with _environment({**knobs, **ENVIRONMENT}), _sigterm_exits() as arm, _host(log_dir.resolve()) as (host, channel):
+        started = _request(channel, op="start", cpus=cpus_per_node, object_store=OBJECT_STORE_BYTES)
+        added = _request(channel, op="add", count=nodes)
+        address = str(started["address"])
+        try:
+            _init(address)
+            arm()  # ray.init replaces the handler
+            yield SimulatedCluster(address, str(started["dashboard"]), host.pid, _handles(added), channel)
+        finally:
+            ray.shutdown()
+
+
+@contextmanager
+def connect(address: str | None = None) -> Iterator[ConnectedCluster]:
+    """Connect this process as driver to an existing cluster: `address`, else RAY_ADDRESS, else one on this machine.
+
+    Leaves a connection that this process had before as it was. ConnectionError if there is no such cluster.
+    """
+    import ray
+
+    ours = not ray.is_initialized()
+    try:
+        if ours:
+            _init(address or "auto")
+        yield ConnectedCluster(str(ray.get_runtime_context().gcs_address))
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+def _init(address: str) -> None:
+    """Connect as driver, without Ray's and its workers' words on our terminal."""
+    import ray
+
+    prepare_driver()
+    ray.init(address=address, namespace="froude", log_to_driver=False, logging_level=logging.ERROR)
+    silence_driver()
+    coordinator_on_head()
+
+
+def _request(channel: socket.socket, **message: Any) -> dict[str, Any]:
+    channel.sendall(json.dumps(message).encode() + b"\n")
+    answer = b""
+    while not answer.endswith(b"\n"):
+        received = channel.recv(1 << 16)
+        if not received:
+            raise RuntimeError("the process that owns the simulated cluster has ended; its log is cluster.log")
+        answer += received
+    decoded: dict[str, Any] = json.loads(answer)
+    if "error" in decoded:
+        raise RuntimeError(f"simulated cluster: {message['op']} failed: {decoded['error']}")
+    return decoded
+
+
+def _handles(answer: dict[str, Any]) -> list[NodeHandle]:
+    return [NodeHandle(str(node["node_id"]), int(node["raylet_pid"])) for node in answer["nodes"]]
+
+
+@contextmanager
+def _host(log_dir: Path) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """The process that owns the cluster's processes; on leaving, all of them are gone."""
+    temp = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_temp_root()))
+    ours, theirs = socket.socketpair()
+    ours.settimeout(START_SECONDS)
+    script = Path(__file__).with_name("cluster_host.py")
+    # RAY_TMPDIR keeps the current-cluster file of this cluster away from those of others.
+    environment = {**os.environ, "RAY_TMPDIR": str(temp)}
+    environment.pop("RAY_ADDRESS", None)
+    with ours, (log_dir / "cluster.log").open("wb") as log:
+        with theirs, _locked(temp) as lock:  # the child's copy of the descriptor keeps the lock
+            host = subprocess.Popen(
+                [
+                    *(sys.executable, "-P", str(script)),
+                    *(str(theirs.fileno()), str(lock), str(temp), str(log_dir / "ray")),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=(theirs.fileno(), lock),
+                start_new_session=True,
+            )
+        try:
+            yield host, ours
+        finally:
+            ours.close()
+            try:
+                host.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                family = [*psutil.Process(host.pid).children(recursive=True), host]
+                for process in family:
+                    process.kill()
+                host.wait()
+                shutil.rmtree(temp, ignore_errors=True)
+
+
+def _temp_root() -> str:
+    """The directory for temporary files, or /tmp where its name would make Ray's socket paths too long."""
+    usual = tempfile.gettempdir()
+    longest = len(f"{usual}/{PREFIX}00000000{LONGEST_SOCKET}".encode())
+    return usual if longest <= SOCKET_PATH_BYTES else "/tmp"
+
+
+@contextmanager
+def _locked(temp: Path) -> Iterator[int]:
+    """Mark a temporary directory as in use; BlockingIOError if it is. Yields the lock's descriptor."""
+    lock = os.open(temp / "lock", os.O_CREAT | os.O_RDWR)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield lock
+    finally:
+        os.close(lock)
+
+
+def _remove_stale() -> None:
+    """Remove what clusters left in the temporary directory whose owner was killed."""
+    for temp in Path(_temp_root()).glob(f"{PREFIX}*"):
+        try:
+            with _locked(temp):
+                shutil.rmtree(temp, ignore_errors=True)
+        except OSError:
+            continue  # in use, another user's, or being removed
+
+
+@contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    """Set environment variables, and put the former ones back."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+@contextmanager
+def _sigterm_exits() -> Iterator[Callable[[], None]]:
+    """Turn SIGTERM into SystemExit(143), so that clean-up runs; yields a function that installs the handler again."""
+
+    def leave(_signal: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + signal.SIGTERM)
+
+    def arm() -> None:
+        if main:
+            signal.signal(signal.SIGTERM, leave)
+
+    main = threading.current_thread() is threading.main_thread()
+    before = signal.getsignal(signal.SIGTERM)
+    arm()
+    try:
+        yield arm
+    finally:
+        if main:
+            signal.signal(signal.SIGTERM, before)

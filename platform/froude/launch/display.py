@@ -1,0 +1,74 @@
+"""Live progress: one line that is rewritten on a terminal, and a new line now and then elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from dataclasses import dataclass, field
+from typing import TextIO
+
+TERMINAL_SECONDS = 0.2  # between two updates
+LOG_SECONDS = 10.0
+
+
+@dataclass
+class Display:
+    """Prints what a stage is doing and for how long it still will; `quiet` prints nothing."""
+
+    stream: TextIO = field(default_factory=lambda: sys.stdout)
+    quiet: bool = False
+    _stage: str = ""
+    _began: float = 0.0
+    _first: tuple[float, float] | None = None  # time and fraction at the stage's first update
+    _printed: float = 0.0
+    _open: bool = False
+
+    def line(self, text: str = "") -> None:
+        """Print a line of its own."""
+        if not self.quiet:
+            self._close()
+            print(text, file=self.stream, flush=True)
+
+    def stage(self, name: str) -> None:
+        """Begin a stage: what `update` says belongs to it."""
+        self._close()
+        self._stage, self._began, self._first, self._printed = name, time.monotonic(), None, 0.0
+
+    def update(self, fraction: float, text: str) -> None:
+        """Say that so much of the stage (0 to 1) is done; the time left is a linear guess from this stage's speed."""
+        now = time.monotonic()
+        self._first = self._first or (now, fraction)
+        every = TERMINAL_SECONDS if self.stream.isatty() else LOG_SECONDS
+        if self.quiet or (now - self._printed < every and fraction < 1):
+            return
+        self._printed = now
+        began, start = self._first
+        left = (now - began) * (1 - fraction) / (fraction - start) if fraction > start else None
+        about = f", about {clock(left)} left" if left is not None and fraction < 1 else ""
+        line = f"[{self._stage}] {100 * fraction:3.0f}%  {text}{about}"
+        if self.stream.isatty():
+            width = shutil.get_terminal_size().columns - 1
+            print(f"\r{line[:width]:<{width}}", end="", file=self.stream, flush=True)
+            self._open = True
+        else:
+            print(line, file=self.stream, flush=True)
+
+    def done(self, text: str) -> None:
+        """End the stage with what came of it and how long it took."""
+        self.line(f"[{self._stage}] {text} ({clock(time.monotonic() - self._began)})")
+
+    def _close(self) -> None:
+        if self._open:
+            print(file=self.stream, flush=True)
+            self._open = False
+
+
+def clock(seconds: float) -> str:
+    """Seconds as 42 s, 3 min 20 s or 2 h 5 min."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"

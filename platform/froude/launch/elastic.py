@@ -1,0 +1,209 @@
+"""The large run: trained by as many workers as the cluster has, through failures and growth, to its end."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from froude.config import ConfigError, Run
+from froude.launch import ray_internals
+from froude.launch.cluster import ConnectedCluster, SimulatedCluster
+from froude.launch.history import ElasticResult, history
+from froude.launch.notes import Notes
+from froude.launch.worker import Fatal, Order, work
+from froude.runlog import LogReader
+from froude.store import Location
+
+WATCH_SECONDS = 0.25
+
+
+class RunFailed(RuntimeError):
+    """The run ended before its last step; what was committed stays, and the same call goes on from there."""
+
+
+class NoProgress(RunFailed):
+    """Restarts in a row committed nothing."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is: steps done of `steps`, by how many workers, in which attempt; 0 workers before the first."""
+
+    step: int
+    steps: int
+    world: int
+    attempt: int
+
+
+def worker_resources(device: str, cluster: Mapping[str, float]) -> dict[str, float]:
+    """What one worker requests: a GPU where the run may use one and the cluster has some, else a CPU.
+
+    ConfigError if the run insists on GPUs and the cluster has none.
+    """
+    if device == "cpu" or (device == "auto" and not cluster.get("GPU")):
+        return {"CPU": 1}
+    if not cluster.get("GPU"):
+        raise ConfigError('`device` is "cuda", but no node of the cluster has a GPU; use "auto" or another cluster')
+    return {"GPU": 1}
+
+
+def torch_backend(resources: Mapping[str, float]) -> str:
+    """Process-group backend for workers with these resources; CPU tensors (control messages) always go over gloo."""
+    return "cpu:gloo,cuda:nccl" if resources.get("GPU") else "gloo"
+
+
+def train(
+    run: Run,
+    study: Location,
+    *,
+    cluster: SimulatedCluster | ConnectedCluster,
+    recipe: str = "",
+    trust: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    max_failures: int = 100,
+    no_progress: int = 3,
+    resize_seconds: float | None = None,
+) -> ElasticResult:
+    """Train the run to its end below `study`, from its newest committed checkpoint; at once if it is finished.
+
+    `recipe` names what the log must be of (the run's fingerprint if empty). `progress` is called about four times a
+    second, from this thread. New nodes are looked for every `resize_seconds` (1 on a simulated cluster, else 10).
+    Raises NoProgress when more than `no_progress` failures in a row commit nothing, RunFailed for any other end before
+    the last step (`max_failures` in all, or an error that a restart can't mend), ConfigError for what the user can mend.
+    """
+    location = study / "runs" / run.name
+    log = LogReader(location)
+    head = log.head()
+    if head is not None and head.kind == "finished":
+        return history(run, location)
+    import ray
+
+    from froude.train.api import check_trust
+
+    check_trust(run, trust)
+    resources = worker_resources(run.device, ray.cluster_resources())
+    notes = Notes(location.url)
+    notes.clear()
+    if head is not None and (run_id := head.meta.get("run_id")):
+        ray_internals.cancel_reservation(str(run_id))
+    if resize_seconds is None:
+        resize_seconds = 1.0 if isinstance(cluster, SimulatedCluster) else 10.0
+    order = Order(run.to_dict(), study.url, recipe or run.fingerprint, "", "cuda" if "GPU" in resources else "cpu")
+    scratch = tempfile.mkdtemp(prefix="froude-train-")
+    try:
+        trainer, run_id = _trainer(
+            order, run, location, notes, resources, scratch, max_failures, no_progress, resize_seconds
+        )
+        error = _fit(trainer, run_id, lambda: progress(_position(run, log, notes)) if progress else None)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+    if error is not None:
+        raise _explain(error, run, notes, no_progress) from error
+    return history(run, location)
+
+
+def _trainer(
+    order: Order,
+    run: Run,
+    location: Location,
+    notes: Notes,
+    resources: dict[str, float],
+    scratch: str,
+    max_failures: int,
+    no_progress: int,
+    resize_seconds: float,
+) -> tuple[Any, str]:
+    """Ray's trainer, and the id under which it reserves resources."""
+    ray_internals.prepare_driver()
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchConfig, TorchTrainer
+
+    scaling = ScalingConfig(
+        num_workers=(run.min_workers, run.max_workers),
+        use_gpu="GPU" in resources,
+        resources_per_worker=resources,
+        elastic_resize_monitor_interval_s=resize_seconds,
+    )
+    failures = FailureConfig(
+        max_failures=max_failures, controller_failure_limit=max_failures, max_preemption_failures=max_failures
+    )
+    arguments: dict[str, Any] = {
+        "train_loop_per_worker": work,
+        "train_loop_config": asdict(order),
+        "torch_config": TorchConfig(backend=torch_backend(resources)),
+        "scaling_config": scaling,
+        # Ray keeps a note of metrics there; checkpoints and their log are ours.
+        "run_config": RunConfig(name=run.name, storage_path=scratch, failure_config=failures),
+    }
+    if not ray_internals.supported():
+        return TorchTrainer(**arguments), ""
+    from froude.launch.ray_internals.policy import BoundedFailures, ElasticTrainer, PlannedResize
+
+    trainer = ElasticTrainer(**arguments)
+    trainer.use(PlannedResize(scaling, notes), BoundedFailures(failures, notes, location, no_progress, Fatal))
+    run_id = str(trainer.train_run_context.run_id)
+    trainer.train_loop_config["run_id"] = run_id
+    return trainer, run_id
+
+
+def _fit(trainer: Any, run_id: str, watch: Callable[[], None]) -> Exception | None:
+    """Run the trainer beside this thread, which stays free to watch and to be interrupted; its error, if any."""
+    from ray.exceptions import RayError
+    from ray.train import TrainingFailedError
+
+    outcome: list[Exception] = []
+
+    def fit() -> None:
+        try:
+            trainer.fit()
+        except (TrainingFailedError, RayError) as error:
+            outcome.append(error)
+
+    thread = threading.Thread(target=fit, name="ray-train", daemon=True)
+    # Ray warns that it can't take over Ctrl-C from another thread than the main one: it shall not.
+    thread.start()
+    try:
+        while thread.is_alive():
+            thread.join(WATCH_SECONDS)
+            watch()
+    except BaseException:
+        if run_id:
+            ray_internals.cancel_reservation(run_id)
+        raise
+    return outcome[0] if outcome else None
+
+
+def _position(run: Run, log: LogReader, notes: Notes) -> Progress:
+    beat = notes.beat()
+    if beat is not None:
+        return Progress(beat.step, run.steps, beat.world, beat.attempt)
+    head = log.head()
+    return Progress(head.step, run.steps, head.world, head.attempt) if head else Progress(0, run.steps, 0, 0)
+
+
+def _explain(error: Exception, run: Run, notes: Notes, no_progress: int) -> Exception:
+    """What a user is told of a failed run."""
+    from froude.launch.ray_internals.policy import find_cause
+
+    fatal = find_cause(error, Fatal) if ray_internals.supported() else None
+    if isinstance(fatal, Fatal):
+        return ConfigError(fatal.text) if fatal.kind == "ConfigError" else RunFailed(fatal.text)
+    cause = _last_line(error)
+    if notes.given_up():
+        return NoProgress(
+            f"run {run.name}: {no_progress} restarts in a row committed nothing; the last failed with: {cause}"
+        )
+    return RunFailed(f"run {run.name} failed: {cause}")
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+logging.getLogger("ray.train").setLevel(logging.ERROR)

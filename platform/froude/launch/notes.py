@@ -1,0 +1,67 @@
+"""Short notes about a running attempt, kept on the cluster's head: where it is, and whether it is asked to pause.
+
+They steer and show; nothing that must survive is in them. Where Ray's internals are not used they are empty, and progress
+is that of the commit log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from froude.launch.ray_internals import get_note, put_note
+
+
+@dataclass(frozen=True)
+class Beat:
+    """The last sign of life of a run: `step` was completed at `time` (seconds since the epoch), 0 if none was.
+
+    An attempt that has not made a step yet carries over the time of the one before.
+    """
+
+    attempt: int
+    world: int
+    step: int
+    time: float
+
+
+@dataclass(frozen=True)
+class Notes:
+    """The notes of one run, by the URL of its directory."""
+
+    run: str
+
+    def write_beat(self, beat: Beat) -> None:
+        put_note(f"{self.run}#beat", asdict(beat))
+
+    def beat(self) -> Beat | None:
+        note = get_note(f"{self.run}#beat")
+        return Beat(**note) if note else None
+
+    def ask_to_hold(self, attempt: int) -> None:
+        """Ask the workers of this attempt, and no other, to commit and wait."""
+        put_note(f"{self.run}#hold", {"attempt": attempt})
+
+    def asked_to_hold(self, attempt: int) -> bool:
+        return get_note(f"{self.run}#hold") == {"attempt": attempt}
+
+    def release(self) -> None:
+        """Let workers that hold go on."""
+        put_note(f"{self.run}#hold", None)
+
+    def confirm_held(self, attempt: int) -> None:
+        put_note(f"{self.run}#held", {"attempt": attempt})
+
+    def held(self, attempt: int) -> bool:
+        """Whether all workers of this attempt have committed and wait."""
+        return get_note(f"{self.run}#held") == {"attempt": attempt}
+
+    def give_up(self) -> None:
+        put_note(f"{self.run}#no-progress", {})
+
+    def given_up(self) -> bool:
+        return get_note(f"{self.run}#no-progress") is not None
+
+    def clear(self) -> None:
+        """Forget requests that an earlier driver left; the beat stays."""
+        for name in ("hold", "held", "no-progress"):
+            put_note(f"{self.run}#{name}", None)

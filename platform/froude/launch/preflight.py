@@ -1,0 +1,52 @@
+"""What can be known before anything starts: memory, and whether all hosts see the study."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from froude.config import ConfigError
+from froude.store import Location
+
+GIB = 2**30
+CGROUP = Path("/sys/fs/cgroup")
+
+
+def free_memory() -> int:
+    """Bytes that processes may still take: the machine's available memory, or less where a cgroup (v2) says so."""
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit = (CGROUP / "memory.max").read_text().strip()
+        used = int((CGROUP / "memory.current").read_text())
+        # The page cache counts as used but gives way.
+        cached = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return free
+    if limit == "max":
+        return free
+    return min(free, int(limit) - used + int(cached.get("inactive_file", 0)))
+
+
+def check_memory(needed: int, *, what: str) -> None:
+    """ConfigError if less than `needed` bytes of memory are free."""
+    free = free_memory()
+    if free < needed:
+        raise ConfigError(
+            f"{what} needs {needed / GIB:.1f} GiB of free memory, but {free / GIB:.1f} GiB are free; close other "
+            "programs, or use a larger machine"
+        )
+
+
+def check_shared(location: Location, *, shared: bool) -> None:
+    """ConfigError if a local study is to be used by a connected cluster of several hosts and is not declared shared."""
+    if not location.is_local or shared:
+        return
+    import ray
+
+    hosts = sorted({node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]})
+    if len(hosts) > 1:
+        raise ConfigError(
+            f"a study must be where all {len(hosts)} hosts of the cluster can write it, but {location} is a local path; "
+            "use an s3:// URL, or pass --shared if all hosts mount this path"
+        )

@@ -1,0 +1,259 @@
+"""The whole loop on this machine: sweep, fit, promote, elastic run with an injected failure, report, summary."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+import froude
+from froude import report
+from froude.config import ConfigError
+from froude.launch import summary
+from froude.launch.agenda import Agenda
+from froude.launch.cluster import SimulatedCluster, simulated
+from froude.launch.display import Display, clock
+from froude.launch.elastic import train
+from froude.launch.failures import FailureDrill
+from froude.launch.parts import read_all
+from froude.launch.preflight import GIB, check_memory
+from froude.launch.sweep import sweep
+from froude.promote import recipe as recipes
+from froude.promote.fits import Fits, fit
+from froude.promote.promotion import promote
+from froude.promote.recipe import Recipe
+from froude.runlog import LogReader
+from froude.space import Space, load_space
+from froude.store import Location, probe_writable
+from froude.study import Study
+
+NODES = 3
+MEMORY = int(4.5 * GIB)  # head, three nodes and their workers, with room
+#: Checks of the production profile that a study of minutes cannot pass.
+OVERRIDES = {
+    "lr_points": "five rates a width, fitted jointly over the widths, place the optimum well enough for a demonstration",
+    "forecast_certified": "four sizes over a factor of nine in parameters: the exponents come from a prior, "
+    "and the interval says so",
+}
+SPACE = "search_spaces/quickstart.py"
+
+
+@dataclass
+class Loop:
+    """One pass over the stages; `seconds` are this pass's wall time per stage, `worked` names those that did work."""
+
+    location: Location
+    space: Space
+    display: Display
+    seconds: dict[str, float] = field(default_factory=dict)
+    worked: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time what is done for a stage."""
+        self.display.stage(name)
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - began
+
+    @property
+    def study(self) -> Study:
+        return Study(self.location)
+
+
+def quickstart(
+    out: str, *, seed: int = 0, fresh: bool = False, space: str = "", display: Display | None = None
+) -> dict[str, Any]:
+    """Run the loop in the study `out` (a path or s3:// URL) and return the content of its summary.json.
+
+    Goes on where an earlier call stopped and does nothing twice; `fresh` deletes the study first. ConfigError before
+    anything starts if the study is of another seed, its place unwritable, or memory short.
+    """
+    began = time.time()
+    location, display = Location.parse(out), display or Display()
+    loop = Loop(location, load_space(space or default_space(), seed=seed), display)
+    prepare(location, loop.space, fresh=fresh)
+    agenda = Agenda(loop.space, read_all(location))
+    recipe = kept_recipe(loop.study)
+    finished = recipe is not None and is_finished(location, recipe)
+    announce(loop, agenda, finished=finished)
+    with ExitStack() as stack:
+        cluster: SimulatedCluster | None = None
+        if not (agenda.done and finished):
+            check_memory(MEMORY, what="the quickstart")
+            display.stage("cluster")
+            with loop.stage("sweep" if not agenda.done else "train"):
+                logs = location.path / "logs" if location.is_local else Path("logs") / location.name
+                cluster = stack.enter_context(simulated(NODES, log_dir=logs))
+            display.line(f"[cluster] a head and {NODES} worker nodes, simulated on this machine")
+        if not agenda.done:
+            assert cluster is not None
+            with loop.stage("sweep"):
+                run_sweep(loop, cluster)
+        with loop.stage("fit"):
+            fits = fit(loop.study)
+            display.line("\n".join(fits.lines()))
+        recipe = promoted(loop, fits, recipe)
+        if not finished:
+            assert cluster is not None
+            with loop.stage("train"):
+                run_large(loop, recipe, cluster)
+    return conclude(loop, fits, recipe, began)
+
+
+def default_space() -> Path:
+    """The quickstart's search space: below the working directory, else beside the package's source."""
+    beside = Path(froude.__file__).resolve().parents[2] / SPACE
+    return next((path for path in (Path(SPACE), beside) if path.is_file()), Path(SPACE))
+
+
+def prepare(location: Location, space: Space, *, fresh: bool) -> None:
+    """Check the study's place, empty it where asked; ConfigError if it is another study's."""
+    study = Study(location)  # refuses foreign files
+    if fresh:
+        remove(location)
+    elif study.exists and (other := study.meta.get("seed")) != space.seed:
+        raise ConfigError(
+            f"a study has one seed, but {location} was begun with {other} and this is {space.seed}; "
+            "choose another --out, or start over with --fresh"
+        )
+    probe_writable(location)
+
+
+def remove(location: Location) -> None:
+    """Delete all of a study."""
+    if location.is_local:
+        shutil.rmtree(location.path, ignore_errors=True)
+        return
+    for file in location.walk():
+        file.delete()
+
+
+def kept_recipe(study: Study) -> Recipe | None:
+    """The study's recipe, its seal verified; None if there is none."""
+    place = study.location / recipes.FILE
+    return recipes.read(place) if place.exists() else None
+
+
+def is_finished(location: Location, recipe: Recipe) -> bool:
+    head = LogReader(location / "runs" / recipe.run.name).head()
+    return head is not None and head.kind == "finished"
+
+
+def announce(loop: Loop, agenda: Agenda, *, finished: bool) -> None:
+    """Say what will be done, and about how long it takes."""
+    left, say = agenda.left(), loop.display.line
+    say(f"froude quickstart: the whole loop on this machine, seed {loop.space.seed}, in {loop.location}")
+    if agenda.done and finished:
+        say("  everything is trained: fits, report and summary are made anew (under a minute)")
+        return
+    stages = dict.fromkeys(stage for stage, _ in left)
+    counts = ", ".join(f"{name} {sum(stage == name for stage, _ in left)}" for name in stages)
+    target = loop.space.target
+    if left:
+        say(f"  1 sweep    {len(left)} small trials ({counts}) on two workers or more")
+    say("  2 fit      learning-rate transfer in SP and muP, critical batch, loss law")
+    say("  3 promote  a recipe with its forecast, sealed before the large run's step 0")
+    say(f"  4 train    {target.steps} steps at width {target.model.width} on 1 to 3 workers; one node is killed on the way")
+    say(f"  5 report   {loop.location}/report.html and summary.json")
+    say("  about 5 minutes on two cores; Ctrl-C stops it, the same command goes on")
+
+
+def run_sweep(loop: Loop, cluster: SimulatedCluster) -> None:
+    """Train what is left of the sweep."""
+    result = sweep(loop.space, loop.location, cluster=cluster, progress=None)
+    loop.worked.add("sweep")
+    loop.display.done(f"{result}")
+
+
+def promoted(loop: Loop, fits: Fits, recipe: Recipe | None) -> Recipe:
+    """The recipe of these fits: the kept one where its run has begun or its fits are these, else a new one."""
+    if recipe is not None:
+        begun = LogReader(loop.location / "runs" / recipe.run.name).head() is not None
+        if begun or dict(recipe.fingerprints) == dict(fits.fingerprints):
+            loop.seconds.setdefault("promote", 0.0)
+            return recipe
+    with loop.stage("promote"):
+        recipe = promote(loop.study, overrides=OVERRIDES, fits=fits)
+        loop.worked.add("promote")
+        forecast = recipe.forecast
+        loop.display.done(
+            f"forecast {forecast.loss:.3f} [{forecast.low:.3f}, {forecast.high:.3f}] nats per token, sealed "
+            f"{recipe.sha256[:12]}; overridden: {', '.join(recipe.overrides) or 'none'}"
+        )
+    return recipe
+
+
+def run_large(loop: Loop, recipe: Recipe, cluster: SimulatedCluster) -> None:
+    """Train the promoted run while a node dies and another comes."""
+    run = recipe.run
+    drill = FailureDrill(cluster, steps=run.steps)
+    result = train(run, loop.location, cluster=cluster, recipe=recipe.sha256, progress=drill)
+    loop.worked.add("train")
+    loop.display.done(f"{result.world_sizes}")
+
+
+def conclude(loop: Loop, fits: Fits, recipe: Recipe, began: float) -> dict[str, Any]:
+    """Write the report and the summary, print the closing block."""
+    loop.display.stage("report")
+    place = report.write(loop.study)
+    seconds = total_seconds(loop, recipe, began)
+    content = summary.summarize(loop.study, fits, recipe, seconds, digest=None)
+    (loop.location / summary.FILE).replace(json.dumps(content, indent=2).encode() + b"\n")
+    install = os.environ.get("FROUDE_INSTALL_SECONDS", "")
+    loop.display.line()
+    loop.display.line(
+        summary.closing_block(content, install_seconds=float(install) if install else None, report=place.url)
+    )
+    return content
+
+
+def total_seconds(loop: Loop, recipe: Recipe, began: float) -> Mapping[str, float]:
+    """Seconds of each stage over all passes: this one's, and what the study remembers of the ones before.
+
+    A pass that was interrupted left no summary: then the times of its trials and commits tell how long it was at work.
+    """
+    before: dict[str, float] = summary.stored(loop.location).get("seconds", {})
+    remembered = before or worked_before(loop.study, recipe.run.name, began)
+    totals = {}
+    for name in summary.STAGES:
+        if name in loop.worked or name not in remembered:
+            totals[name] = loop.seconds.get(name, 0.0) + (0.0 if before else remembered.get(name, 0.0))
+        else:
+            totals[name] = float(remembered[name])
+    return totals
+
+
+def worked_before(study: Study, run: str, until: float) -> dict[str, float]:
+    """Seconds before `until` (since the epoch) in which trials or the large run were at work."""
+    trials = study.trials().select("time", "seconds").drop_nulls().collect()
+    ends = trials["time"].dt.epoch("us") / 1e6
+    spans = [(end - took, end) for end, took in zip(ends, trials["seconds"], strict=True) if end < until]
+    commits = study.commits().filter(pl.col("run") == run).collect()
+    lives = []
+    for _, rows in commits.group_by("attempt"):
+        times = rows["time"].dt.epoch("us") / 1e6
+        lives.append((float(times.min()), float(times.max())))  # type: ignore[arg-type]
+    return {"sweep": covered(spans), "train": covered([span for span in lives if span[1] < until])}
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """Length of the union of intervals."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+__all__ = ["clock", "quickstart"]

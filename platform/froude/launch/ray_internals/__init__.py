@@ -1,0 +1,142 @@
+"""The only home of what Ray does not promise: each hook has a contract test, and does without on another version of Ray.
+
+Nothing here imports Ray before it is called. `policy` (a submodule) holds the hooks into Ray Train's controller.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import socket
+import warnings
+from typing import Any
+
+TESTED_RAY = "2.60."
+NAMESPACE = b"froude"
+
+#: Detect failures in a few seconds. Set before the head, every node and the driver start; too eager for nodes that
+#: stall for seconds under load, so real clusters keep slower ones (cluster.yaml).
+FAST_KNOBS: dict[str, str] = {
+    "RAY_health_check_initial_delay_ms": "1000",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "2000",
+    "RAY_health_check_failure_threshold": "3",
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30",
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "5",
+    "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "2",
+}
+
+#: Read by Ray Train in the driver, on any cluster.
+DRIVER_SETTINGS: dict[str, str] = {
+    # Ray's reaction to a drain notice ends a run as finished, or asks for the draining node again: ours shrinks instead.
+    "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths in a recipe mean what they mean to the driver
+}
+
+
+@functools.cache
+def supported() -> bool:
+    """Whether this Ray is one whose internals were tested; warns once if not."""
+    import ray
+
+    if ray.__version__.startswith(TESTED_RAY):
+        return True
+    warnings.warn(
+        f"Ray {ray.__version__} is not {TESTED_RAY}*: froude uses its public behaviour only, and recovers more slowly",
+        stacklevel=2,
+    )
+    return False
+
+
+def prepare_driver() -> None:
+    """Set what Ray Train reads from the driver's environment, unless the user has set it."""
+    for name, value in DRIVER_SETTINGS.items():
+        os.environ.setdefault(name, value)
+
+
+def knobs_in_force() -> dict[str, str]:
+    """Knobs that this driver's environment sets, by name; the rest are at Ray's defaults."""
+    return {name: os.environ[name] for name in (*FAST_KNOBS, *DRIVER_SETTINGS) if name in os.environ}
+
+
+def silence_driver() -> None:
+    """Keep what Ray's daemons publish (such as the death of a node) off the driver's standard output."""
+    if supported():
+        from ray._private.ray_logging import global_worker_stdstream_dispatcher
+
+        global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
+
+
+def coordinator_on_head() -> None:
+    """Create the actor that hands out reservations from this driver, which runs on the head.
+
+    Ray pins that detached actor to the node of whoever asks first; on a worker node it would die with the node, and every
+    elastic run with it.
+    """
+    if supported():
+        _coordinator()
+
+
+def cancel_reservation(run_id: str) -> None:
+    """Give back what a Ray Train run with this id has reserved, if anything.
+
+    The reservation of a killed driver would otherwise be kept for 180 s, and its successor wait for it.
+    """
+    if supported():
+        import ray
+
+        ray.get(_coordinator().cancel_request.remote(f"train-{run_id}"), timeout=30)
+
+
+def _coordinator() -> Any:
+    from ray.data._internal.cluster_autoscaler.default_autoscaling_coordinator import (
+        get_or_create_autoscaling_coordinator,
+    )
+
+    return get_or_create_autoscaling_coordinator()
+
+
+def live_nodes(connect_seconds: float = 0.5) -> set[str]:
+    """Ids of the nodes that are alive, are not being drained, and whose raylet accepts a connection now.
+
+    Ray itself takes seconds to notice a node that has vanished.
+    """
+    import ray
+    from ray._private.state import state
+
+    draining = state.get_draining_nodes()
+    found = set()
+    for node in ray.nodes():
+        if not node["Alive"] or node["NodeID"] in draining:
+            continue
+        try:
+            socket.create_connection(
+                (node["NodeManagerAddress"], node["NodeManagerPort"]), connect_seconds
+            ).close()
+        except OSError:
+            continue
+        found.add(node["NodeID"])
+    return found
+
+
+def put_note(key: str, value: dict[str, Any] | None) -> None:
+    """Leave a note on the head that any process of the cluster can read; None takes it away."""
+    if supported():
+        from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
+
+        if value is None:
+            _internal_kv_del(key.encode(), namespace=NAMESPACE)
+        else:
+            _internal_kv_put(key.encode(), json.dumps(value).encode(), overwrite=True, namespace=NAMESPACE)
+
+
+def get_note(key: str) -> dict[str, Any] | None:
+    """The note under this key; None if there is none."""
+    if not supported():
+        return None
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    content = _internal_kv_get(key.encode(), namespace=NAMESPACE)
+    return json.loads(content) if content else None

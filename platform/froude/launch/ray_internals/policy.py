@@ -1,0 +1,140 @@
+"""Hooks into the controller of Ray Train: which nodes count, when to resize, when to give up."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import ray
+from ray.train import ScalingConfig
+from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.execution.failure_handling import FailureDecision
+from ray.train.v2._internal.execution.failure_handling.default import DefaultFailurePolicy
+from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingDecision
+from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
+from ray.train.v2.api.config import FailureConfig
+
+from froude.launch.notes import Notes
+from froude.launch.ray_internals import live_nodes
+from froude.runlog import LogReader
+from froude.store import Location
+
+logger = logging.getLogger("ray.train")
+
+RETRY_SECONDS = 0.1
+HOLD_SECONDS = 30.0  # a checkpoint that takes longer postpones the resize
+
+
+class PlannedResize(ElasticScalingPolicy):  # type: ignore[misc]
+    """Counts only nodes that answer now, and resizes a healthy group only after it has committed and stopped."""
+
+    def __init__(self, scaling_config: ScalingConfig, notes: Notes) -> None:
+        super().__init__(scaling_config)
+        self.notes = notes
+        self._asked: tuple[int, float] | None = None  # attempt that was asked to hold, and until when we wait
+
+    def _get_reserved_resources(self) -> Any:
+        """From a node list made now; Ray's own is up to 20 s old, and a start on a dead node costs its whole time-out."""
+        try:
+            return ray.get(
+                self._autoscaling_coordinator.get_reserved_resources.remote(self._requester_id, recompute=True),
+                timeout=5,
+            )
+        except ray.exceptions.RayError:
+            logger.warning("no answer from the autoscaling coordinator", exc_info=True)
+            return None
+
+    def _count_possible_workers(self, reserved_resources: Any) -> int:
+        live = live_nodes()
+        return int(
+            super()._count_possible_workers({k: v for k, v in reserved_resources.items() if k in live})
+        )
+
+    def on_controller_start_worker_group(self, *, scaling_config: ScalingConfig, num_workers: int) -> Any:
+        """Keep the placement group off nodes that Ray still believes in."""
+        return {"ray.io/node-id": f"in({','.join(sorted(live_nodes()))})"}
+
+    def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
+        self._asked = None
+        decision = super().make_decision_for_non_running_worker_group()
+        if isinstance(decision, NoopDecision):
+            time.sleep(RETRY_SECONDS)  # the controller asks again at once
+        return decision
+
+    def make_decision_for_running_worker_group(
+        self, worker_group_state: Any, worker_group_status: Any
+    ) -> ScalingDecision:
+        if self._asked is not None:
+            return self._when_held(worker_group_state.num_workers)
+        decision = super().make_decision_for_running_worker_group(worker_group_state, worker_group_status)
+        if isinstance(decision, ResizeDecision):
+            beat = self.notes.beat()
+            if beat is not None and beat.world == worker_group_state.num_workers:
+                self.notes.ask_to_hold(beat.attempt)
+                self._asked = (beat.attempt, time.monotonic() + HOLD_SECONDS)
+        return NoopDecision()
+
+    def _when_held(self, world: int) -> ScalingDecision:
+        assert self._asked is not None
+        attempt, until = self._asked
+        held = self.notes.held(attempt)
+        if not held and time.monotonic() < until:
+            return NoopDecision()
+        self._asked = None
+        reserved = self._get_reserved_resources() if held else None
+        workers = self._count_possible_workers(reserved) if reserved is not None else world
+        if workers != world and workers >= self.scaling_config.min_workers:
+            return self._get_resize_decision(workers)
+        self.notes.release()
+        return NoopDecision()
+
+
+class BoundedFailures(DefaultFailurePolicy):  # type: ignore[misc]
+    """Retries while restarts commit checkpoints; gives up at once on errors that a restart can't mend."""
+
+    def __init__(
+        self, config: FailureConfig, notes: Notes, run: Location, no_progress: int, fatal: type[Exception]
+    ) -> None:
+        super().__init__(config)
+        self.notes, self.run, self.no_progress, self.fatal = notes, run, no_progress, fatal
+        self._in_a_row = 0
+        self._committed = -1
+
+    def make_decision(self, training_failed_error: Exception) -> FailureDecision:
+        decision = super().make_decision(training_failed_error)
+        if find_cause(training_failed_error, self.fatal) is not None:
+            return FailureDecision.RAISE
+        committed = self._checkpoints()
+        self._in_a_row = 1 if committed != self._committed else self._in_a_row + 1
+        self._committed = committed
+        if self._in_a_row > self.no_progress:
+            self.notes.give_up()
+            return FailureDecision.RAISE
+        return decision
+
+    def _checkpoints(self) -> int:
+        """Records that are no attempts; as many as before while the store can't be read."""
+        try:
+            return sum(record.kind != "attempt" for record in LogReader(self.run).records())
+        except OSError:
+            return self._committed
+
+
+class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
+    """Ray's TorchTrainer with policies of ours in its controller."""
+
+    def use(self, scaling: PlannedResize, failures: BoundedFailures) -> None:
+        self._policies = {"scaling_policy": scaling, "failure_policy": failures}
+
+    def _initialize_and_run_controller(self, **arguments: Any) -> Any:
+        return super()._initialize_and_run_controller(**{**arguments, **self._policies})
+
+
+def find_cause(error: Exception, kind: type[Exception]) -> Exception | None:
+    """The first exception of this kind that a rank of a failed worker group raised."""
+    for _, failure in sorted(getattr(error, "worker_failures", {}).items()):
+        base = getattr(failure, "_base_exc", failure)
+        if isinstance(base, kind):
+            return base
+    return None

@@ -1,0 +1,160 @@
+"""summary.json: the whole loop in numbers, and the closing block that says the same to a person."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from froude.promote.account import token_account
+from froude.promote.fits import Fits
+from froude.promote.forecast import score
+from froude.promote.recipe import Recipe
+from froude.report.elastic import history
+from froude.store import Location
+from froude.study import Study
+
+FILE = "summary.json"
+STAGES = ("sweep", "fit", "promote", "train")
+WIDTH = 16  # of the closing block's first column
+
+
+def final_loss(study: Study, recipe: Recipe) -> float | None:
+    """The promoted run's validation loss at its last step (nats per token); None before it is finished."""
+    run = recipe.run
+    rows = study.evals().filter((pl.col("run") == run.name) & (pl.col("step") == run.steps)).collect()
+    return float(rows["loss"][-1]) if rows.height else None
+
+
+def summarize(
+    study: Study, fits: Fits, recipe: Recipe, seconds: Mapping[str, float], *, digest: str | None
+) -> dict[str, Any]:
+    """The content of summary.json for a study whose promoted run is finished."""
+    run = recipe.run
+    actual = final_loss(study, recipe)
+    elastic = history(study, run.name)
+    assert actual is not None
+    assert elastic is not None
+    tokens = token_account(study, run.name, run)
+    scored = score(recipe.forecast, actual)
+    counts = dict(study.trials().group_by("status").len().collect().iter_rows())
+    forecast = recipe.forecast
+    content = {
+        "trials": {status: counts.get(status, 0) for status in ("finished", "diverged", "failed")},
+        "seconds": {**{stage: seconds[stage] for stage in STAGES}, "total": sum(seconds[s] for s in STAGES)},
+        "best": {
+            "lr": run.optimizer.lr,
+            "warmup_tokens": run.schedule.warmup_tokens,
+            "beta2": run.optimizer.beta2,
+            "batch": run.batch,
+            "schedule": run.schedule.name,
+        },
+        "lr_transfer": {
+            name: {"slope": law.slope.value, "low": law.slope.low, "high": law.slope.high}
+            for name, law in fits.transfer.items()
+        },
+        "critical_batch": {
+            key: getattr(fits.critical, key, None) for key in ("b_crit", "low", "high", "status")
+        },
+        "forecast": {
+            **{key: getattr(forecast, key) for key in ("loss", "low", "high", "level", "certified", "naive")},
+            "sha256": recipe.sha256,
+        },
+        "actual": {
+            "loss": scored.loss,
+            "inside": scored.inside,
+            "relative_error": scored.relative_error,
+        },
+        "elastic": {
+            "run": run.name,
+            "world_sizes": elastic.world_sizes,
+            "restarts": elastic.restarts,
+            "recovery_seconds": elastic.recovery_seconds,
+            "tokens_expected": tokens.expected,
+            "tokens_skipped": tokens.skipped,
+            "tokens_repeated": tokens.repeated,
+            "tokens_skipped_by_policy": tokens.skipped_by_policy,
+            "digest": digest,
+            "undisturbed_digest": None,
+        },
+    }
+    finite: dict[str, Any] = rounded(content)
+    return finite
+
+
+def rounded(value: Any) -> Any:
+    """Plain JSON: seconds and the like to microunits, null for what is not finite."""
+    if isinstance(value, float):
+        return round(value, 6) if math.isfinite(value) and abs(value) > 1e-2 else value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return value
+
+
+def stored(location: Location) -> dict[str, Any]:
+    """The summary that an earlier run of the loop left, {} if there is none or it is not whole."""
+    try:
+        content = json.loads((location / FILE).read())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, report: str) -> str:
+    """A few lines for the terminal: the recipe, the laws, forecast against actual, the run's failures, the tokens."""
+    best, transfer, batch = summary["best"], summary["lr_transfer"], summary["critical_batch"]
+    forecast, actual, elastic = summary["forecast"], summary["actual"], summary["elastic"]
+    seconds, trials = summary["seconds"], summary["trials"]
+
+    def slope(name: str) -> str:
+        law = transfer.get(name)
+        return f"{law['slope']:+.2f} [{law['low']:+.2f}, {law['high']:+.2f}]" if law and law["slope"] is not None else "–"
+
+    sizes = " → ".join(str(size) for size in elastic["world_sizes"])
+    recovery = ", ".join(f"{value:.1f}" for value in elastic["recovery_seconds"]) or "none"
+    verdict = "inside" if actual["inside"] else "OUTSIDE"
+    lines = [
+        ("trials", f"{trials['finished']} finished, {trials['diverged']} diverged, {trials['failed']} failed"),
+        (
+            "best recipe",
+            f"peak lr {best['lr']:.3g}, warmup {best['warmup_tokens']} tokens, beta2 {best['beta2']:.3g}, "
+            f"batch {best['batch']} tokens, {best['schedule']}",
+        ),
+        ("LR transfer", f"log2 lr per log2 width: SP {slope('sp')}, muP {slope('mup')}"),
+        ("critical batch", _batch(batch)),
+        (
+            "forecast",
+            f"{forecast['loss']:.3f} nats per token, {100 * forecast['level']:.0f}% in "
+            f"[{forecast['low']:.3f}, {forecast['high']:.3f}], sealed {forecast['sha256'][:12]} before step 0",
+        ),
+        (
+            "actual",
+            f"{actual['loss']:.3f}: {verdict} the interval, error {100 * actual['relative_error']:+.1f}% "
+            f"(naive forecast {forecast['naive']:.3f})",
+        ),
+        ("world sizes", f"{sizes}   ({elastic['restarts']} restarts)"),
+        ("recovery", f"{recovery} seconds"),
+        (
+            "tokens",
+            f"{elastic['tokens_expected']} expected, {elastic['tokens_skipped']} skipped, "
+            f"{elastic['tokens_repeated']} repeated",
+        ),
+        ("compute", f"{seconds['total']:.0f} s: " + ", ".join(f"{s} {seconds[s]:.0f}" for s in STAGES)),
+    ]
+    if install_seconds is not None:
+        lines.append(("installation", f"{install_seconds:.0f} s"))
+    lines.append(("report", report))
+    return "\n".join(f"{name:<{WIDTH}}{text}" for name, text in lines)
+
+
+def _batch(batch: Mapping[str, Any]) -> str:
+    if batch["b_crit"] is None:
+        return f"no fit ({batch['status']})"
+    if batch["low"] is None:
+        return f"{batch['b_crit']:.0f} tokens ({batch['status']})"
+    return f"{batch['b_crit']:.0f} tokens [{batch['low']:.0f}, {batch['high']:.0f}] ({batch['status']})"

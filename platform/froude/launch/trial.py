@@ -1,0 +1,181 @@
+"""One trial as Ray Tune runs it: a plain trainable, used again for trial after trial, that trains in its own process.
+
+A trial of several workers runs on the head, trains nothing itself, and drives Ray Train from there.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from ray import tune
+
+from froude.launch import parts
+from froude.launch.elastic import worker_resources
+from froude.space import Trial
+from froude.store import Location
+
+if TYPE_CHECKING:
+    from froude.train.loop import Outcome
+
+REPORT_SECONDS = 0.5
+
+
+class Stopped(RuntimeError):
+    """The trial was told to end early."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What Tune hands to a worker: a trial, where its parts go, on which device, and which attempt this is.
+
+    `lane` numbers the workers of a sweep: a trial reuses the process of the last one in its lane, and no other.
+    """
+
+    trial: str
+    study: str
+    device: str
+    lane: int = 0
+    attempt: int = 1
+
+    def config(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def resources(trial: Trial, lane: int, cluster: Mapping[str, float]) -> tune.PlacementGroupFactory:
+    """What a trial reserves: a GPU where its runs may use one and the cluster has some, else a CPU.
+
+    A trial of several workers reserves a place on the head only, which outlives the nodes; Ray Train reserves the rest.
+    """
+    if trial.workers > 1:
+        return tune.PlacementGroupFactory([{"node:__internal_head__": 0.01}])
+    # Tune hands a waiting trial any free process of equal resources and drops the one that is starting for it, so with
+    # trials shorter than a process's start all would queue for the first process. A byte tells the lanes apart.
+    return tune.PlacementGroupFactory([{**worker_resources(trial.runs[0].device, cluster), "memory": lane + 1}])
+
+
+class Proxy(tune.Trainable):  # type: ignore[misc]
+    """Trains one trial per configuration; its parts are in the study before Tune hears of the end."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self._pool = ThreadPoolExecutor(1, initializer=_one_thread)
+        self._pool.submit(_import_torch).result()
+        self.reset_config(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self._task = Task(**new_config)
+        self._trial = Trial.from_json(self._task.trial)
+        self._future: Future[list[str]] | None = None
+        self._progress = 0.0
+        self._stop = False
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Wait a moment for the training, which goes on between calls; its share done, and at last its end."""
+        if self._future is None:
+            self._future = self._pool.submit(self._work)
+        wait([self._future], REPORT_SECONDS)
+        if not self._future.done():
+            return {"done": False, "progress": self._progress}
+        return {"done": True, "progress": 1.0, "statuses": ",".join(self._future.result())}
+
+    def cleanup(self) -> None:
+        self._stop = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _note(self, done: int, total: int) -> None:
+        self._progress = done / total
+        if self._stop:
+            raise Stopped(self._trial.name)
+
+    def _work(self) -> list[str]:
+        study = Location.parse(self._task.study)
+        outcome = self._distributed(study) if self._trial.workers > 1 else self._alone()
+        for row in (*outcome.trials, *outcome.steps, *outcome.evals):
+            row["attempts" if "attempts" in row else "attempt"] = self._task.attempt
+        parts.write(study, self._trial, trials=outcome.trials, steps=outcome.steps, evals=outcome.evals)
+        return [row["status"] for row in outcome.trials]
+
+    def _alone(self) -> Outcome:
+        from froude.train.loop import run_trial
+
+        trial = self._trial
+        return run_trial(
+            trial.runs, trial=trial.name, stop_loss=trial.stop_loss, device=self._task.device, progress=self._note
+        )
+
+    def _distributed(self, study: Location) -> Outcome:
+        """Train the trial's only run on several workers; its metrics are below `runs/`, in its commit log."""
+        import ray
+
+        from froude.launch.cluster import ConnectedCluster
+        from froude.launch.elastic import RunFailed, train
+        from froude.train.loop import Outcome, describe
+
+        (run,) = self._trial.runs
+        cluster = ConnectedCluster(str(ray.get_runtime_context().gcs_address))
+        began = time.perf_counter()
+        try:
+            # Trust was asked for before the sweep began.
+            train(run, study, cluster=cluster, trust=True, progress=lambda at: self._note(at.step, run.steps))
+            loss = final_loss(study, run.name, run.steps)
+        except RunFailed as error:
+            if not diverged(error):
+                raise
+            loss = math.nan
+        from froude.train.api import build_model, count_parameters
+
+        model = build_model(run, "meta")
+        counts = count_parameters(model)
+        row = {
+            **describe(run),
+            "status": "finished" if math.isfinite(loss) else "diverged",
+            "params": counts.params,
+            "params_with_embeddings": counts.params_with_embeddings,
+            "loss": loss if math.isfinite(loss) else None,
+            "flops": float(model.flops_per_token()) * run.tokens,  # type: ignore[operator]
+            "seconds": time.perf_counter() - began,
+            "attempts": 1,
+            "trial": self._trial.name,
+            "workers": run.max_workers,
+            "time": datetime.now(UTC),
+        }
+        return Outcome(trials=[row])
+
+
+def final_loss(study: Location, run: str, steps: int) -> float:
+    """The validation loss after the last step of a run that Ray Train has trained (nats per token)."""
+    import polars as pl
+
+    from froude.study import Study
+
+    evals = Study(study).evals().filter((pl.col("run") == run) & (pl.col("step") == steps)).collect()
+    return float(evals["loss"][-1])
+
+
+def diverged(error: BaseException) -> bool:
+    """Whether a failed run ended because its loss stopped being finite."""
+    from froude.launch import ray_internals
+    from froude.launch.worker import Fatal
+
+    if not (ray_internals.supported() and isinstance(error.__cause__, Exception)):
+        return False
+    from froude.launch.ray_internals.policy import find_cause
+
+    cause = find_cause(error.__cause__, Fatal)
+    return isinstance(cause, Fatal) and cause.kind == "Diverged"
+
+
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)  # OpenMP's count is a thread's own, so it must be set in the one that trains
+
+
+def _import_torch() -> None:
+    import froude.train.loop  # noqa: F401

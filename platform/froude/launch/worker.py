@@ -1,0 +1,137 @@
+"""What each worker of an elastic run does: open an attempt, train, pause when asked."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from froude.config import ConfigError, Run
+from froude.launch.notes import Beat, Notes
+from froude.store import Location
+
+if TYPE_CHECKING:
+    from froude.train.api import Action
+
+BEAT_SECONDS = 0.2
+WAIT_SECONDS = 0.1
+
+
+class Fatal(RuntimeError):
+    """An error that a restart can't mend: the name of its class, and its text."""
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(kind, text)
+        self.kind, self.text = kind, text
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the driver hands to each worker."""
+
+    run: dict[str, Any]
+    study: str
+    recipe: str
+    run_id: str
+    device: str
+
+
+def agree(value: bool) -> bool:
+    """Rank 0's answer, on every rank."""
+    import torch
+    import torch.distributed as dist
+
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return value
+    answer = torch.tensor([int(value)])
+    dist.broadcast(answer, src=0)
+    return bool(answer.item())
+
+
+@dataclass
+class RayHost:
+    """Host of the training loop inside a Ray Train worker.
+
+    Rank 0 leaves a beat on the head, and asks there every `every` steps whether the group shall pause; the answer is
+    broadcast, so that all ranks stop after the same step. Ray gets the newest metrics at each checkpoint, as copies.
+    """
+
+    attempt: int
+    run: Run
+    notes: Notes
+    rank: int
+    world: int
+    step: int = 0
+    holding: bool = False
+    _row: Mapping[str, Any] = field(default_factory=dict)
+    _beaten: float = -math.inf
+
+    @property
+    def every(self) -> int:
+        return max(1, self.run.checkpoint_every // 10)
+
+    def poll(self, step: int) -> Action:
+        self.step = step
+        now = time.time()
+        if self.rank == 0 and now - self._beaten >= BEAT_SECONDS:
+            self.notes.write_beat(Beat(self.attempt, self.world, step, now))
+            self._beaten = now
+        if step % self.run.checkpoint_every == 0 or step == self.run.steps:
+            _report(self._row)
+        if step % self.every == 0 and step < self.run.steps:
+            self.holding = agree(self.rank == 0 and self.notes.asked_to_hold(self.attempt))
+        return "stop" if self.holding else "none"
+
+    def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        self._row = rows[-1]
+
+    def hold(self) -> None:
+        """Wait, with what was trained committed, until the group is replaced or told to go on."""
+        if self.rank == 0:
+            self.notes.write_beat(Beat(self.attempt, self.world, self.step, time.time()))
+            self.notes.confirm_held(self.attempt)
+        while agree(self.rank == 0 and self.notes.asked_to_hold(self.attempt)):
+            time.sleep(WAIT_SECONDS)
+        self.holding = False
+
+
+def _report(row: Mapping[str, Any]) -> None:
+    """Every rank calls it alike; Ray keeps rank 0's."""
+    from ray import train
+
+    train.report({name: value for name, value in row.items() if isinstance(value, int | float)})
+
+
+def work(order: dict[str, Any]) -> None:
+    """Train the ordered run to its end as one rank of Ray Train's current worker group."""
+    from ray import train
+
+    from froude.checkpoint.commit import Fenced, Finished
+    from froude.checkpoint.parts import Corrupt
+    from froude.checkpoint.run_store import RunStore
+    from froude.train.loop import Diverged, run_worker
+
+    given = Order(**order)
+    run = Run.from_dict(given.run)
+    location = Location.parse(given.study) / "runs" / run.name
+    context = train.get_context()
+    rank, world = context.get_world_rank(), context.get_world_size()
+    notes = Notes(location.url)
+    store = RunStore(location, run.name)
+    before = notes.beat() if rank == 0 else None
+    alive = before.time if before else 0.0
+    try:
+        attempt = store.open_attempt(given.recipe, {"run_id": given.run_id, "alive": alive})
+        if rank == 0:
+            notes.write_beat(Beat(attempt, world, before.step if before else 0, alive))
+        host = RayHost(attempt, run, notes, rank, world)
+        while host.step < run.steps:
+            run_worker(run, store, host, device=given.device)
+            if host.holding:
+                host.hold()
+    except Finished:
+        return
+    except (ConfigError, Corrupt, Diverged, Fenced) as error:
+        raise Fatal("ConfigError" if isinstance(error, ConfigError) else type(error).__name__, str(error)) from None

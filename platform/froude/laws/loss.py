@@ -1,0 +1,311 @@
+"""The scaling law of the loss in parameters and tokens, L = E + A/params^alpha + B/tokens^beta (Hoffmann et al. 2203.15556)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import polars as pl
+
+from froude.laws import loss_fit, uncertainty
+from froude.laws.frames import Array, Mask, Sample, read
+from froude.laws.loss_posterior import ExponentPrior, Posterior, posterior
+from froude.laws.results import Allocation, Prediction, Status, open_unit, positive
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MIN_ROWS, MIN_ROWS_TIED, MIN_ROWS_PRIOR = 8, 5, 4
+REPLICATES = 300  # of the bootstrap behind intervals
+REACH = 100.0  # certified up to so many times the largest compute fitted
+RATIO = (5.0, 500.0)  # tokens per parameter outside of which the law's form is less well tested
+LEFT_OUT_GROUPS = 400  # with more groups than this, one of them cannot move the fit: no refits for `.rows`
+NO_LAW: tuple[Status, ...] = ("too_few_points", "flat")
+
+
+@dataclass(frozen=True, eq=False)
+class LossLaw:
+    """A fitted loss law: E, A, B, alpha, beta for params N and tokens D, losses in nats per token.
+
+    `objective` is the sum of Huber terms of ln(fitted) - ln(loss); with `delta=None` half the sum of squares in nats.
+    `reasons` says in words why `status` is not ok, and notes what a reader should know. With a prior, the floats are the
+    posterior mode and `free` is the fit with free exponents. Where nothing could be fitted they are NaN.
+    """
+
+    E: float
+    A: float
+    B: float
+    alpha: float
+    beta: float
+    objective: float
+    status: Status
+    reasons: tuple[str, ...]
+    delta: float | None
+    form: Literal["free", "tied"]
+    prior: ExponentPrior | None
+    free: "LossLaw | None"
+    _sample: Sample
+    _problem: loss_fit.Problem | None
+    _theta: Array | None
+    _cache: dict[tuple[int, int], pl.DataFrame] = field(default_factory=dict)
+
+    def predict(self, *, params: float, tokens: float, level: float = 0.9) -> Prediction:
+        """Forecast the loss of one new run.
+
+        `params` and `tokens` are positive numbers, `level` lies in (0, 1), else ValueError; also ValueError where the
+        status says that there is no law. The interval holds the parameters' uncertainty and the noise of one run.
+        With a prior it is the posterior predictive interval; else it comes from a bootstrap over groups.
+        """
+        n, d = positive("params", params), positive("tokens", tokens)
+        level = open_unit("level", level)
+        problem, theta = self._fit
+        log_n, log_d = math.log(n) - problem.n_mean, math.log(d) - problem.d_mean
+        rng = np.random.default_rng(0)
+        if self._posterior is not None:
+            draws = _draw_losses(self._posterior, log_n, log_d, rng)
+            loss = float(np.median(draws))
+        else:
+            loss = float(_evaluate(theta[None, :], log_n, log_d)[0])
+            draws = _evaluate(self._replicates, log_n, log_d)
+            # As many draws of the noise per replicate as make the quantiles steady.
+            errors = rng.choice(self._relative_errors, (20, draws.size))
+            draws = (draws * np.exp(errors)).ravel()
+        low, high = uncertainty.quantiles(draws, level)
+        ratios = self._extrapolation(n, d)
+        reasons = self._uncertified(ratios)
+        return Prediction(loss, min(low, loss), max(high, loss), level, not reasons, reasons, ratios)
+
+    def bootstrap(self, n: int, seed: int = 0) -> pl.DataFrame:
+        """Refit on `n` resamples of the groups (rows, without `groups=`) with replacement.
+
+        Columns: `replicate, E, A, B, alpha, beta, objective`, one row per replicate, NaN-free; with a prior each is a
+        posterior mode. Each replicate is fitted to the tolerances of the law itself: looser ones shrink the spread.
+        """
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise ValueError(f"n must be a positive whole number of replicates, but got {n!r}.")
+        problem, theta = self._fit
+        key = (n, seed)
+        if key not in self._cache:
+            rng = np.random.default_rng(seed)
+            rows = [self._refit(problem, theta, rng) for _ in range(n)]
+            names = ("E", "A", "B", "alpha", "beta", "objective")
+            table = pl.DataFrame(dict(zip(names, np.array(rows).T, strict=True)))
+            self._cache[key] = table.with_row_index("replicate")
+        return self._cache[key]
+
+    def compute_optimal(self, *, flops: float) -> Allocation:
+        """Split a budget of training `flops` = 6·params·tokens so that the predicted loss is least (2203.15556, eq. 4)."""
+        budget = math.log(positive("flops", flops) / 6)
+        problem, theta = self._fit
+        a, b, _, alpha, beta = (float(v) for v in theta)
+        log_a, log_b = a + alpha * problem.n_mean, b + beta * problem.d_mean
+        log_n = (math.log(alpha / beta) + log_a - log_b + beta * budget) / (alpha + beta)
+        return Allocation(uncertainty.bounded_exp(log_n), uncertainty.bounded_exp(budget - log_n))
+
+    def table(self) -> pl.DataFrame:
+        """Return `parameter, value, se, low, high, unit`, at 95%, from the posterior or from the bootstrap."""
+        units = {
+            "E": "nats/token",
+            "A": "nats·params^alpha",
+            "B": "nats·tokens^beta",
+            "alpha": "1",
+            "beta": "1",
+        }
+        values = {name: float(getattr(self, name)) for name in units}
+        if self._theta is None:
+            spread = dict.fromkeys(units, (math.nan, math.nan, math.nan))
+        else:
+            draws = self._parameter_draws()
+            spread = {
+                name: (
+                    uncertainty.standard_deviation(draws[name].to_numpy()),
+                    *uncertainty.quantiles(draws[name].to_numpy(), uncertainty.LEVEL),
+                )
+                for name in units
+            }
+        return pl.DataFrame(
+            [(name, values[name], *spread[name], unit) for name, unit in units.items()],
+            schema=["parameter", "value", "se", "low", "high", "unit"],
+            orient="row",
+        )
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        """Every input row with `fitted` and `residual` = loss - fitted (nats per token) and `outlier`."""
+        if self._problem is None or self._theta is None:
+            return self._sample.unfitted()
+        fitted = self._problem.loss * 0 + sum(self._problem.terms(self._theta))
+        return self._sample.rows(fitted, self._sample["loss"] - fitted, self._outliers())
+
+    def plot(self) -> "Figure":
+        """Draw losses against tokens with the law's curve for each size, and the residuals."""
+        from froude.laws import plots
+
+        return plots.loss_law(self)
+
+    @property
+    def _fit(self) -> tuple[loss_fit.Problem, Array]:
+        if self._problem is None or self._theta is None:
+            raise ValueError(f"No law was fitted: status {self.status} ({'; '.join(self.reasons)}).")
+        return self._problem, self._theta
+
+    @cached_property
+    def _posterior(self) -> Posterior | None:
+        if self.prior is None:
+            return None
+        return posterior(self._fit[0], self.prior)
+
+    @cached_property
+    def _replicates(self) -> Array:
+        problem = self._fit[0]
+        table = self.bootstrap(REPLICATES)
+        log_a = np.log(table["A"].to_numpy()) - table["alpha"].to_numpy() * problem.n_mean
+        log_b = np.log(table["B"].to_numpy()) - table["beta"].to_numpy() * problem.d_mean
+        log_e = np.log(table["E"].to_numpy())
+        return np.column_stack([log_a, log_b, log_e, table["alpha"].to_numpy(), table["beta"].to_numpy()])
+
+    @cached_property
+    def _relative_errors(self) -> Array:
+        """Residuals ln(loss) - ln(fitted), widened for the parameters that they were used to fit."""
+        problem, theta = self._fit
+        fitted = problem.loss * 0 + sum(problem.terms(theta))
+        used = 4 if self.form == "tied" else 5
+        n = problem.loss.size
+        return np.asarray((np.log(problem.loss) - np.log(fitted)) * math.sqrt(n / max(n - used, 1)))
+
+    def _parameter_draws(self) -> pl.DataFrame:
+        if self._posterior is None or self._problem is None:
+            return self.bootstrap(REPLICATES)
+        draws = self._posterior
+        size = draws.size * np.exp(draws.alpha * self._problem.n_mean)
+        data = draws.data * np.exp(draws.beta * self._problem.d_mean)
+        return pl.DataFrame(
+            {"E": draws.floor, "A": size, "B": data, "alpha": draws.alpha, "beta": draws.beta}
+        )
+
+    def _refit(self, problem: loss_fit.Problem, theta: Array, rng: np.random.Generator) -> tuple[float, ...]:
+        drawn = problem.weighted(self._sample.weights * uncertainty.resample(self._sample.groups, rng))
+        if self.prior is not None:
+            best = posterior(drawn, self.prior, draws=1).theta
+            return (*drawn.unpack(best), drawn.objective(best))
+        jitter = theta + np.array([0.3, 0.3, 0.05, 0.1, 0.1]) * rng.standard_normal(5)
+        found = [loss_fit.descend(drawn, start) for start in (theta, jitter)]
+        best, objective = min(found, key=lambda pair: pair[1])
+        return (*drawn.unpack(best), objective)
+
+    def _outliers(self) -> Mask:
+        problem, theta = self._fit
+        groups = self._sample.groups
+        left_out = np.log(problem.loss) - np.log(problem.loss * 0 + sum(problem.terms(theta)))
+        n = self._sample.n_groups
+        if self.prior is None and 3 < n <= LEFT_OUT_GROUPS:
+            for g in range(n):
+                inside = groups == g
+                rest = problem.take(np.flatnonzero(~inside))
+                again = loss_fit.descend(rest, theta)[0]
+                here = problem.take(np.flatnonzero(inside))
+                left_out[inside] = np.log(here.loss) - np.log(here.loss * 0 + sum(here.terms(again)))
+        return uncertainty.outliers(left_out)
+
+    def _extrapolation(self, params: float, tokens: float) -> dict[str, float]:
+        n, d = np.log(self._sample["params"]), np.log(self._sample["tokens"])
+        log_n, log_d = math.log(params), math.log(tokens)
+        over = {"params": log_n - n.max(), "tokens": log_d - d.max(), "flops": log_n + log_d - (n + d).max()}
+        return {name: uncertainty.bounded_exp(float(value)) for name, value in over.items()}
+
+    def _uncertified(self, ratios: Mapping[str, float]) -> tuple[str, ...]:
+        reasons = []
+        if self.status == "prior_driven":
+            reasons.append("the exponents come from the prior, not from the rows")
+        elif self.status != "ok":
+            reasons.append(f"status {self.status}: {'; '.join(self.reasons)}")
+        if ratios["flops"] > REACH:
+            reasons.append(f"compute {ratios['flops']:.3g} times the largest fitted, beyond {REACH:g}")
+        reasons.append("the interval was not calibrated on held-out larger runs")
+        return tuple(reasons)
+
+
+def loss_law(
+    frame: pl.DataFrame | pl.LazyFrame,
+    delta: float | None = 1e-3,
+    *,
+    form: Literal["free", "tied"] = "free",
+    prior: Mapping[str, tuple[float, float]] | ExponentPrior | None = None,
+    weights: str | None = None,
+    groups: str | Sequence[str] | None = None,
+) -> LossLaw:
+    """Fit L = E + A/params^alpha + B/tokens^beta to the columns `params, tokens, loss` (counts; nats per token).
+
+    `delta` is the Huber threshold on ln L (None: least squares of L). `form="tied"` sets alpha = beta. `weights` names a column
+    that multiplies each row's term, `groups` columns whose rows are resampled together. `prior`, as {"alpha": (mean,
+    sd), "beta": (mean, sd)}, gives a posterior on relative residuals instead, status `prior_driven`. Fits need 8 rows,
+    3 sizes and 3 horizons (tied: 5 rows, 2 and 2; prior: 4 rows, 2 and 2), else `too_few_points`. Raises TypeError and
+    ValueError as `froude.laws.frames.read` does.
+    """
+    if delta is not None:
+        delta = positive("delta", delta)
+    if form not in ("free", "tied"):
+        raise ValueError(f'form must be "free" or "tied", but got {form!r}.')
+    belief = ExponentPrior.of(prior) if prior is not None else None
+    if belief is not None and form == "tied":
+        raise ValueError('prior needs form="free": it holds a belief for each exponent.')
+    sample = read(frame, ["params", "tokens"], loss=True, weights=weights, groups=groups)
+    return _fit(sample, delta, form, belief)
+
+
+def _fit(
+    sample: Sample, delta: float | None, form: Literal["free", "tied"], prior: ExponentPrior | None
+) -> LossLaw:
+    params, tokens, loss = sample["params"], sample["tokens"], sample["loss"]
+    free = _fit(sample, delta, form, None) if prior is not None else None
+
+    def law(
+        status: Status, reasons: Sequence[str], problem: loss_fit.Problem | None, theta: Array | None
+    ) -> LossLaw:
+        nothing = problem is None or theta is None
+        values = (math.nan,) * 5 if nothing else problem.unpack(theta)
+        objective = math.nan if nothing else problem.objective(theta)
+        return LossLaw(
+            *values, objective, status, tuple(reasons), delta, form, prior, free, sample, problem, theta
+        )  # fmt: skip
+
+    tied = form == "tied"
+    need, distinct = (MIN_ROWS_PRIOR, 2) if prior else (MIN_ROWS_TIED, 2) if tied else (MIN_ROWS, 3)
+    sizes, horizons = np.unique(params).size, np.unique(tokens).size
+    if sample.size < need or sizes < distinct or horizons < distinct:
+        have = f"{sample.size} rows, {sizes} sizes, {horizons} horizons"
+        return law("too_few_points", [f"{have}; needs {need}, {distinct}, {distinct}"], None, None)
+    if np.ptp(loss) <= 1e-12 * loss.max():
+        return law("flat", ["all losses are equal"], None, None)
+    problem = loss_fit.Problem.of(params, tokens, loss, sample.weights, delta, tied)
+    notes = []
+    ratio = np.exp(np.log(tokens) - np.log(params))
+    if ratio.min() < RATIO[0] or ratio.max() > RATIO[1]:
+        notes.append(
+            f"tokens per parameter span {ratio.min():.3g} to {ratio.max():.3g}, outside {RATIO[0]:g} to {RATIO[1]:g}"
+        )
+    if prior is not None:
+        theta = posterior(problem, prior, draws=1).theta
+        return law("prior_driven", ["the exponents come from the prior", *notes], problem, theta)
+    theta, _ = loss_fit.solve(problem)
+    found = loss_fit.hits_bound(problem, theta)
+    if found:
+        return law("at_bound", [*found, *notes], problem, theta)
+    if loss_fit.undetermined(problem, theta):
+        return law("flat", ["the rows do not determine all five parameters", *notes], problem, theta)
+    return law("ok", notes, problem, theta)
+
+
+def _evaluate(thetas: Array, n: float, d: float) -> Array:
+    """Return the loss at one centred (ln params, ln tokens) for each row of `thetas`."""
+    a, b, e, alpha, beta = thetas.T
+    with np.errstate(over="ignore"):
+        return np.asarray(np.exp(a - alpha * n) + np.exp(b - beta * d) + np.exp(e))
+
+
+def _draw_losses(draws: Posterior, n: float, d: float, rng: np.random.Generator) -> Array:
+    with np.errstate(over="ignore"):
+        mean = draws.floor + draws.size * np.exp(-draws.alpha * n) + draws.data * np.exp(-draws.beta * d)
+    return np.asarray(mean * (1 + draws.noise * rng.standard_normal(mean.size)))

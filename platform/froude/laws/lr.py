@@ -1,0 +1,259 @@
+"""The learning-rate curve of one shape: its optimum, the interval of the optimum and the cost of missing it."""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from froude.laws import uncertainty
+from froude.laws.frames import Array, Sample, read
+from froude.laws.results import Status, positive
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+# All in ln lr. A loss so far above the best is as good as diverged; a polynomial describes the curve within WINDOW of its
+# best rate; an optimum may lie HALF_OCTAVE outside the finished rates (if a diverged rate bounds it); an interval of
+# more than ±FLAT says nothing. From U-curves of 160 published sweeps.
+DIVERGED_GAP = 0.5  # nats
+WINDOW = 1.05
+HALF_OCTAVE = 0.5 * math.log(2)
+FLAT = 0.7
+QUADRATIC_BIAS = 0.1  # half-width that a quadratic through an asymmetric curve needs on top
+POOR_NOISE = 0.13  # noise over curvature beyond which the delta method fails
+CUBIC_POINTS, MIN_RATES = 6, 4
+REPLICATES = 2_000
+
+
+@dataclass(frozen=True, eq=False)
+class _Polynomial:
+    """loss = Σ coefficients[k] · (ln lr - center)^k for ln lr between `low` and `high`."""
+
+    center: float
+    coefficients: Array
+    covariance: Array
+    noise: float
+    dof: int
+    low: float
+    high: float
+
+    @property
+    def minimum(self) -> tuple[float, float]:
+        """The abscissa of the minimum relative to `center`, and the second derivative there; NaN without one."""
+        _, c1, c2, c3 = np.append(self.coefficients, 0.0)[:4]
+        root = c2 * c2 - 3 * c1 * c3
+        if root <= 0 or (c3 == 0 and c2 <= 0):
+            return math.nan, math.nan
+        root = math.sqrt(root)
+        # Two forms of the same root; the first is steady for a vanishing cubic term.
+        x = -c1 / (c2 + root) if c2 > 0 else (root - c2) / (3 * c3)
+        return float(x), 2 * root
+
+    def __call__(self, x: Array) -> Array:
+        """Evaluate at ln lr; beyond the rates fitted continue along the tangent."""
+        inside = np.clip(x, self.low, self.high)
+        u = inside - self.center
+        value = np.polynomial.polynomial.polyval(u, self.coefficients)
+        slope = np.polynomial.polynomial.polyval(u, np.polynomial.polynomial.polyder(self.coefficients))
+        return np.asarray(value + slope * (x - inside))
+
+
+@dataclass(frozen=True, eq=False)
+class LrCurve:
+    """A U-curve: the best learning rate with its 95% interval `low` to `high`.
+
+    `loss` is the fitted loss at `lr` (nats per token), `curvature` its second derivative in ln lr, `noise` the residual sd in
+    nats, `degree` that of the polynomial. With status `edge`, `lr` is the best rate tried and the interval is NaN.
+    """
+
+    lr: float
+    low: float
+    high: float
+    loss: float
+    curvature: float
+    noise: float
+    degree: int
+    status: Status
+    reasons: tuple[str, ...]
+    _sample: Sample
+    _curve: _Polynomial | None
+
+    def regret(self, lr: float) -> float:
+        """Return the loss at `lr` above that at the optimum, nats per token.
+
+        Beyond the fitted rates it continues along the tangent, a lower estimate. ValueError for a rate that is not positive
+        and finite, and where the status leaves no curve.
+        """
+        x = math.log(positive("lr", lr))
+        if self._curve is None or not math.isfinite(self.curvature):
+            raise ValueError(f"There is no curve: status {self.status} ({'; '.join(self.reasons)}).")
+        return max(float(self._curve(np.array(x))) - self.loss, 0.0)
+
+    def table(self) -> pl.DataFrame:
+        """Return one row: `lr, low, high, loss, curvature, noise, half, double, status`.
+
+        `half` and `double` are the regrets at half and at twice the best rate, nats per token.
+        """
+        known = self._curve is not None and math.isfinite(self.curvature)
+        return pl.DataFrame(
+            {
+                "lr": self.lr,
+                "low": self.low,
+                "high": self.high,
+                "loss": self.loss,
+                "curvature": self.curvature,
+                "noise": self.noise,
+                "half": self.regret(self.lr / 2) if known else math.nan,
+                "double": self.regret(self.lr * 2) if known else math.nan,
+                "status": self.status,
+            }
+        )
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        """Every input row with `fitted` and `residual` = loss - fitted (nats per token) and `outlier`."""
+        if self._curve is None:
+            return self._sample.unfitted()
+        x, y = np.log(self._sample["lr"]), self._sample["loss"]
+        inside = (x >= self._curve.low) & (x <= self._curve.high)
+        design = np.vander(x - self._curve.center, self.degree + 1, increasing=True)
+        inverse = np.linalg.pinv(design[inside].T @ design[inside])
+        leverage = np.einsum("ij,jk,ik->i", design, inverse, design)
+        residual = y - self._curve(x)
+        marks = np.zeros(x.size, dtype=bool)
+        marks[inside] = uncertainty.outliers(residual[inside] / np.maximum(1 - leverage[inside], 1e-6))
+        return self._sample.rows(self._curve(x), residual, marks)
+
+    def plot(self) -> "Figure":
+        """Draw the losses, the fitted curve, the optimum and its interval."""
+        from froude.laws import plots
+
+        return plots.lr_curve(self)
+
+
+def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
+    """Fit the U-curve of one shape: columns `lr` and `loss` (nats per token); several seeds are several rows.
+
+    A cubic in ln lr within ±1.05 of the best rate, a quadratic where only four or five rows fall there. Diverged runs,
+    and losses 0.5 nats above the best, bound the grid but are not fitted. Status `edge` if the best rate is the lowest or
+    highest tried, `flat` if the 95% interval is wider than ±0.7 in ln lr, `not_convex` without a minimum,
+    `too_few_points` below four rates. Raises as `froude.laws.frames.read` does.
+    """
+    sample = read(frame, ["lr"], loss=True)
+    sample = sample.without(too_high(sample["loss"]))
+    x, y = np.log(sample["lr"]), sample["loss"]
+    rates, means = mean_by_rate(x, y)
+    best = float(rates[means.argmin()]) if rates.size else math.nan
+
+    def nothing(status: Status, reason: str, curve: _Polynomial | None = None) -> LrCurve:
+        lr = math.exp(best) if rates.size else math.nan
+        degree = curve.coefficients.size - 1 if curve else 0
+        noise = curve.noise if curve else math.nan
+        return LrCurve(
+            lr, math.nan, math.nan, math.nan, math.nan, noise, degree, status, (reason,), sample, curve
+        )  # fmt: skip
+
+    if rates.size < MIN_RATES:
+        return nothing("too_few_points", f"{rates.size} finished rates; needs {MIN_RATES}")
+    if np.ptp(y) <= 1e-9 * y.max():
+        return nothing("flat", "all losses are equal")
+    tried = np.log(np.concatenate([sample["lr"], sample.columns["lr"][sample.diverged]]))
+    if best in (tried.min(), tried.max()):
+        side = "lowest" if best == tried.min() else "highest"
+        return nothing(
+            "edge", f"the best rate, {math.exp(best):.3g}, is the {side} tried", _fit(x, y, best, 2)
+        )
+    window = np.abs(x - best) <= WINDOW + 1e-9
+    if window.sum() < MIN_RATES or np.unique(x[window]).size < 3:
+        return nothing(
+            "too_few_points", f"{int(window.sum())} runs within a factor of 2.86 of the best rate; needs 4"
+        )
+    cubic = bool(window.sum() >= CUBIC_POINTS and np.unique(x[window]).size >= 5)
+    reach = (max(tried.min(), rates[0] - HALF_OCTAVE), min(tried.max(), rates[-1] + HALF_OCTAVE))
+    curve = _fit(x[window], y[window], best, 3 if cubic else 2)
+    if cubic and not _inside(curve, reach):
+        curve = _fit(x[window], y[window], best, 2)
+    at, curvature = curve.minimum
+    if not math.isfinite(at):
+        return nothing("not_convex", "the fitted curve has no minimum", curve)
+    if not _inside(curve, reach):
+        return nothing(
+            "edge", f"the fitted optimum {math.exp(best + at):.3g} lies outside the rates tried", curve
+        )
+    low, high = _interval(curve, x[window], y[window], reach)
+    flat = max(high - best - at, best + at - low) > FLAT
+    degree = curve.coefficients.size - 1
+    return LrCurve(
+        lr=math.exp(best + at),
+        low=uncertainty.bounded_exp(low),
+        high=uncertainty.bounded_exp(high),
+        loss=float(curve(np.array(best + at))),
+        curvature=curvature,
+        noise=curve.noise,
+        degree=degree,
+        status="flat" if flat else "ok",
+        reasons=("the 95% interval is wider than a factor of 2 either way",) if flat else (),
+        _sample=sample,
+        _curve=curve,
+    )
+
+
+def too_high(loss: Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Mark losses so far above the best that they count as diverged."""
+    return np.asarray(loss > loss.min(initial=math.inf) + DIVERGED_GAP)
+
+
+def mean_by_rate(x: Array, y: Array) -> tuple[Array, Array]:
+    """Return the distinct rates, ascending, and the mean loss at each."""
+    rates, index = np.unique(x, return_inverse=True)
+    return rates, np.bincount(index, y, rates.size) / np.bincount(index, minlength=rates.size)
+
+
+def _inside(curve: _Polynomial, reach: tuple[float, float]) -> bool:
+    at = curve.center + curve.minimum[0]
+    return reach[0] < at < reach[1]
+
+
+def _fit(x: Array, y: Array, center: float, degree: int) -> _Polynomial:
+    design = np.vander(x - center, degree + 1, increasing=True)
+    q, r = np.linalg.qr(design)
+    coefficients = np.linalg.solve(r, q.T @ y)
+    dof = y.size - degree - 1
+    residual = y - design @ coefficients
+    noise = math.sqrt(float(residual @ residual) / dof) if dof > 0 else math.nan
+    covariance = noise**2 * np.linalg.inv(r.T @ r)
+    return _Polynomial(center, coefficients, covariance, noise, dof, float(x.min()), float(x.max()))
+
+
+def _interval(curve: _Polynomial, x: Array, y: Array, reach: tuple[float, float]) -> tuple[float, float]:
+    """Return the 95% interval of the optimum in ln lr."""
+    at, curvature = curve.minimum
+    degree = curve.coefficients.size - 1
+    extra = QUADRATIC_BIAS if degree == 2 else 0.0
+    if curve.noise > POOR_NOISE * curvature:
+        low, high = _residual_bootstrap(curve, x, y, reach)
+        return min(low, curve.center + at) - extra, max(high, curve.center + at) + extra
+    gradient = -np.array([k * at ** (k - 1) if k else 0.0 for k in range(degree + 1)]) / curvature
+    se = math.sqrt(max(float(gradient @ curve.covariance @ gradient), 0.0))
+    half = uncertainty.t_quantile(uncertainty.LEVEL, curve.dof) * se + extra
+    return curve.center + at - half, curve.center + at + half
+
+
+def _residual_bootstrap(
+    curve: _Polynomial, x: Array, y: Array, reach: tuple[float, float]
+) -> tuple[float, float]:
+    design = np.vander(x - curve.center, curve.coefficients.size, increasing=True)
+    projector = np.linalg.pinv(design)
+    leverage = np.einsum("ij,ji->i", design, projector)
+    fitted = design @ curve.coefficients
+    residual = (y - fitted) / np.sqrt(np.maximum(1 - leverage, 1e-6))
+    rng = np.random.default_rng(0)
+    drawn = fitted + rng.choice(residual - residual.mean(), (REPLICATES, y.size))
+    grid = np.linspace(*reach, 301)
+    values = (drawn @ projector.T) @ np.vander(
+        grid - curve.center, curve.coefficients.size, increasing=True
+    ).T
+    return uncertainty.quantiles(grid[values.argmin(axis=1)], uncertainty.LEVEL)

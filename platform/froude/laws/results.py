@@ -1,0 +1,75 @@
+"""The small immutable values that every fitted law hands out."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Status = Literal["ok", "edge", "flat", "not_convex", "too_few_points", "prior_driven", "at_bound"]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A fitted number with its standard error and interval.
+
+    `low` and `high` are at 95%, or at the level asked for where the method takes one. All four share the unit of
+    `value`; they are NaN where the law's status says that there is no fit.
+    """
+
+    value: float
+    se: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A loss forecast, in nats per token.
+
+    `low` and `high` bound the loss of one new run at `level`. `certified` is True only if the interval was calibrated on
+    held-out larger runs and the target is within reach; otherwise `reasons` says why not. `extrapolation` is the
+    target over the largest fitted value, for `params`, `tokens` and `flops` (6·params·tokens).
+    """
+
+    loss: float
+    low: float
+    high: float
+    level: float
+    certified: bool
+    reasons: tuple[str, ...]
+    extrapolation: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """A split of a compute budget: parameters and training tokens, with 6·params·tokens equal to the budget."""
+
+    params: float
+    tokens: float
+
+
+NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan, math.nan)
+
+
+def positive(name: str, value: object) -> float:
+    """Return `value` as a float, or raise ValueError naming `name` unless it is a positive finite number."""
+    if isinstance(value, bool) or not hasattr(value, "__float__"):
+        raise ValueError(f"{name} must be a positive finite number, but got {value!r}.")
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise ValueError(f"{name} must be a positive finite number, but got {value!r}.") from None
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name} must be a positive finite number, but got {value!r}.")
+    return number
+
+
+def open_unit(name: str, value: object) -> float:
+    """Return `value` as a float strictly between 0 and 1, or raise ValueError naming `name`."""
+    try:
+        number = positive(name, value)
+    except ValueError:
+        number = math.inf
+    if not number < 1:
+        raise ValueError(f"{name} must lie strictly between 0 and 1, but got {value!r}.")
+    return number

@@ -1,0 +1,303 @@
+"""How the best learning rate moves with width (or any other size): one joint fit over all curves."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+
+from froude.laws import uncertainty
+from froude.laws.frames import Array, Mask, Sample, read
+from froude.laws.lr import FLAT, HALF_OCTAVE, WINDOW, mean_by_rate, too_high
+from froude.laws.results import NO_ESTIMATE, Estimate, Status, positive
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MIN_RATES, MIN_WIDTHS = 3, 2
+
+
+@dataclass(frozen=True, eq=False)
+class _Quadratic:
+    """Least squares of loss = floor[width] + column terms + c2 · x² with a curvature common to all widths."""
+
+    beta: Array
+    covariance: Array
+    noise: float
+    dof: int
+    inverse: Array
+
+    def ratio(self, weights: Array) -> tuple[float, float]:
+        """Return -(weights · beta) / (2 c2) and its standard error (delta method); c2 is the last coefficient."""
+        top, c2 = float(weights @ self.beta), float(self.beta[-1])
+        gradient = -weights / (2 * c2)
+        gradient[-1] += top / (2 * c2 * c2)
+        return -top / (2 * c2), math.sqrt(max(float(gradient @ self.covariance @ gradient), 0.0))
+
+
+@dataclass(frozen=True, eq=False)
+class LrTransfer:
+    """The line log2 lr = const + slope · log2 `over` through the optima of all curves, fitted jointly.
+
+    `slope` is at 95%. `curves` has one row per width: `<over>, lr, low, high, loss, curvature, noise, rates, status`, where `lr`
+    with its 95% interval is the width's own optimum under the common curvature (nats per ln lr squared) and `loss` its floor.
+    """
+
+    over: str
+    slope: Estimate
+    curves: pl.DataFrame
+    curvature: float
+    noise: float
+    status: Status
+    reasons: tuple[str, ...]
+    _sample: Sample
+    _line: _Quadratic | None
+    _own: _Quadratic | None
+    _widths: tuple[float, ...]
+    _in_fit: Mask
+    _center: tuple[float, float]
+
+    def optimum(self, size: float) -> Estimate:
+        """Return the best learning rate on the fitted line at a width (in general: a value of `over`), at 95%."""
+        at = math.log(positive(self.over, size)) - self._center[1]
+        if self._line is None:
+            raise ValueError(f"No line was fitted: status {self.status} ({'; '.join(self.reasons)}).")
+        weights = np.zeros(self._line.beta.size)
+        weights[-3], weights[-2] = 1.0, at
+        x, se = self._line.ratio(weights)
+        return uncertainty.log_interval(x + self._center[0], se, self._line.dof)
+
+    def table(self) -> pl.DataFrame:
+        """Return `curves`, which has the optimum of each width."""
+        return self.curves
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        """Every input row with `fitted` and `residual` = loss - fitted (nats per token) and `outlier`.
+
+        The fit is each width's parabola; rows of widths that have none are null.
+        """
+        if self._own is None:
+            return self._sample.unfitted()
+        x, sizes, y = (
+            np.log(self._sample["lr"]) - self._center[0],
+            self._sample[self.over],
+            self._sample["loss"],
+        )
+        known = np.isin(sizes, self._widths)
+        design = _own_design(x, sizes, self._widths)
+        fitted = design @ self._own.beta
+        leverage = np.einsum("ij,jk,ik->i", design, self._own.inverse, design)
+        marks = np.zeros(y.size, dtype=bool)
+        inside = self._in_fit
+        marks[inside] = uncertainty.outliers((y - fitted)[inside] / np.maximum(1 - leverage[inside], 1e-6))
+        rows = self._sample.rows(np.where(known, fitted, np.nan), np.where(known, y - fitted, np.nan), marks)
+        blank = pl.col("fitted").is_nan()
+        return rows.with_columns(
+            pl.when(~blank).then("fitted").alias("fitted"),
+            pl.when(~blank).then("residual").alias("residual"),
+            pl.when(~blank).then("outlier").alias("outlier"),
+        )
+
+    def plot(self) -> "Figure":
+        """Draw the U-curves of all widths, and their optima against width with the fitted line."""
+        from froude.laws import plots
+
+        return plots.lr_transfer(self)
+
+
+def lr_transfer(frame: pl.DataFrame | pl.LazyFrame, over: str = "width") -> LrTransfer:
+    """Fit how the optimum moves: columns `lr`, `loss` (nats per token) and `over`; several seeds are several rows.
+
+    One least-squares fit: each width has a floor of its own, all share the curvature in ln lr, the optimum is linear in
+    log `over`. Separate parabolas per width are too noisy for a slope. Diverged runs, and losses 0.5 nats above the
+    width's best, are not fitted. A width whose optimum lies at an edge of its grid does not enter the slope and makes
+    the status `edge`; a width needs three rates. Raises as `froude.laws.frames.read` does.
+    """
+    if not isinstance(over, str) or over in ("lr", "loss"):
+        raise ValueError(f"over must name a column other than lr and loss, but got {over!r}.")
+    sample = read(frame, ["lr", over], loss=True)
+    sizes = sample[over]
+    high = np.zeros(sizes.size, dtype=bool)
+    for size in np.unique(sizes):
+        high[sizes == size] = too_high(sample["loss"][sizes == size])
+    sample = sample.without(high)
+    return _Search(sample, over).result()
+
+
+class _Search:
+    """Alternate between the joint fit, the window around each optimum, and dropping widths at an edge."""
+
+    def __init__(self, sample: Sample, over: str) -> None:
+        self.sample, self.over = sample, over
+        x = np.log(sample["lr"])
+        self.center = float(x.mean()) if x.size else 0.0
+        self.x, self.y, self.sizes = x - self.center, sample["loss"], sample[over]
+        counted = sample.used | sample.diverged
+        self.all_x = np.log(sample.columns["lr"][counted]) - self.center
+        self.all_sizes = sample.columns[over][counted]
+        self.status: dict[float, Status] = {}
+        for size in np.unique(self.all_sizes):
+            here = self.sizes == size
+            enough = np.unique(self.x[here]).size >= MIN_RATES
+            level = bool(enough and np.ptp(self.y[here]) <= 1e-9 * self.y[here].max())
+            self.status[float(size)] = "flat" if level else "ok" if enough else "too_few_points"
+
+    @property
+    def active(self) -> tuple[float, ...]:
+        return tuple(size for size, status in self.status.items() if status == "ok")
+
+    def result(self) -> LrTransfer:
+        own: _Quadratic | None = None
+        widths: tuple[float, ...] = ()
+        window = np.zeros(self.x.size, dtype=bool)
+        while self.active and self.active != widths:
+            widths = self.active
+            own, window = self._windowed(widths)
+            if own is None:
+                break
+            for size in widths:
+                if self._at_edge(own, widths, size):
+                    self.status[size] = "edge"
+        widths = self.active
+        if own is None and widths:
+            for size in widths:
+                self.status[size] = "not_convex"
+        line = self._line(widths, window) if own is not None and len(widths) >= MIN_WIDTHS else None
+        if line is not None and not line.beta[-1] > 0:
+            line = None
+        return self._build(own if widths else None, line, widths, window)
+
+    def _windowed(self, widths: tuple[float, ...]) -> tuple[_Quadratic | None, Mask]:
+        """Fit one parabola per width within reach of its optimum; None without a common convex curvature."""
+        window = np.isin(self.sizes, widths)
+        own = None
+        for _ in range(3):
+            own = _least_squares(_own_design(self.x, self.sizes, widths)[window], self.y[window])
+            if own is None or not own.beta[-1] > 0:
+                return None, window
+            narrower = np.zeros_like(window)
+            for i, size in enumerate(widths):
+                here = self.sizes == size
+                rates = np.unique(self.x[here])
+                step = float(np.diff(rates).max())
+                at = float(np.clip(own.ratio(_unit(own, len(widths) + i))[0], rates[0], rates[-1]))
+                # One grid step more than for a single curve: the optimum is not known better than that yet.
+                near = here & (np.abs(self.x - at) <= WINDOW + step + 1e-9)
+                narrower |= near if np.unique(self.x[near]).size >= MIN_RATES else here
+            if np.array_equal(narrower, window):
+                break
+            window = narrower
+        return own, window
+
+    def _at_edge(self, own: _Quadratic, widths: tuple[float, ...], size: float) -> bool:
+        rates, means = mean_by_rate(self.x[self.sizes == size], self.y[self.sizes == size])
+        tried = self.all_x[self.all_sizes == size]
+        low, high = max(tried.min(), rates[0] - HALF_OCTAVE), min(tried.max(), rates[-1] + HALF_OCTAVE)
+        at, se = own.ratio(_unit(own, len(widths) + widths.index(size)))
+        if not low < at < high:
+            return True
+        # The lowest loss at the end of the grid is an edge unless the joint fit explains it as noise.
+        reach = max(uncertainty.t_quantile(uncertainty.LEVEL, own.dof) * se, float(np.diff(rates).min()) / 2)
+        best = float(rates[means.argmin()])
+        return bool((best == tried.min() and at - reach < low) or (best == tried.max() and at + reach > high))
+
+    def _line(self, widths: tuple[float, ...], window: Mask) -> _Quadratic | None:
+        log_size = np.log(self.sizes) - self._log_center(widths)
+        floors = (self.sizes[:, None] == np.array(widths)).astype(np.float64)
+        design = np.column_stack([floors, self.x, self.x * log_size, self.x**2])[window]
+        return _least_squares(design, self.y[window])
+
+    def _log_center(self, widths: tuple[float, ...]) -> float:
+        return float(np.log(widths).mean()) if widths else 0.0
+
+    def _build(
+        self, own: _Quadratic | None, line: _Quadratic | None, widths: tuple[float, ...], window: Mask
+    ) -> LrTransfer:
+        rows: list[tuple[float | int | str, ...]] = []
+        for size, status in self.status.items():
+            here = self.sizes == size
+            rates, means = mean_by_rate(self.x[here], self.y[here])
+            best = math.exp(float(rates[means.argmin()]) + self.center) if rates.size else math.nan
+            lr, floor = Estimate(best, math.nan, math.nan, math.nan), math.nan
+            if own is not None and size in widths:
+                i = widths.index(size)
+                x, se = own.ratio(_unit(own, len(widths) + i))
+                lr = uncertainty.log_interval(x + self.center, se, own.dof)
+                floor = float(own.beta[i] - own.beta[-1] * x * x)
+                if own.dof > 0 and uncertainty.t_quantile(uncertainty.LEVEL, own.dof) * se > FLAT:
+                    status = self.status[size] = "flat"
+            fitted = own if own is not None and size in widths else None
+            curvature = 2 * float(fitted.beta[-1]) if fitted else math.nan
+            noise = fitted.noise if fitted else math.nan
+            rows.append((size, lr.value, lr.low, lr.high, floor, curvature, noise, int(rates.size), status))
+        floats = (self.over, "lr", "low", "high", "loss", "curvature", "noise")
+        schema = {**dict.fromkeys(floats, pl.Float64), "rates": pl.Int64, "status": pl.String}
+        slope = NO_ESTIMATE
+        if line is not None:
+            slope = uncertainty.interval(*line.ratio(_unit(line, len(widths) + 1)), line.dof)
+        status, reasons = self._verdict(line, slope)
+        return LrTransfer(
+            over=self.over,
+            slope=slope,
+            curves=pl.DataFrame(rows, schema=schema, orient="row"),
+            curvature=2 * float(line.beta[-1]) if line is not None else math.nan,
+            noise=line.noise if line is not None else math.nan,
+            status=status,
+            reasons=reasons,
+            _sample=self.sample,
+            _line=line,
+            _own=own,
+            _widths=widths,
+            _in_fit=window & np.isin(self.sizes, widths),
+            _center=(self.center, self._log_center(widths)),
+        )
+
+    def _verdict(self, line: _Quadratic | None, slope: Estimate) -> tuple[Status, tuple[str, ...]]:
+        named: dict[Status, list[str]] = {}
+        for size, status in self.status.items():
+            named.setdefault(status, []).append(f"{size:g}")
+        order: Sequence[tuple[Status, str]] = (
+            ("edge", "the optimum lies at an edge of the rates tried"),
+            ("not_convex", "the curves have no common minimum"),
+            ("flat", "the curve does not place the optimum within a factor of 2"),
+            ("too_few_points", f"fewer than {MIN_RATES} finished rates"),
+        )
+        found = [
+            (status, f"{self.over} {', '.join(named[status])}: {text}")
+            for status, text in order
+            if status in named
+        ]
+        if found and (found[0][0] != "too_few_points" or line is None):
+            return found[0][0], tuple(reason for _, reason in found)
+        reasons = tuple(reason for _, reason in found)
+        if line is None or not (math.isfinite(slope.se) and line.dof > 0):
+            return "too_few_points", (*reasons, f"needs {MIN_WIDTHS} widths with runs to spare")
+        # A width with too few runs is left out of a slope that the others determine; the reader is told.
+        return "ok", reasons
+
+
+def _unit(fit: _Quadratic, index: int) -> Array:
+    weights = np.zeros(fit.beta.size)
+    weights[index] = 1.0
+    return weights
+
+
+def _own_design(x: Array, sizes: Array, widths: tuple[float, ...]) -> Array:
+    floors = (sizes[:, None] == np.array(widths)).astype(np.float64)
+    return np.column_stack([floors, floors * x[:, None], x**2])
+
+
+def _least_squares(design: Array, y: Array) -> _Quadratic | None:
+    dof = y.size - design.shape[1]
+    if dof < 0 or np.linalg.matrix_rank(design) < design.shape[1]:
+        return None
+    q, r = np.linalg.qr(design)
+    beta = np.linalg.solve(r, q.T @ y)
+    residual = y - design @ beta
+    noise = math.sqrt(float(residual @ residual) / dof) if dof > 0 else math.nan
+    inverse = np.linalg.inv(r.T @ r)
+    return _Quadratic(beta, noise**2 * inverse, noise, dof, inverse)

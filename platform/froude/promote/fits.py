@@ -1,0 +1,213 @@
+"""The laws of a whole study: which rows each is fitted to, and the numbers that a recipe is made of."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from froude import laws
+from froude.config import ConfigError, Run
+from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer
+from froude.study import Study
+
+#: Mean and standard deviation of the loss law's exponents where a study is too small to find its own. The centre
+#: is near Chinchilla's 0.35 and 0.37 (2404.10102); the width covers published laws.
+PRIOR = {"alpha": (0.35, 0.1), "beta": (0.35, 0.1)}
+PARAMETRIZATIONS = ("mup", "sp")
+
+
+@dataclass(frozen=True)
+class Fits:
+    """The fitted laws of a study; None where it has no rows for one.
+
+    `best` is the search's best trial at the target's batch and schedule, `best_overall` among all its trials (rows
+    of `trials()`); `transfer` maps "mup" and "sp" to their laws; `target_loss` (nats per token) is that of the
+    critical batch. `rows` holds each law's input, `fingerprints` its SHA-256.
+    """
+
+    target: Run
+    best: Mapping[str, Any] | None
+    best_overall: Mapping[str, Any] | None
+    transfer: Mapping[str, LrTransfer]
+    critical: CriticalBatch | None
+    target_loss: float
+    loss: LossLaw | None
+    rows: Mapping[str, pl.DataFrame]
+    fingerprints: Mapping[str, str]
+
+    @property
+    def peak_lr(self) -> Estimate | None:
+        """Peak learning rate for the target (of the base width under muP), at 95%; None without a fitted line."""
+        law = self.transfer.get(self.target.parametrization)
+        return peak_lr(law, self.target) if law is not None else None
+
+    @property
+    def largest(self) -> Mapping[str, Any] | None:
+        """The finished row of the loss law with most parameters, at its longest horizon."""
+        rows = self.rows.get("loss_law")
+        if rows is None:
+            return None
+        finished = rows.filter(pl.col("status") == "finished").sort("params", "tokens", descending=True)
+        return finished.row(0, named=True) if finished.height else None
+
+    def summary(self) -> dict[str, Any]:
+        """The numbers of the fits in plain types, without those that do not exist."""
+        content: dict[str, Any] = {}
+        for key, row in (("best", self.best), ("best_overall", self.best_overall)):
+            if row is not None:
+                content[key] = {k: row[k] for k in ("run", "lr", "warmup_tokens", "tokens", "beta2", "batch")}
+                content[key] |= {"schedule": row["schedule"], "loss": row["loss"]}
+        if self.transfer:
+            content["lr_transfer"] = {
+                name: {
+                    "slope": law.slope.value,
+                    "low": law.slope.low,
+                    "high": law.slope.high,
+                    "status": law.status,
+                }
+                for name, law in self.transfer.items()
+            }
+        if (rate := self.peak_lr) is not None:
+            content["peak_lr"] = {"lr": rate.value, "low": rate.low, "high": rate.high}
+        if (law := self.critical) is not None:
+            content["critical_batch"] = {
+                "b_crit": law.b_crit,
+                "low": law.low,
+                "high": law.high,
+                "status": law.status,
+                "s_min": law.s_min,
+                "e_min": law.e_min,
+                "target_loss": self.target_loss,
+            }
+        if self.loss is not None:
+            content["loss_law"] = _law_numbers(self.loss)
+            if self.loss.free is not None:
+                content["loss_law"]["free"] = _law_numbers(self.loss.free)
+        cleaned: dict[str, Any] = _finite(content)
+        return cleaned
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        text = []
+        if self.best is not None:
+            text.append(
+                f"search          best lr {self.best['lr']:.3g}, beta2 {self.best['beta2']:.3g}, warmup "
+                f"{100 * self.best['warmup_tokens'] / self.best['tokens']:.0f}%: loss {self.best['loss']:.3f}"
+            )
+        for name, law in self.transfer.items():
+            slope = law.slope
+            text.append(
+                f"lr transfer     {name}: slope {slope.value:+.2f} [{slope.low:+.2f}, {slope.high:+.2f}] ({law.status})"
+            )
+        if (rate := self.peak_lr) is not None:
+            text.append(f"peak lr         {rate.value:.3g} [{rate.low:.3g}, {rate.high:.3g}]")
+        if self.critical is not None:
+            c = self.critical
+            text.append(f"critical batch  {c.b_crit:.0f} tokens [{c.low:.0f}, {c.high:.0f}] ({c.status})")
+        if self.loss is not None:
+            law_of_loss = self.loss
+            text.append(
+                f"loss law        E {law_of_loss.E:.3g}, alpha {law_of_loss.alpha:.3g}, beta {law_of_loss.beta:.3g} "
+                f"({law_of_loss.status})"
+            )
+        return text or ["no finished stage: nothing to fit"]
+
+
+def fit(study: Study) -> Fits:
+    """Fit every law that the study has rows for; ConfigError if it is no study."""
+    if not study.exists:
+        raise ConfigError(
+            f"a study must have been begun by `froude sweep`, but there is none at {study.location}"
+        )
+    target = Run.from_dict(study.meta["target"])
+    return fit_trials(study.trials().collect(), stages=study.meta["stages"], target=target)
+
+
+def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]], target: Run) -> Fits:
+    """Fit the laws to rows of `trials()`; `stages` maps a stage's name to its role and settings."""
+    counted = trials.filter(pl.col("status").is_in(["finished", "diverged"]))
+
+    def of(role: str) -> pl.DataFrame:
+        names = [name for name, stage in stages.items() if stage["role"] == role]
+        return counted.filter(pl.col("stage").is_in(names))
+
+    search = of("search")
+    here = search.filter((pl.col("batch") == target.batch) & (pl.col("schedule") == target.schedule.name))
+    rows: dict[str, pl.DataFrame] = {"search": search}
+    transfer = {}
+    for name in PARAMETRIZATIONS:
+        grid = transfer_rows(of("lr_transfer"), name, target.model.base_width)
+        if grid["width"].n_unique() > 1:
+            rows[f"lr_transfer_{name}"] = grid
+            transfer[name] = laws.lr_transfer(grid)
+    batches, goal = of("critical_batch"), math.nan
+    critical = None
+    if batches.height:
+        goal = next(float(s["target_loss"]) for s in stages.values() if s["role"] == "critical_batch")
+        rows["critical_batch"] = batches
+        critical = laws.critical_batch(laws.steps_to_target(batches, goal))
+    ladder, loss = of("loss_law"), None
+    if ladder.height:
+        rows["loss_law"] = ladder
+        loss = laws.loss_law(ladder, prior=PRIOR, groups="trial")
+    return Fits(
+        target=target,
+        best=_best(here),
+        best_overall=_best(search),
+        transfer=transfer,
+        critical=critical,
+        target_loss=goal,
+        loss=loss,
+        rows=rows,
+        fingerprints={name: fingerprint(frame) for name, frame in rows.items() if frame.height},
+    )
+
+
+def transfer_rows(rows: pl.DataFrame, parametrization: str, base_width: int) -> pl.DataFrame:
+    """Rows of one parametrization; runs at the base width, where both are the same, count for both."""
+    return rows.filter((pl.col("parametrization") == parametrization) | (pl.col("width") == base_width))
+
+
+def peak_lr(law: LrTransfer, target: Run) -> Estimate | None:
+    """The rate for the target on the law's line, None if there is none.
+
+    Under SP it is read at the target's width. Under muP the optimum does not move with width, so the line is read
+    at the geometric mean of the widths fitted, where it is known best: extrapolating a slope that is zero but for
+    noise would add that noise to the rate.
+    """
+    sizes = law.curves.filter(pl.col("status").is_in(["ok", "flat"]))[law.over].log()
+    at = float(target.model.width) if target.parametrization == "sp" else math.exp(float(sizes.mean() or 0.0))  # type: ignore[arg-type]
+    try:
+        return law.optimum(at)
+    except ValueError:
+        return None
+
+
+def fingerprint(rows: pl.DataFrame) -> str:
+    """SHA-256 over what a law sees of the rows (name, fingerprint, status, loss), whatever their order."""
+    columns = ["run", "fingerprint", "status", "loss"]
+    lines = sorted(json.dumps(row) for row in rows.select(columns).rows())
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+
+
+def _best(rows: pl.DataFrame) -> dict[str, Any] | None:
+    finished = rows.filter(pl.col("status") == "finished").sort("loss", "run")
+    return finished.row(0, named=True) if finished.height else None
+
+
+def _law_numbers(law: LossLaw) -> dict[str, Any]:
+    numbers = {key: getattr(law, key) for key in ("E", "A", "B", "alpha", "beta", "objective", "status")}
+    return {**numbers, "reasons": list(law.reasons)}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        items: Iterable[tuple[str, Any]] = value.items()
+        return {k: _finite(v) for k, v in items if not (isinstance(v, float) and not math.isfinite(v))}
+    return value

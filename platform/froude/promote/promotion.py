@@ -1,0 +1,165 @@
+"""From a finished sweep to a sealed recipe, or to a refusal with every reason."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import polars as pl
+
+from froude.config import ConfigError, Run
+from froude.promote import gate
+from froude.promote.fits import Fits, fit
+from froude.promote.forecast import Forecast
+from froude.promote.recipe import FILE, Recipe, seal
+from froude.study import Study
+
+LEVEL = 0.9
+
+
+def promote(
+    study: Study,
+    *,
+    profile: str = "production",
+    overrides: Mapping[str, str] | None = None,
+    trust: bool = False,
+    fits: Fits | None = None,
+) -> Recipe:
+    """Write the study's recipe.toml and return it; raise `gate.Refused`, having written nothing, if a check fails.
+
+    `overrides` maps the names of checks that may fail to the reasons why. `trust` lets a model from outside the
+    package be built, to count its parameters. `fits` saves fitting again.
+    """
+    bounds = gate.profile_named(profile)
+    fits = fits or fit(study)
+    have = {"search": fits.best, "lr_transfer": fits.transfer.get(fits.target.parametrization)}
+    missing = [role for role, found in {**have, "loss_law": fits.largest}.items() if found is None]
+    if missing:
+        raise ConfigError(
+            "a study must have finished trials of the roles search (at the target's batch and schedule), lr_transfer "
+            f"and loss_law to be promoted, but lacks {', '.join(missing)}; run `froude sweep` to its end"
+        )
+    run, forecast = promoted_run(fits), predict(fits, trust=trust)
+    checks = gate.table(collect(study, fits, forecast, trust=trust), bounds)
+    if run is None or forecast is None:  # no fit, so no override could supply what it would have said
+        raise gate.Refused(checks)
+    checks = gate.override(checks, overrides or {})
+    if any(check.refuses for check in checks):
+        raise gate.Refused(checks)
+    recipe = seal(
+        run=run,
+        profile=profile,
+        fits=fits.summary(),
+        fingerprints=fits.fingerprints,
+        extrapolation=extrapolation(fits, trust=trust),
+        checks=checks,
+        forecast=forecast,
+    )
+    recipe.write(study.location / FILE)
+    return recipe
+
+
+def promoted_run(fits: Fits) -> Run | None:
+    """The target with the rate of stage lr_transfer, and beta2 and warmup of the search's best; None without a rate."""
+    target, rate, best = fits.target, fits.peak_lr, fits.best
+    if rate is None or best is None:
+        return None
+    warmup = best["warmup_tokens"] / best["tokens"] * target.tokens
+    return target.replace(
+        {
+            "optimizer.lr": float(f"{rate.value:.6g}"),
+            "optimizer.beta2": best["beta2"],
+            "schedule.warmup_tokens": round(warmup / target.batch) * target.batch,
+        },
+        name=target.name,
+    )
+
+
+def predict(fits: Fits, *, trust: bool = False) -> Forecast | None:
+    """The forecast of the target's final loss; None if the loss law has no fit."""
+    law, largest = fits.loss, fits.largest
+    assert law is not None
+    assert largest is not None
+    if not math.isfinite(law.E):
+        return None
+    params, tokens = float(parameters(fits.target, trust=trust)), float(fits.target.tokens)
+    prediction = law.predict(params=params, tokens=tokens, level=LEVEL)
+    free = law.free
+    return Forecast(
+        loss=prediction.loss,
+        low=prediction.low,
+        high=prediction.high,
+        level=prediction.level,
+        certified=prediction.certified,
+        status=law.status,
+        reasons=_distinct([*prediction.reasons, *law.reasons]),
+        naive=largest["loss"],
+        free_loss=math.nan
+        if free is None
+        else free.E + free.A / params**free.alpha + free.B / tokens**free.beta,
+    )
+
+
+def extrapolation(fits: Fits, *, trust: bool = False) -> dict[str, float]:
+    """Target over largest finished proxy of the loss law, in params, tokens, compute (6ND) and batch."""
+    rows = fits.rows["loss_law"].filter(pl.col("status") == "finished")
+    largest = rows.select(
+        params=pl.col("params").cast(pl.Float64).max(),
+        tokens=pl.col("tokens").cast(pl.Float64).max(),
+        compute=(pl.col("params").cast(pl.Float64) * pl.col("tokens")).max(),
+        batch=pl.col("batch").cast(pl.Float64).max(),
+    ).row(0, named=True)
+    params, target = parameters(fits.target, trust=trust), fits.target
+    over = {
+        "params": params,
+        "tokens": target.tokens,
+        "compute": params * target.tokens,
+        "batch": target.batch,
+    }
+    return {axis: value / largest[axis] for axis, value in over.items()}
+
+
+def parameters(run: Run, *, trust: bool = False) -> int:
+    """Parameters of the run's model without embedding and readout, counted on the model itself."""
+    from froude.train.api import build_model, check_trust, count_parameters
+
+    check_trust(run, trust)
+    return count_parameters(build_model(run, "meta")).params
+
+
+def collect(study: Study, fits: Fits, forecast: Forecast | None, *, trust: bool = False) -> gate.Evidence:
+    """What the gate looks at; NaN for what no fit could say."""
+    target, rate, critical = fits.target, fits.peak_lr, fits.critical
+    law = fits.transfer[target.parametrization]
+    grid = fits.rows[f"lr_transfer_{target.parametrization}"]
+    diverged = grid.filter(pl.col("status") == "diverged")["lr"].to_list()
+    b_crit = critical.b_crit if critical is not None else math.nan
+    assert fits.loss is not None
+    return gate.Evidence(
+        failed=study.trials().filter(pl.col("status") == "failed").collect().height,
+        lr_curves={
+            int(row["width"]): (row["rates"], row["status"]) for row in law.curves.iter_rows(named=True)
+        },
+        lr_status=law.status,
+        lr_half_width=math.log(rate.high / rate.low) / 2 if rate else math.nan,
+        diverged_ratio=min((max(lr / rate.value, rate.value / lr) for lr in diverged), default=math.inf)
+        if rate
+        else math.nan,
+        ratios=extrapolation(fits, trust=trust),
+        forecast_half_width=forecast.half_width if forecast else math.nan,
+        forecast_certified=forecast.certified if forecast else False,
+        forecast_reasons=forecast.reasons if forecast else fits.loss.reasons,
+        batch=target.batch,
+        critical_batch=b_crit,
+        critical_status=critical.status if critical is not None else "no such stage",
+        token_overhead=target.batch / b_crit,
+    )
+
+
+def _distinct(reasons: Sequence[str]) -> tuple[str, ...]:
+    """Each reason once, without those that another one only says more fully."""
+    return tuple(
+        reason
+        for reason in dict.fromkeys(reasons)
+        if not any(other != reason and other.startswith(reason) for other in reasons)
+    )

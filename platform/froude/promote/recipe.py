@@ -1,0 +1,145 @@
+"""recipe.toml: the large run, why it looks like this, and the forecast, sealed by a hash before step 0."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import tomli_w
+
+from froude.config import ConfigError, Run
+from froude.promote.forecast import Forecast
+from froude.promote.gate import Check
+from froude.store import Location
+
+SCHEMA = 1
+FILE = "recipe.toml"
+HEADER = (
+    "# Written by `froude promote` and sealed: the hash at the end covers every value.\n"
+    "# To change the run, change the search space or the study's target and promote again.\n"
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What `froude train` runs, with its evidence.
+
+    `fits` holds the numbers of the laws, `fingerprints` the SHA-256 of the rows that each was fitted to,
+    `extrapolation` the target over the largest proxy in params, tokens, compute and batch, `checks` the
+    gate's table. `sealed_at` is in UTC (ISO 8601), `sha256` the seal.
+    """
+
+    run: Run
+    profile: str
+    fits: Mapping[str, Any]
+    fingerprints: Mapping[str, str]
+    extrapolation: Mapping[str, float]
+    checks: tuple[Check, ...]
+    forecast: Forecast
+    sealed_at: str
+    sha256: str
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """Checks that failed and were overridden, each with the reason given."""
+        return {check.name: check.reason for check in self.checks if check.overridden}
+
+    def content(self) -> dict[str, Any]:
+        """Everything that the seal covers, in plain JSON and TOML types."""
+        return {
+            "froude": "recipe",
+            "schema": SCHEMA,
+            "sealed_at": self.sealed_at,
+            "profile": self.profile,
+            "run": self.run.to_dict(),
+            "forecast": self.forecast.to_dict(),
+            "extrapolation": dict(self.extrapolation),
+            "fits": dict(self.fits),
+            "fingerprints": dict(self.fingerprints),
+            "checks": [asdict(check) for check in self.checks],
+        }
+
+    def to_toml(self) -> str:
+        return HEADER + tomli_w.dumps({**self.content(), "seal": {"sha256": self.sha256}})
+
+    def write(self, location: Location) -> None:
+        """Write the recipe, and the sealed forecast beside it as forecast.json."""
+        (location.parent / "forecast.json").replace(self.forecast_json())
+        location.replace(self.to_toml().encode())
+
+    def forecast_json(self) -> bytes:
+        content = {**self.forecast.to_dict(), "sha256": self.sha256, "sealed_at": self.sealed_at}
+        return json.dumps(content, indent=2).encode() + b"\n"
+
+
+def digest(content: Mapping[str, Any]) -> str:
+    """SHA-256 of the content as JSON with sorted keys and no spaces."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def seal(
+    *,
+    run: Run,
+    profile: str,
+    fits: Mapping[str, Any],
+    fingerprints: Mapping[str, str],
+    extrapolation: Mapping[str, float],
+    checks: tuple[Check, ...],
+    forecast: Forecast,
+) -> Recipe:
+    """The recipe with the present time and its hash."""
+    now = datetime.now(UTC).isoformat(timespec="microseconds")
+    fields = (run, profile, fits, fingerprints, extrapolation, checks, forecast, now)
+    return Recipe(*fields, sha256=digest(Recipe(*fields, sha256="").content()))
+
+
+def read(location: Location | str) -> Recipe:
+    """The recipe at this place, its seal verified.
+
+    ConfigError if there is none, if it is no recipe of this schema, or if its content is not what was sealed.
+    """
+    place = Location.parse(location)
+    if place.name != FILE and (place / FILE).exists():
+        place = place / FILE
+    try:
+        content = tomllib.loads(place.read().decode())
+    except FileNotFoundError:
+        raise ConfigError(
+            f"a recipe must exist to be trained, but there is none at {place}; run `froude promote` first"
+        ) from None
+    except OSError as error:
+        raise ConfigError(
+            f"a recipe must be a readable file, but {place} is not: {error}; name a recipe.toml"
+        ) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"a recipe must be valid TOML, but {place} is not: {error}; promote again"
+        ) from None
+    if content.get("froude") != "recipe" or content.get("schema") != SCHEMA:
+        raise ConfigError(
+            f"a recipe must be of schema {SCHEMA}, but {place} has froude = {content.get('froude')!r} and "
+            f"schema = {content.get('schema')!r}; promote again with this version"
+        )
+    stored = content.pop("seal", {}).get("sha256", "")
+    if (actual := digest(content)) != stored:
+        raise ConfigError(
+            f"a recipe must stay as it was sealed, but {place} hashes to {actual[:12]}… instead of "
+            f"{stored[:12]}…; it was edited: restore it or run `froude promote` again"
+        )
+    return Recipe(
+        run=Run.from_dict(content["run"]),
+        profile=content["profile"],
+        fits=content["fits"],
+        fingerprints=content["fingerprints"],
+        extrapolation=content["extrapolation"],
+        checks=tuple(Check(**check) for check in content["checks"]),
+        forecast=Forecast.from_dict(content["forecast"]),
+        sealed_at=content["sealed_at"],
+        sha256=stored,
+    )

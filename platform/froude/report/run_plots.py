@@ -1,0 +1,194 @@
+"""Figures of the promoted run: its loss against the sealed forecast, and its world size over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from froude.promote.forecast import Forecast
+from froude.report import text
+from froude.report.elastic import Elastic
+from froude.report.svg import ACTUAL, CARD, FORECAST, INK, MUTED, SP, Plot, figure, inline
+
+MOVING = 25  # steps of the running mean over the batch loss
+POINTS = 600  # of a curve: more cannot be told apart at the report's width
+SHOWN_FROM = 0.04  # share of the run before which the loss is so high that it would flatten the rest
+
+
+def forecast_curve(
+    forecast: Forecast,
+    horizon: int,
+    steps: pl.DataFrame,
+    evals: pl.DataFrame,
+    actual: float | None,
+    restarts: Sequence[int],
+) -> Plot:
+    """Loss against tokens seen: batch loss (running mean), evaluations, the forecast's interval at the horizon.
+
+    Frames have `tokens` and `loss` in nats per token; `restarts` are the tokens at which a later attempt resumed.
+    """
+    svgs = "".join(
+        f'<div class="{name}">{_forecast_svg(name, size, forecast, horizon, steps, evals, actual, restarts)}</div>'
+        for name, size in (("wide", (9.6, 3.9)), ("narrow", (5.0, 4.3)))
+    )
+    level = f"{100 * forecast.level:.0f}%"
+    caption = (
+        f"Shaded: the {level} interval that was sealed before step 0. Grey: loss of the training batches, mean over "
+        f"{MOVING} steps. Points: validation loss. Dotted: the naive forecast, the loss of the largest proxy."
+    )
+    if restarts:
+        caption += " Ticks on the axis: restarts."
+    return Plot("Forecast against actual", svgs, caption)
+
+
+def _forecast_svg(
+    name: str,
+    size: tuple[float, float],
+    forecast: Forecast,
+    horizon: int,
+    steps: pl.DataFrame,
+    evals: pl.DataFrame,
+    actual: float | None,
+    restarts: Sequence[int],
+) -> str:
+    with figure(*size) as drawing:
+        axes = drawing.subplots()
+        end = forecast.low, forecast.high
+        top = max(forecast.high, forecast.naive) + 0.35 * (forecast.high - forecast.low)
+        bottom = min(forecast.low, forecast.naive, actual or forecast.low)
+        if steps.height:
+            tokens, loss = running_mean(steps["tokens"].to_numpy(), steps["loss"].to_numpy())
+            axes.plot(tokens, loss, color=MUTED, linewidth=1.2, alpha=0.75, zorder=2)
+            shown = loss[tokens >= SHOWN_FROM * horizon]
+            top = max(top, float(np.quantile(shown, 0.96))) if shown.size else top
+            bottom = min(bottom, float(loss.min()))
+        axes.axhspan(*end, color=FORECAST, alpha=0.12, linewidth=0, zorder=0)
+        axes.axhline(forecast.loss, color=FORECAST, linewidth=1, zorder=1)
+        axes.axhline(forecast.naive, color=SP, linewidth=1, linestyle=":", zorder=1)
+        axes.errorbar(
+            [horizon], [forecast.loss], [[forecast.loss - end[0]], [end[1] - forecast.loss]],
+            color=FORECAST, capsize=5, elinewidth=2, capthick=2, zorder=4,
+        )  # fmt: skip
+        if evals.height > 1:
+            axes.plot(evals["tokens"], evals["loss"], "o", color=ACTUAL, markersize=4, zorder=5)
+        if actual is not None:
+            axes.plot([horizon], [actual], "o", color=ACTUAL, markersize=9, markeredgecolor=CARD, zorder=6)
+            _beside(axes, horizon, actual, f"{text.loss(actual)} actual", ACTUAL)
+        room = top - bottom
+        axes.set_ylim(bottom - 0.08 * room, top + 0.05 * room)
+        axes.set_xlim(0, horizon * 1.02)
+        for at in restarts:
+            axes.axvline(at, ymax=0.06, color=INK, linewidth=1.5)
+        left = 0.012 * horizon if not steps.height else 0.985 * horizon
+        where = "left" if not steps.height else "right"
+        axes.text(
+            left,
+            end[1],
+            f"forecast {text.loss(forecast.loss)}",
+            color=FORECAST,
+            ha=where,
+            va="bottom",
+            size=9,
+        )
+        axes.text(
+            left,
+            forecast.naive,
+            f"naive {text.loss(forecast.naive)}",
+            color=SP,
+            ha=where,
+            va="bottom",
+            size=9,
+        )
+        label_tokens(axes)
+        axes.set_ylabel("loss, nats per token")
+        alt = f"Loss of the run against tokens seen; forecast {text.loss(forecast.loss)}, actual {text.loss(actual)}."
+        return inline(drawing, f"forecast-{name}", alt)
+
+
+def _beside(axes: Axes, x: float, y: float, words: str, colour: str) -> None:
+    axes.annotate(
+        words,
+        (x, y),
+        xytext=(-10, -5),
+        textcoords="offset points",
+        ha="right",
+        va="top",
+        color=colour,
+        weight="bold",
+    )
+
+
+def world_size(elastic: Elastic) -> Plot:
+    """World size against seconds since the run's first record, with the pause before each attempt shaded."""
+    with figure(9.6, 2.5) as wide, figure(5.0, 2.9) as narrow:
+        drawn = [(wide, "wide"), (narrow, "narrow")]
+        svgs = []
+        for drawing, name in drawn:
+            _draw_world(drawing.subplots(), elastic)
+            sizes = " then ".join(str(size) for size in elastic.world_sizes)
+            svg = inline(drawing, f"world-{name}", f"World size over time: {sizes} workers.")
+            svgs.append(f'<div class="{name}">{svg}</div>')
+    caption = "Bars: an attempt from its first to its last kept step, as high as its number of workers. "
+    caption += "Between them: no step was made, from the last kept step to the first new one."
+    return Plot("World size over time", "".join(svgs), caption)
+
+
+def _draw_world(axes: Axes, elastic: Elastic) -> None:
+    before: float | None = None
+    top = max((attempt.world for attempt in elastic.attempts), default=1)
+    for attempt in elastic.attempts:
+        if attempt.first is None:
+            axes.plot([attempt.start], [0], "|", color=ACTUAL, markersize=14, clip_on=False)
+            continue
+        axes.fill_between(
+            [attempt.first, attempt.end], attempt.world, color=FORECAST, alpha=0.22, linewidth=0
+        )
+        axes.plot([attempt.first, attempt.end], [attempt.world] * 2, color=FORECAST, linewidth=2.5)
+        middle = (attempt.first + attempt.end) / 2
+        axes.text(
+            middle, attempt.world / 2, f"{attempt.world}", ha="center", va="center", size=14, weight="bold"
+        )
+        if attempt.recovery is not None and before is not None:
+            axes.axvspan(before, attempt.first, color=ACTUAL, alpha=0.16, linewidth=0)
+            label = f"{attempt.recovery:.1f} s"
+            axes.text(
+                (before + attempt.first) / 2,
+                top + 0.12,
+                label,
+                ha="center",
+                va="bottom",
+                color=ACTUAL,
+                size=9,
+            )
+        before = attempt.end
+    axes.set_ylim(0, top + 0.55)
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(axis="x", visible=False)
+    axes.set_xlabel("seconds since the run began")
+    axes.set_ylabel("workers")
+
+
+def running_mean(
+    x: np.ndarray[tuple[int], np.dtype[np.float64]], y: np.ndarray[tuple[int], np.dtype[np.float64]]
+) -> tuple[np.ndarray[tuple[int], np.dtype[np.float64]], np.ndarray[tuple[int], np.dtype[np.float64]]]:
+    """The mean of the last MOVING values at each x (fewer at the start), thinned to at most POINTS."""
+    keep = np.isfinite(y)
+    x, y = x[keep].astype(np.float64), y[keep].astype(np.float64)
+    total = np.concatenate([[0.0], np.cumsum(y)])
+    last = np.arange(1, y.size + 1)
+    first = np.maximum(last - MOVING, 0)
+    mean = (total[last] - total[first]) / (last - first)
+    chosen = (
+        np.unique(np.linspace(0, y.size - 1, min(POINTS, y.size)).round().astype(int)) if y.size else last[:0]
+    )
+    return x[chosen], mean[chosen]
+
+
+def label_tokens(axes: Axes) -> None:
+    """Label the abscissa in tokens: 200k, 1M."""
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text.count(value, 2) if value else "0"))
+    axes.set_xlabel("tokens seen")

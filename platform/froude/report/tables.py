@@ -1,0 +1,186 @@
+"""The report's tables: rows of text that the template lays out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from froude.report import text
+from froude.report.view import View
+from froude.report.words import PARAMETRIZATIONS, between
+
+SHOWN_TRIALS = 2000  # rows of the table: more would make the page slow, and are in the study's Parquet
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under `columns`; `numbers` are the columns that align right."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    numbers: frozenset[int] = frozenset()
+    tones: tuple[str, ...] = ()
+
+
+def attempts(view: View) -> Table | None:
+    """One row an attempt of the elastic run."""
+    if view.elastic is None or not view.elastic.attempts:
+        return None
+    rows = [
+        (
+            str(attempt.number),
+            str(attempt.world),
+            text.whole(attempt.step),
+            text.seconds(attempt.start),
+            text.seconds(attempt.first) if attempt.first is not None else "no step kept",
+            text.seconds(attempt.recovery) if attempt.recovery is not None else text.NOTHING,
+        )
+        for attempt in view.elastic.attempts
+    ]
+    columns = ("attempt", "workers", "resumed at step", "opened at", "first step at", "recovery")
+    return Table(columns, rows, frozenset(range(6)))
+
+
+def optima(view: View) -> Table | None:
+    """Best rates of every width, and the slope of each parametrization."""
+    rows: list[tuple[str, ...]] = []
+    for key, law in (view.fits.transfer if view.fits else {}).items():
+        for row in law.curves.sort(law.over).iter_rows(named=True):
+            reach = between(row["low"], row["high"], text.rate)
+            name = PARAMETRIZATIONS[key]
+            rows.append(
+                (name, f"{row[law.over]:g}", text.rate(row["lr"]), reach, str(row["rates"]), row["status"])
+            )
+    columns = ("parametrization", "width", "best lr", "95% interval", "rates", "status")
+    return Table(columns, rows, frozenset({1, 2, 4})) if rows else None
+
+
+def loss_table(view: View) -> Table | None:
+    """The loss law's parameters with 95% intervals, and those of the fit with free exponents beside them."""
+    law = view.fits.loss if view.fits else None
+    if law is None or not math.isfinite(law.E):
+        return None
+    free = law.free
+    names = {"E": "E, nats per token", "A": "A", "B": "B", "alpha": "α", "beta": "β"}
+    rows = []
+    for row in law.table().iter_rows(named=True):
+        cells = [
+            names[row["parameter"]],
+            text.number(row["value"]),
+            between(row["low"], row["high"], text.number),
+        ]
+        rows.append((*cells, *([text.number(getattr(free, row["parameter"]))] if free is not None else [])))
+    if free is not None:
+        rows.append(("status", law.status, "", free.status))
+    if free is not None and view.recipe is not None:
+        forecast = view.recipe.forecast
+        rows.append(
+            (
+                "forecast",
+                text.loss(forecast.loss),
+                between(forecast.low, forecast.high, text.loss),
+                text.loss(forecast.free_loss),
+            )
+        )
+    head = "with the prior" if law.prior is not None else "value"
+    columns = ("parameter", head, "95% interval", *(("free exponents",) if free is not None else ()))
+    return Table(columns, rows, frozenset({1, 2, 3}))
+
+
+def checks(view: View) -> Table | None:
+    """The gate's table: name, measured, bound, result, remedy or the override's reason."""
+    rows, tones = [], []
+    for check in view.checks:
+        if check.passed:
+            result, tone, words = "pass", "good", ""
+        elif check.overridden:
+            result, tone, words = "overridden", "warn", f"{check.reason} (remedy: {check.remedy})"
+        else:
+            result, tone = ("fail", "bad") if check.kind == "refuse" else ("warning", "warn")
+            words = check.remedy
+        rows.append((check.name, check.value, check.bound, result, words))
+        tones.append(tone)
+    columns = ("check", "measured", "must be", "result", "remedy")
+    return Table(columns, rows, tones=tuple(tones)) if rows else None
+
+
+def stages(view: View) -> Table | None:
+    """What each stage of the sweep cost and gave."""
+    if view.trials.is_empty():
+        return None
+    counts = [
+        (pl.col("status") == status).sum().alias(status)
+        for status in ("finished", "diverged", "failed", "pruned")
+    ]
+    # The branches of one trunk share its steps: the longest stands for the tokens and FLOPs that were computed.
+    longest = pl.col("tokens", "flops").max()
+    frame = (
+        view.trials.with_columns(trial=pl.coalesce("trial", "run"))
+        .group_by("stage", "trial", maintain_order=True)
+        .agg(*counts, longest, pl.col("seconds").max())
+        .group_by("stage", maintain_order=True)
+        .agg(pl.len().alias("trials"), pl.exclude("trial").sum())
+    )
+    names = ("finished", "diverged", "failed", "pruned")
+    rows = [
+        (
+            row["stage"] or text.NOTHING,
+            str(row["trials"]),
+            *(str(row[name]) for name in names),
+            text.count(row["tokens"]),
+            text.count(row["flops"]),
+            text.seconds(row["seconds"]),
+        )
+        for row in frame.iter_rows(named=True)
+    ]
+    columns = ("stage", "trials", *names, "tokens", "FLOPs", "time of trials")
+    return Table(columns, rows, frozenset(range(1, 9)))
+
+
+def trials(view: View) -> Table | None:
+    """The table of trials, in order of stage and loss."""
+    if view.trials.is_empty():
+        return None
+    order = {stage: i for i, stage in enumerate(view.trials["stage"].unique(maintain_order=True))}
+    rows = sorted(
+        view.trials.iter_rows(named=True),
+        key=lambda row: (order[row["stage"]], math.inf if row["loss"] is None else row["loss"], row["run"]),
+    )
+    return Table(
+        columns=(
+            "trial", "stage", "status", "loss", "lr", "batch", "tokens", "width", "parameters", "warmup", "β₂",
+            "schedule", "parametrization", "seed", "attempts", "seconds",
+        ),
+        rows=[_trial(row) for row in rows[:SHOWN_TRIALS]],
+        numbers=frozenset({3, 4, 5, 6, 7, 8, 9, 10, 13, 14, 15}),
+        tones=tuple("" if row["status"] == "finished" else "bad" for row in rows[:SHOWN_TRIALS]),
+    )  # fmt: skip
+
+
+def _trial(row: Mapping[str, Any]) -> tuple[str, ...]:
+    warmup = (
+        row["warmup_tokens"] / row["tokens"] if row["tokens"] and row["warmup_tokens"] is not None else None
+    )
+    name = row["parametrization"] or ""
+    return (
+        row["run"],
+        row["stage"] or text.NOTHING,
+        row["status"],
+        text.loss(row["loss"]),
+        text.rate(row["lr"]),
+        text.whole(row["batch"]),
+        text.count(row["tokens"]),
+        text.whole(row["width"]),
+        text.count(row["params"]),
+        text.NOTHING if warmup is None else f"{100 * warmup:.0f}%",
+        text.number(row["beta2"]),
+        row["schedule"] or text.NOTHING,
+        PARAMETRIZATIONS.get(name, name or text.NOTHING),
+        text.whole(row["seed"]),
+        text.whole(row["attempts"]),
+        text.NOTHING if row["seconds"] is None else f"{row['seconds']:.1f}",
+    )

@@ -1,0 +1,126 @@
+"""Everything that a report shows, read from a study once; what is not there yet is None, with the reason in words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from froude.config import ConfigError
+from froude.promote import gate
+from froude.promote.account import TokenAccount, token_account
+from froude.promote.fits import Fits, fit
+from froude.promote.forecast import Score, score
+from froude.promote.promotion import collect, predict
+from froude.promote.recipe import FILE, Recipe, read
+from froude.report.elastic import Elastic, history
+
+if TYPE_CHECKING:
+    from froude.study import Study
+
+
+@dataclass(frozen=True)
+class View:
+    """The content of one report. Losses in nats per token; `problems` are what kept a part of it from being read.
+
+    `steps` and `evals` are the promoted run's, in order of tokens. `checks` are the recipe's, or, before there is
+    one, what the gate would say now.
+    """
+
+    name: str
+    url: str
+    meta: dict[str, Any]
+    trials: pl.DataFrame
+    fits: Fits | None = None
+    recipe: Recipe | None = None
+    checks: tuple[gate.Check, ...] = ()
+    elastic: Elastic | None = None
+    steps: pl.DataFrame = field(default_factory=pl.DataFrame)
+    evals: pl.DataFrame = field(default_factory=pl.DataFrame)
+    actual: float | None = None
+    score: Score | None = None
+    account: TokenAccount | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> tuple[float, float] | None:
+        """Parameters and tokens of the promoted run, as the loss law counts them."""
+        if self.recipe is None or self.fits is None or self.fits.largest is None:
+            return None
+        largest = self.fits.rows["loss_law"].filter(pl.col("status") == "finished")["params"].max()
+        assert isinstance(largest, int)
+        return self.recipe.extrapolation["params"] * largest, float(self.recipe.run.tokens)
+
+    @property
+    def resumed_at(self) -> list[int]:
+        """Tokens seen when each attempt after the first began."""
+        return [attempt.tokens for attempt in self.elastic.attempts[1:]] if self.elastic else []
+
+
+def gather(study: Study) -> View:
+    """Read the study; ConfigError only where it is no study at all."""
+    problems: list[str] = []
+    trials = study.trials().collect()
+    fits: Fits | None = None
+    if study.exists and trials.height:
+        try:
+            fits = fit(study)
+        except ValueError as error:
+            problems.append(f"The laws could not be fitted: {error}")
+    recipe: Recipe | None = None
+    if (study.location / FILE).exists():
+        try:
+            recipe = read(study.location / FILE)
+        except ConfigError as error:
+            problems.append(f"The recipe is not used here: {error}")
+    parts: dict[str, Any] = {}
+    if recipe is not None:
+        try:
+            parts = _run(study, recipe)
+        except ConfigError as error:
+            problems.append(f"The promoted run could not be read: {error}")
+    return View(
+        name=study.location.name,
+        url=study.location.url,
+        meta=study.meta,
+        trials=trials,
+        fits=fits,
+        recipe=recipe,
+        checks=recipe.checks if recipe is not None else _present_checks(study, fits),
+        problems=tuple(problems),
+        **parts,
+    )
+
+
+def _run(study: Study, recipe: Recipe) -> dict[str, Any]:
+    run = recipe.run
+    steps = study.steps().filter(pl.col("run") == run.name).sort("tokens").collect()
+    evals = (
+        study.evals()
+        .filter(pl.col("run") == run.name, pl.col("split") == "validation")
+        .sort("tokens")
+        .collect()
+    )
+    elastic = history(study, run.name)
+    last = evals.filter(pl.col("step") == run.steps, pl.col("loss").is_finite())
+    actual = float(last["loss"][-1]) if elastic and elastic.finished and last.height else None
+    return {
+        "elastic": elastic,
+        "steps": steps,
+        "evals": evals,
+        "actual": actual,
+        "score": score(recipe.forecast, actual) if actual is not None else None,
+        "account": token_account(study, run.name, run) if elastic and elastic.finished else None,
+    }
+
+
+def _present_checks(study: Study, fits: Fits | None) -> tuple[gate.Check, ...]:
+    if fits is None or fits.loss is None or fits.largest is None:
+        return ()
+    if fits.best is None or fits.target.parametrization not in fits.transfer:
+        return ()
+    try:
+        return gate.table(collect(study, fits, predict(fits)))
+    except ConfigError:  # a foreign model counts its own parameters, which needs the user's trust
+        return ()

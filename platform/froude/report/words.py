@@ -1,0 +1,239 @@
+"""The report's words: the verdict, its numbers, and what must be known before they are trusted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from froude.laws import LossLaw
+from froude.promote.forecast import Forecast
+from froude.report import text
+from froude.report.view import View
+
+PARAMETRIZATIONS = {"sp": "SP", "mup": "μP"}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One number of the headline; `tone` is good, bad or empty."""
+
+    label: str
+    value: str
+    note: str = ""
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something to know before trusting a number."""
+
+    title: str
+    words: str
+
+
+def verdict(view: View) -> str:
+    """The whole report in one or two sentences."""
+    recipe, score = view.recipe, view.score
+    if recipe is None:
+        done = text.plural(view.trials.height, "trial")
+        return f"{done} so far, and no recipe: nothing has been forecast yet." if done else ""
+    forecast = recipe.forecast
+    interval = f"{100 * forecast.level:.0f}% interval {text.loss(forecast.low)} to {text.loss(forecast.high)}"
+    loss = text.loss(forecast.loss)
+    sealed = f"Before its first step the run was forecast to end at {loss} nats per token ({interval})."
+    if score is None:
+        if view.elastic is None:
+            return f"{sealed} It has not begun."
+        share = 100 * view.elastic.step / recipe.run.steps
+        return f"{sealed} It is at step {view.elastic.step} of {recipe.run.steps} ({share:.0f}%)."
+    side = "high" if score.relative_error > 0 else "low"
+    off = f"{abs(100 * score.relative_error):.1f}% too {side}"
+    where = "inside the interval" if score.inside else "outside the interval"
+    return f"{sealed} It ended at {text.loss(score.loss)}, {where}: the forecast was {off}."
+
+
+def tiles(view: View) -> list[Tile]:
+    """The headline's numbers, forecast against actual first."""
+    found: list[Tile] = []
+    if (recipe := view.recipe) is not None:
+        forecast = recipe.forecast
+        interval = f"{text.loss(forecast.low)} – {text.loss(forecast.high)}"
+        found.append(Tile("Forecast", text.loss(forecast.loss), f"{100 * forecast.level:.0f}%: {interval}"))
+        if (score := view.score) is not None:
+            tone = "good" if score.inside else "bad"
+            found.append(Tile("Actual", text.loss(score.loss), "inside" if score.inside else "outside", tone))
+            naive = (forecast.naive - score.loss) / score.loss
+            note = f"naive forecast: {text.percent(naive)}"
+            found.append(
+                Tile(
+                    "Error",
+                    text.percent(score.relative_error),
+                    note,
+                    "" if score.better_than_naive else "bad",
+                )
+            )
+        else:
+            found.append(Tile("Actual", text.NOTHING, "not finished"))
+    if (elastic := view.elastic) is not None and elastic.world_sizes:
+        sizes = " → ".join(str(size) for size in elastic.world_sizes)
+        found.append(Tile("Workers", sizes, text.plural(elastic.restarts, "restart")))
+    if elastic is not None and (recoveries := elastic.recovery_seconds):
+        each = ", ".join(f"{value:.1f}" for value in recoveries)
+        found.append(
+            Tile("Recovery", text.seconds(max(recoveries)), f"each, s: {each}" if len(recoveries) > 1 else "")
+        )
+    if (account := view.account) is not None:
+        wrong = account.skipped + account.repeated
+        note = f"skipped or repeated, of {text.whole(account.expected)} tokens"
+        found.append(Tile("Tokens", text.whole(wrong), note, "bad" if wrong else "good"))
+    return found
+
+
+def notes(view: View) -> list[Note]:
+    """What must be known before the numbers are trusted."""
+    found = [Note("Could not be read", problem) for problem in view.problems]
+    if (recipe := view.recipe) is None:
+        return found
+    forecast = recipe.forecast
+    if forecast.status == "prior_driven":
+        found.append(Note("Prior-driven", _prior_words(view, forecast)))
+    elif forecast.status != "ok":
+        found.append(
+            Note(f"Loss law: {forecast.status.replace('_', ' ')}", "; ".join(forecast.reasons) + ".")
+        )
+    if not forecast.certified:
+        reasons = "; ".join(forecast.reasons) or "no reason recorded"
+        found.append(Note("Not certified", f"No calibration vouches for the interval's level: {reasons}."))
+    for check in recipe.checks:
+        if check.overridden:
+            words = f"Measured {check.value}; the bound is {check.bound}. Reason given: {check.reason}."
+            found.append(Note(f"Override: {check.name}", words))
+        elif not check.passed:
+            found.append(Note(f"Warning: {check.name}", f"{_first_upper(check.value)}; {check.remedy}."))
+    if (account := view.account) is not None and account.skipped_by_policy:
+        words = f"{text.whole(account.skipped_by_policy)} tokens were left out by the run's own policy."
+        found.append(Note("Skipped by policy", words))
+    return found
+
+
+def _prior_words(view: View, forecast: Forecast) -> str:
+    words = "The exponents of the loss law come from a prior"
+    law = view.fits.loss if view.fits else None
+    if law is not None and law.prior is not None:
+        pairs = (("α", law.prior.alpha), ("β", law.prior.beta))
+        words += f" ({', '.join(f'{name} = {mean:g} ± {sd:g}' for name, (mean, sd) in pairs)})"
+    words += ", since these proxies are too few, or span too little, to determine them."
+    if math.isfinite(forecast.free_loss):
+        words += f" The fit with free exponents says {text.loss(forecast.free_loss)}; it was not used."
+    return words
+
+
+def facts(view: View) -> list[tuple[str, str]]:
+    """The promoted run in a list of names and values."""
+    if (recipe := view.recipe) is None:
+        return []
+    run = recipe.run
+    size = f"width {run.model.width}, depth {run.model.depth}"
+    if (target := view.target) is not None:
+        size = f"{text.count(target[0])} parameters ({size})"
+    ratios = ", ".join(f"{name} {value:.3g}×" for name, value in recipe.extrapolation.items())
+    warmup = 100 * run.schedule.warmup_tokens / run.tokens
+    return [
+        ("Run", run.name),
+        ("Model", f"{size}, {PARAMETRIZATIONS[run.parametrization]}, {run.precision}"),
+        ("Tokens", f"{text.whole(run.tokens)} in {text.whole(run.steps)} steps of {text.whole(run.batch)}"),
+        (
+            "Recipe",
+            f"lr {text.rate(run.optimizer.lr)}, β₂ {run.optimizer.beta2:.3g}, warmup {warmup:.0f}%, "
+            f"{run.schedule.name}",
+        ),
+        ("Beyond the largest proxy", ratios),
+        ("Sealed", recipe.sealed_at[:19].replace("T", " ") + " UTC"),
+        ("Seal (SHA-256)", recipe.sha256),
+        ("Gate", f"profile {recipe.profile}"),
+    ]
+
+
+def account_tiles(view: View) -> list[Tile]:
+    """What became of every planned token."""
+    if (account := view.account) is None:
+        return []
+    found = [Tile("Expected", text.whole(account.expected)), Tile("Trained", text.whole(account.trained))]
+    for name, value in (("Skipped", account.skipped), ("Repeated", account.repeated)):
+        found.append(Tile(name, text.whole(value), "", "bad" if value else "good"))
+    if account.skipped_by_policy:
+        found.append(Tile("Skipped by policy", text.whole(account.skipped_by_policy), "", "bad"))
+    return found
+
+
+def slopes(view: View) -> list[Tile]:
+    """The slopes of log₂ rate per log₂ width."""
+    found = []
+    for key, law in (view.fits.transfer if view.fits else {}).items():
+        note = f"95%: {between(law.slope.low, law.slope.high, text.signed)}, status {law.status}"
+        found.append(Tile(f"{PARAMETRIZATIONS[key]} slope", text.signed(law.slope.value), note))
+    return found
+
+
+def critical(view: View) -> list[Tile]:
+    """The critical batch and the two least quantities."""
+    law = view.fits.critical if view.fits else None
+    if law is None or view.fits is None:
+        return []
+    goal = view.fits.target_loss
+    note = f"95%: {between(law.low, law.high, text.count)}, status {law.status}"
+    return [
+        Tile("Critical batch", f"{text.count(law.b_crit)} tokens", note),
+        Tile("Least steps", text.count(law.s_min), f"to a loss of {goal:g}"),
+        Tile("Least tokens", text.count(law.e_min), f"to a loss of {goal:g}"),
+    ]
+
+
+def loss_words(law: LossLaw) -> str:
+    """What the fit says of itself."""
+    words = f"Status {law.status}" + (f": {'; '.join(law.reasons)}." if law.reasons else ".")
+    if law.free is not None and law.free.reasons:
+        words += f" Free exponents: status {law.free.status}, {'; '.join(law.free.reasons)}."
+    return words
+
+
+def query(view: View) -> str | None:
+    """A Polars query that a reader can run: were tokens of the promoted run skipped or repeated?"""
+    if view.recipe is None:
+        return None
+    run = view.recipe.run
+    slot = run.windows_per_slot * run.model.context
+    return f"""\
+import froude
+import polars as pl
+
+study = froude.Study({view.url!r})
+# The plan: {run.steps} steps of {run.slots} slots, each of {run.windows_per_slot} samples and {slot} tokens.
+sample = ((pl.col("step") - 1) * {run.slots} + pl.col("slot")) * {run.windows_per_slot}
+in_plan = pl.col("step").is_between(1, {run.steps}) & (pl.col("slot") < {run.slots})
+due = pl.when(in_plan & (pl.col("first_sample") == sample)).then({slot}).otherwise(0)
+print(
+    study.ledger()
+    .filter(pl.col("run") == {run.name!r}, pl.col("disposition") == "trained")
+    .group_by("step", "slot", "first_sample")
+    .agg(pl.col("tokens").sum())
+    .select(
+        expected=pl.lit({run.tokens}),
+        skipped={run.tokens} - pl.min_horizontal("tokens", due).sum(),
+        repeated=(pl.col("tokens") - due).clip(lower_bound=0).sum(),
+    )
+    .collect()
+)
+"""
+
+
+def between(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
+    """An interval in words, a dash where it is not known."""
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        return text.NOTHING
+    return f"{show(low)} to {show(high)}"
+
+
+def _first_upper(words: str) -> str:
+    return words[:1].upper() + words[1:]

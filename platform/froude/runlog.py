@@ -1,0 +1,206 @@
+"""The commit log of a run, as readers see it: one linear chain of records, each naming its parent and its parts."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, fields
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from froude.config import ConfigError
+from froude.store import Location
+
+SCHEMA_VERSION = 1
+KINDS = ("attempt", "checkpoint", "finished")
+NO_BASE = -1  # `base` of what started from initial weights
+_NAME = re.compile(r"(\d{8})\.parquet")
+_READERS = 16  # threads: records are small, so a read is one round trip
+
+_PART = pa.struct([("kind", pa.string()), ("path", pa.string()), ("size", pa.int64()), ("hash", pa.string())])
+RECORD = pa.schema(
+    [
+        ("run", pa.string()),
+        ("seq", pa.int64()),
+        ("parent", pa.string()),  # SHA-256 of the file of record seq - 1; null for the first
+        (
+            "base",
+            pa.int64(),
+        ),  # seq of the checkpoint that this state was trained on from; -1: initial weights
+        ("attempt", pa.int64()),
+        ("generation", pa.string()),  # unique to the attempt
+        ("kind", pa.string()),
+        ("step", pa.int64()),
+        ("tokens", pa.int64()),
+        ("time", pa.timestamp("us", tz="UTC")),
+        ("world", pa.int64()),
+        ("recipe", pa.string()),
+        ("scalars", pa.string()),  # JSON: the state's scalars
+        ("meta", pa.string()),  # JSON: what the attempt says of itself
+        ("parts", pa.list_(_PART)),
+    ],
+    metadata={"froude": json.dumps({"schema": SCHEMA_VERSION})},
+)
+
+
+class BrokenLog(ConfigError):
+    """The log is no single chain: a record is missing, damaged, or has another parent."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A file that a record names: `kind` (data, manifest, ledger, …), path below the run, bytes, XXH3-128."""
+
+    kind: str
+    path: str
+    size: int
+    hash: str
+
+    def __post_init__(self) -> None:
+        pieces = self.path.split("/")
+        if not all(pieces) or ".." in pieces or "." in pieces or "\\" in self.path or "\0" in self.path:
+            raise ValueError(f"a part must lie inside its run's directory, but a record names {self.path!r}")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One commit: `kind` attempt, checkpoint or finished; step and tokens of the state that it commits."""
+
+    run: str
+    seq: int
+    parent: str | None
+    base: int
+    attempt: int
+    generation: str
+    kind: str
+    step: int
+    tokens: int
+    time: datetime
+    world: int
+    recipe: str
+    scalars: dict[str, Any] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+    parts: tuple[Part, ...] = ()
+    digest: str = field(default="", compare=False)  # SHA-256 of the file, set by the reader
+
+    def to_bytes(self) -> bytes:
+        """The record's file: Parquet, one row."""
+        row = {name: getattr(self, name) for name in RECORD.names}
+        row["scalars"], row["meta"] = json.dumps(self.scalars), json.dumps(self.meta)
+        row["parts"] = [{part.name: getattr(p, part.name) for part in fields(Part)} for p in self.parts]
+        sink = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist([row], schema=RECORD), sink)
+        return sink.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Record:
+        """ValueError (BrokenLog for a newer schema) unless this is a record."""
+        try:
+            table = pq.read_table(io.BytesIO(data))
+            version = json.loads((table.schema.metadata or {})[b"froude"])["schema"]
+            if version != SCHEMA_VERSION:
+                raise BrokenLog(
+                    f"a commit record must have schema {SCHEMA_VERSION}, but got {version!r}; "
+                    "use the froude that wrote it"
+                )
+            (row,) = table.select(RECORD.names).cast(RECORD).to_pylist()
+            row["scalars"], row["meta"] = json.loads(row["scalars"]), json.loads(row["meta"])
+            row["parts"] = tuple(Part(**part) for part in row["parts"])
+            record = cls(**row, digest=hashlib.sha256(data).hexdigest())
+            required = (record.seq, record.base, record.attempt, record.step, record.tokens, record.time)
+            if record.kind not in KINDS or None in required:
+                raise ValueError(f"kind {record.kind!r}")
+        except BrokenLog:
+            raise
+        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"not a commit record ({type(error).__name__}: {error})") from error
+        return record
+
+
+def record_name(seq: int) -> str:
+    """File name of a record below `commits/`."""
+    return f"{seq:08d}.parquet"
+
+
+class LogReader:
+    """Reads and checks the log below a run's directory; keeps what it has checked, since records never change."""
+
+    def __init__(self, run: Location) -> None:
+        self.location = run
+        self._records: list[Record] = []
+
+    def records(self) -> list[Record]:
+        """The chain, oldest first; [] if there is none; BrokenLog names the first record that does not fit."""
+        folder = self.location / "commits"
+        names = [name for name in folder.children() if not name.startswith(".")]
+        for name in names:
+            if not _NAME.fullmatch(name):
+                raise BrokenLog(
+                    f"a commit log must hold numbered records only, but got {folder / name}; remove it"
+                )
+        seen = len(self._records)
+        new = sorted(name for name in names if int(name[:8]) >= seen)
+        with ThreadPoolExecutor(_READERS) as pool:
+            contents = list(pool.map(lambda name: (folder / name).read(), new))
+        for name, content in zip(new, contents, strict=True):
+            self._records.append(self._checked(folder / name, content))
+        return list(self._records)
+
+    def _checked(self, file: Location, content: bytes) -> Record:
+        expected = len(self._records)
+        remedy = f"move it and what follows aside to go on from record {expected - 1}"
+        if file.name != record_name(expected):
+            raise BrokenLog(
+                f"a commit log must have no gap, but record {expected} is missing before {file}; "
+                f"restore it, or {remedy}"
+            )
+        try:
+            record = Record.from_bytes(content)
+        except BrokenLog:
+            raise
+        except ValueError as error:
+            raise BrokenLog(f"a commit log must be whole, but {file}: {error}; {remedy}") from error
+        parent = self._records[-1].digest if self._records else None
+        if record.seq != expected or record.parent != parent:
+            raise BrokenLog(
+                f"a record must name the one before it, but {file} says seq {record.seq} and parent "
+                f"{record.parent}, not {expected} and {parent}; {remedy}"
+            )
+        return record
+
+    def head(self) -> Record | None:
+        """The newest record."""
+        records = self.records()
+        return records[-1] if records else None
+
+    def lineage(self) -> list[Record]:
+        """The checkpoints that the newest one was trained through, oldest first: their parts are the run."""
+        return lineage(self.records())
+
+
+def lineage(records: Sequence[Record]) -> list[Record]:
+    """From the newest checkpoint back along `base`; what another attempt threw away is not in it."""
+    by_seq = {record.seq: record for record in records if record.kind != "attempt"}
+    found: list[Record] = []
+    at = max(by_seq, default=NO_BASE)
+    while at != NO_BASE:
+        if at not in by_seq or (found and at >= found[-1].seq):
+            raise BrokenLog(
+                f"a record's base must be an earlier checkpoint, but record {found[-1].seq} of {found[-1].run!r} "
+                f"names {at}; restore the log from a copy"
+            )
+        found.append(by_seq[at])
+        at = found[-1].base
+    return found[::-1]
+
+
+def parts_of(records: Iterable[Record], kind: str) -> list[Part]:
+    """The records' parts of one kind, in order."""
+    return [part for record in records for part in record.parts if part.kind == kind]

@@ -1,0 +1,115 @@
+"""S3 clients of pyarrow, s3fs and Polars, with the same settings, time-outs and retries."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+    from pyarrow.fs import FileSystem
+
+CONNECT_TIMEOUT_S = 10.0
+READ_TIMEOUT_S = 30.0
+ATTEMPTS = 3  # of one request, the first included; never multiplied by an outer layer's own retries
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The standard AWS_* variables; None leaves the choice to each library's own credential chain."""
+
+    endpoint: str | None
+    region: str | None
+    key: str | None = field(repr=False)
+    secret: str | None = field(repr=False)
+    token: str | None = field(repr=False)
+
+    @classmethod
+    def from_environment(cls) -> Settings:
+        # pyarrow's SDK otherwise adds a trailing checksum, which many servers other than AWS answer with 411.
+        os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+        env = os.environ.get
+        endpoint = env("AWS_ENDPOINT_URL_S3") or env("AWS_ENDPOINT_URL")
+        region = env("AWS_REGION") or env("AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else None)
+        key, secret = env("AWS_ACCESS_KEY_ID"), env("AWS_SECRET_ACCESS_KEY")
+        return cls(endpoint, region, key, secret, env("AWS_SESSION_TOKEN"))
+
+
+@lru_cache
+def arrow(settings: Settings, pid: int) -> FileSystem:
+    """Client for bulk bytes, one a process (`pid` keeps a forked child from sharing its parent's)."""
+    from pyarrow import fs
+
+    options: dict[str, Any] = {
+        "request_timeout": READ_TIMEOUT_S,
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "retry_strategy": fs.AwsStandardS3RetryStrategy(max_attempts=ATTEMPTS),
+    }
+    if settings.endpoint:
+        scheme, _, host = settings.endpoint.rpartition("://")
+        options |= {"endpoint_override": host.rstrip("/"), "scheme": scheme or "https"}
+    if settings.region:
+        options["region"] = settings.region
+    if settings.key:
+        options |= {
+            "access_key": settings.key,
+            "secret_key": settings.secret,
+            "session_token": settings.token,
+        }
+    return fs.S3FileSystem(**options)
+
+
+@lru_cache
+def fsspec(settings: Settings, pid: int) -> AbstractFileSystem:
+    """Client for conditional PUTs, one a process."""
+    import s3fs
+
+    client = {"endpoint_url": settings.endpoint, "region_name": settings.region}
+    filesystem = s3fs.S3FileSystem(
+        key=settings.key,
+        secret=settings.secret,
+        token=settings.token,
+        client_kwargs={name: value for name, value in client.items() if value},
+        config_kwargs={
+            "connect_timeout": CONNECT_TIMEOUT_S,
+            "read_timeout": READ_TIMEOUT_S,
+            "retries": {"total_max_attempts": ATTEMPTS, "mode": "standard"},
+            "request_checksum_calculation": "when_required",
+        },
+        use_listings_cache=False,
+        skip_instance_cache=True,
+    )
+    filesystem.retries = 1  # s3fs's own count multiplies botocore's
+    return filesystem
+
+
+def polars(settings: Settings) -> dict[str, Any]:
+    """`storage_options` of Polars' scan functions."""
+    options = {
+        "aws_endpoint_url": settings.endpoint,
+        "aws_region": settings.region,
+        "aws_access_key_id": settings.key,
+        "aws_secret_access_key": settings.secret,
+        "aws_session_token": settings.token,
+        "aws_allow_http": "true" if (settings.endpoint or "").startswith("http://") else None,
+        "timeout": f"{READ_TIMEOUT_S:g}s",
+        "connect_timeout": f"{CONNECT_TIMEOUT_S:g}s",
+        "max_retries": ATTEMPTS - 1,
+    }
+    return {name: value for name, value in options.items() if value}
+
+
+@contextlib.contextmanager
+def os_errors() -> Iterator[None]:
+    """Raise botocore's connection errors as OSError, which is what pyarrow raises for the same."""
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        yield
+    except BotoCoreError as error:
+        raise OSError(errno.EIO, " ".join(str(error).split())) from error

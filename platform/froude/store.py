@@ -1,0 +1,300 @@
+"""Where bytes live: one Location, local or on S3, that yields pyarrow, fsspec and Polars access alike."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from froude import s3
+from froude.config import ConfigError
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+    from pyarrow.fs import FileSystem
+
+_TEMPORARY = ".tmp"
+
+
+@dataclass(frozen=True)
+class Location:
+    """A file or folder, local (absolute path) or on S3 (s3://bucket/key); nothing is touched until asked."""
+
+    url: str
+
+    @classmethod
+    def parse(cls, url: str | os.PathLike[str] | Location) -> Location:
+        """From a path, a file:// or an s3:// URL; ConfigError for any other scheme."""
+        if isinstance(url, Location):
+            return url
+        text = os.fspath(url)
+        scheme, separator, rest = text.partition("://")
+        if not text or "\0" in text:
+            raise ConfigError(f"a store must be a path or an s3:// URL, but got {text!r}; name a directory")
+        if not separator or scheme == "file":
+            return cls(str(Path(os.path.abspath(os.path.expanduser(rest if separator else text)))))
+        bucket, _, key = rest.partition("/")
+        if scheme != "s3" or not bucket or any(mark in rest for mark in "?#"):
+            raise ConfigError(
+                f"a store must be a local path or s3://bucket/prefix, but got {text!r}; "
+                "other settings, such as the endpoint, come from AWS_ENDPOINT_URL and its kin"
+            )
+        return cls("s3://" + "/".join([bucket, *(part for part in key.split("/") if part)]))
+
+    def __truediv__(self, child: str) -> Location:
+        parts = child.split("/")
+        if not all(parts) or ".." in parts or "." in parts:
+            raise ValueError(f"a child must be a relative name without `.` and `..`, but got {child!r}")
+        return Location(f"{self.url.rstrip('/')}/{child}")
+
+    def __str__(self) -> str:
+        return self.url
+
+    @property
+    def name(self) -> str:
+        return self.url.rstrip("/").rpartition("/")[2]
+
+    @property
+    def parent(self) -> Location:
+        """The folder around; a bucket or the root has none and is its own."""
+        above, _, name = self.url.removeprefix("s3://").rpartition("/")
+        if not self.is_local:
+            return Location(f"s3://{above or name}")
+        return Location(above or "/")
+
+    @property
+    def is_local(self) -> bool:
+        return not self.url.startswith("s3://")
+
+    @property
+    def path(self) -> Path:
+        """The local path; ValueError on S3."""
+        if not self.is_local:
+            raise ValueError(f"{self.url} is not a local path")
+        return Path(self.url)
+
+    def arrow(self) -> tuple[FileSystem, str]:
+        """File system and path for pyarrow, and for Ray's `storage_filesystem`."""
+        if not self.is_local:
+            return s3.arrow(s3.Settings.from_environment(), os.getpid()), self.url.removeprefix("s3://")
+        from pyarrow import fs
+
+        return fs.LocalFileSystem(), self.url
+
+    def fsspec(self) -> tuple[AbstractFileSystem, str]:
+        """File system and path for fsspec: s3fs or local."""
+        if not self.is_local:
+            return s3.fsspec(s3.Settings.from_environment(), os.getpid()), self.url.removeprefix("s3://")
+        from fsspec.implementations.local import LocalFileSystem
+
+        return LocalFileSystem(), self.url
+
+    def polars(self) -> tuple[str, dict[str, Any]]:
+        """URL and `storage_options` for Polars' scan functions."""
+        if self.is_local:
+            return self.url, {}
+        return self.url, s3.polars(s3.Settings.from_environment())
+
+    def read(self) -> bytes:
+        """The whole file; FileNotFoundError if there is none."""
+        if self.is_local:
+            return self.path.read_bytes()
+        filesystem, path = self.arrow()
+        with filesystem.open_input_file(path) as source:
+            return bytes(source.readall())
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        """`length` bytes from `offset`, fewer at the end of the file."""
+        filesystem, path = self.arrow()
+        with filesystem.open_input_file(path) as source:
+            return bytes(source.read_at(length, offset))
+
+    def exists(self) -> bool:
+        filesystem, path = self.arrow()
+        return bool(filesystem.get_file_info(path).type.value)
+
+    def size(self) -> int | None:
+        """Bytes of the file; None if it is absent or a folder."""
+        filesystem, path = self.arrow()
+        info = filesystem.get_file_info(path)
+        return int(info.size) if info.is_file else None
+
+    def children(self) -> list[str]:
+        """Names of the files and folders here, sorted; [] if there is no such folder."""
+        return sorted(name for name, _ in self._list(recursive=False))
+
+    def walk(self, suffix: str = "") -> list[Location]:
+        """All files below whose names end in `suffix`, sorted."""
+        found = sorted(
+            name for name, is_file in self._list(recursive=True) if is_file and name.endswith(suffix)
+        )
+        return [self / name for name in found]
+
+    def _list(self, *, recursive: bool) -> Iterator[tuple[str, bool]]:
+        from pyarrow import fs
+
+        filesystem, path = self.arrow()
+        selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
+        try:
+            found = filesystem.get_file_info(selector)
+        except NotADirectoryError:
+            return
+        for info in found:
+            name = info.path[len(path) :].strip("/")
+            if name and not name.endswith(_TEMPORARY):
+                yield name, info.is_file
+
+    def create(self, data: bytes) -> bool:
+        """Create the file, whole and durable, unless it exists already: then False.
+
+        At most one of several concurrent writers gets True, as long as their bytes differ: on S3 a refused PUT
+        may be the retry of one's own that won, so equal bytes count as one's own. A local file system must have
+        hard links.
+        """
+        if not self.is_local:
+            return self._create_s3(data)
+        with self._temporary(data) as temporary:
+            try:
+                os.link(temporary, self.path)
+            except FileExistsError:
+                # Over NFS the answer to a link that succeeded can get lost; the count of links tells.
+                return os.stat(temporary).st_nlink == 2
+            _sync_folder(self.path.parent)
+        return True
+
+    def _create_s3(self, data: bytes) -> bool:
+        filesystem, path = self.fsspec()
+        for attempt in range(s3.ATTEMPTS):
+            try:
+                # One single-part PUT whatever the size: some stores ignore If-None-Match on multipart uploads.
+                with s3.os_errors():
+                    filesystem.pipe_file(path, data, mode="create", chunksize=len(data) + 1)
+                return True
+            except (PermissionError, FileNotFoundError):
+                raise
+            except OSError as refusal:  # FileExistsError, EINVAL or EBUSY, according to the server
+                try:
+                    return self.read() == data
+                except OSError as error:
+                    if attempt == s3.ATTEMPTS - 1 or not isinstance(error, FileNotFoundError):
+                        raise refusal from error
+        raise AssertionError("unreachable")
+
+    def replace(self, data: bytes) -> None:
+        """Write the file, atomically replacing one that exists."""
+        if self.is_local:
+            with self._temporary(data) as temporary:
+                os.replace(temporary, self.path)
+                _sync_folder(self.path.parent)
+        else:
+            filesystem, path = self.fsspec()
+            with s3.os_errors():
+                filesystem.pipe_file(path, data)
+
+    @contextlib.contextmanager
+    def output(self) -> Iterator[Any]:
+        """A stream for bulk bytes, durable on leaving; an error leaves nothing locally, a torn object on S3."""
+        if not self.is_local:
+            filesystem, path = self.arrow()
+            with filesystem.open_output_stream(path) as sink:
+                yield sink
+            return
+        with self._temporary() as temporary:
+            with open(temporary, "wb") as sink:
+                yield sink
+                sink.flush()
+                os.fsync(sink.fileno())
+            os.replace(temporary, self.path)
+            _sync_folder(self.path.parent)
+
+    @contextlib.contextmanager
+    def _temporary(self, data: bytes | None = None) -> Iterator[Path]:
+        """A hidden name beside the file, with its folder made; gone on leaving."""
+        folder = self.path.parent
+        missing = [folder, *folder.parents]
+        missing = missing[: next(i for i, parent in enumerate(missing) if parent.is_dir())]
+        folder.mkdir(parents=True, exist_ok=True)
+        for made in missing:
+            _sync_folder(made.parent)
+        temporary = folder / f".{self.path.name[:100]}.{uuid.uuid4().hex}{_TEMPORARY}"
+        try:
+            if data is not None:
+                with open(temporary, "wb") as sink:
+                    sink.write(data)
+                    sink.flush()
+                    os.fsync(sink.fileno())
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def delete(self) -> None:
+        """Remove the file, if it is there."""
+        if self.is_local:
+            self.path.unlink(missing_ok=True)
+        else:
+            filesystem, path = self.fsspec()  # pyarrow would leave a marker object in the folder's place
+            with contextlib.suppress(FileNotFoundError), s3.os_errors():
+                filesystem.rm_file(path)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _remedy(location: Location, error: Exception) -> str:
+    if location.is_local:
+        return "choose another place or free it"
+    if isinstance(error, PermissionError):
+        return "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket's policy"
+    if isinstance(error, FileNotFoundError):
+        return f"create the bucket {location.url.split('/')[2]} first"
+    endpoint = s3.Settings.from_environment().endpoint
+    return f"check AWS_ENDPOINT_URL (now {endpoint or 'not set: AWS itself'}) and AWS_REGION"
+
+
+def _reason(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error)
+    return " ".join(text.split())[:200]
+
+
+@contextlib.contextmanager
+def reported(location: Location, rule: str) -> Iterator[None]:
+    """Turn a store's error into a ConfigError of `rule`, the location and a remedy."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"{rule}, but {location}: {_reason(error)}; {_remedy(location, error)}") from error
+
+
+def probe_writable(location: Location) -> None:
+    """Write, read back and delete a small file; ConfigError if that fails or a second create succeeds."""
+    probe = location / f".froude-probe-{uuid.uuid4().hex}"
+    with reported(location, "the store must be writable"):
+        first, second = b"first", b"second"
+        try:
+            created = probe.create(first)
+            exclusive = not probe.create(second) and probe.read() == first
+        except OSError as error:
+            if location.is_local and error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+                raise ConfigError(
+                    f"the store must have hard links, but {location} has none ({_reason(error)}); "
+                    "use a local disk, NFS or S3"
+                ) from error
+            raise
+        finally:
+            with contextlib.suppress(OSError):
+                probe.delete()
+    if not (created and exclusive):
+        raise ConfigError(
+            f"the store must refuse to create a file twice (If-None-Match on PUT), but {location} does not, "
+            "so two attempts could both commit; use AWS S3, Ceph RGW, MinIO or a local path"
+        )

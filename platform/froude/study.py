@@ -1,0 +1,157 @@
+"""Read a study: its five frames, from a local folder or from S3 alike."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from froude import records
+from froude.config import ConfigError
+from froude.runlog import LogReader, Part, Record, lineage, parts_of
+from froude.store import Location, reported
+
+if TYPE_CHECKING:
+    import polars as pl
+    import pyarrow as pa
+
+#: `recipe.toml`, `forecast.json`, `report.html` and their like, and what a study's folders are called.
+_FILES = re.compile(r"(study|target|recipe|forecast|summary|report)([.-][\w.-]+)?")
+_FOLDERS = ("trials", "steps", "evals", "runs", "logs", "ray")
+_SUFFIX = ".parquet"
+
+
+def _foreign(location: Location) -> ConfigError:
+    return ConfigError(
+        f"a study's directory must hold nothing else, but got {location}; move it away or choose another directory"
+    )
+
+
+class Study:
+    """The frames of the study at `url` (a path or s3://…), each a Polars LazyFrame with the columns of `records`.
+
+    A frame without rows has its columns all the same. ConfigError for a foreign file, an unreadable store or a
+    broken commit log. Reading is safe while a sweep or a run writes: what is not committed yet is not seen.
+    """
+
+    def __init__(self, url: str | os.PathLike[str] | Location) -> None:
+        self.location = Location.parse(url)
+        self._logs: dict[str, LogReader] = {}
+        for name in self._names():
+            if not (name.startswith(".") or name in _FOLDERS or _FILES.fullmatch(name)):
+                raise _foreign(self.location / name)
+
+    def __repr__(self) -> str:
+        return f"Study({self.location.url!r})"
+
+    @property
+    def exists(self) -> bool:
+        """Whether a sweep has begun here."""
+        return (self.location / "study.json").exists()
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """What the sweep wrote down of itself (study.json); {} where there is none yet."""
+        file = self.location / "study.json"
+        try:
+            with reported(file, "a study must be readable"):
+                content = json.loads(file.read()) if file.exists() else {}
+        except json.JSONDecodeError as error:
+            raise ConfigError(f"study.json must be JSON, but {file}: {error}; restore it") from error
+        if not isinstance(content, dict):
+            raise ConfigError(
+                f"study.json must be an object, but {file} is a {type(content).__name__}; restore it"
+            )
+        return content
+
+    def trials(self) -> pl.LazyFrame:
+        """One row a finished trial or WSD branch; diverged and failed ones included."""
+        return self._scan(records.TRIALS, [self.location / "trials" / name for name in self._parts("trials")])
+
+    def steps(self) -> pl.LazyFrame:
+        """One row a training step of every trial and every run; each step once, whatever was repeated."""
+        return self._scan(records.STEPS, self._metrics("steps"))
+
+    def evals(self) -> pl.LazyFrame:
+        """One row an evaluation of every trial and every run."""
+        return self._scan(records.EVALS, self._metrics("evals"))
+
+    def commits(self) -> pl.LazyFrame:
+        """One row a commit record of every run: attempts and checkpoints, in order."""
+        rows = []
+        for record in (record for chain in self._chains().values() for record in chain):
+            rows.append({name: getattr(record, name) for name in records.COMMITS.names})
+        return _frame(records.table(records.COMMITS, rows)).lazy()
+
+    def ledger(self, all: bool = False) -> pl.LazyFrame:
+        """One row a slot that entered the weights, as the commit log reaches it; `all`: also what attempts lost."""
+        if all:
+            runs = self.location / "runs"
+            files = [
+                runs / run / "parts" / name
+                for run in self._names("runs")
+                for name in self._names(f"runs/{run}/parts")
+                if name.startswith("ledger-")
+            ]
+        else:
+            files = self._reached("ledger")
+        return self._scan(records.LEDGER, files)
+
+    def _names(self, folder: str = "") -> list[str]:
+        place = self.location / folder if folder else self.location
+        with reported(place, "a study must be readable"):
+            return place.children()
+
+    def _parts(self, folder: str) -> list[str]:
+        names = [name for name in self._names(folder) if not name.startswith(".")]
+        for name in names:
+            if not name.endswith(_SUFFIX):
+                raise _foreign(self.location / folder / name)
+        return names
+
+    def _metrics(self, kind: str) -> list[Location]:
+        # A trial's metrics are written before its row, so without the row they are those of a trial cut short.
+        finished = set(self._parts("trials"))
+        return [
+            self.location / kind / name for name in self._parts(kind) if name in finished
+        ] + self._reached(kind)
+
+    def _chains(self) -> dict[str, list[Record]]:
+        chains = {}
+        for run in self._names("runs"):
+            place = self.location / "runs" / run
+            with reported(place, "a study must be readable"):
+                chains[run] = self._logs.setdefault(run, LogReader(place)).records()
+        return chains
+
+    def _reached(self, kind: str) -> list[Location]:
+        files: list[Location] = []
+        for run, chain in self._chains().items():
+            found: list[Part] = parts_of(lineage(chain), kind)
+            files += [self.location / "runs" / run / part.path for part in found]
+        return files
+
+    def _scan(self, schema: pa.Schema, files: list[Location]) -> pl.LazyFrame:
+        import polars as pl
+
+        empty = _frame(schema.empty_table())
+        if not files:
+            return empty.lazy()
+        return pl.scan_parquet(
+            [file.url for file in files],
+            schema=empty.schema,
+            missing_columns="insert",
+            extra_columns="ignore",
+            glob=False,
+            hive_partitioning=False,
+            storage_options=self.location.polars()[1],
+        )
+
+
+def _frame(table: pa.Table) -> pl.DataFrame:
+    import polars as pl
+
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    return frame

@@ -1,0 +1,64 @@
+"""Shared by every test: an environment without surprises, and the reference data."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# The same examples on every run, and no judgement by the clock: this may be a busy machine.
+settings.register_profile("froude", deadline=None, derandomize=True)
+settings.load_profile("froude")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# Read when Ray is imported or a cluster starts, so set before any test module is imported. A token file left
+# by one cluster makes the next one refuse `ray job submit`; usage reports would leave the machine.
+RAY_ENVIRONMENT = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "OMP_NUM_THREADS": "1",
+}
+# Settings of somebody's own cluster or bucket must not reach a test.
+FOREIGN = (
+    "RAY_ADDRESS",
+    "RAY_JOB_ID",
+    "RAY_AUTH_TOKEN",
+    "RAY_AUTH_TOKEN_PATH",
+    "AWS_PROFILE",
+    "AWS_ENDPOINT_URL",
+)
+
+
+def pytest_configure() -> None:
+    for name in FOREIGN:
+        os.environ.pop(name, None)
+    os.environ.update(RAY_ENVIRONMENT)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        folder = Path(item.path).relative_to(ROOT / "tests").parts[0]
+        if folder in ("ray", "cluster", "gpu"):
+            item.add_marker(folder)
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The root of the repository."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def reference_data() -> Path:
+    """The folder of other people's runs with published fits, named by FROUDE_REFERENCE_DATA."""
+    folder = os.environ.get("FROUDE_REFERENCE_DATA")
+    if not folder:
+        pytest.skip(
+            "FROUDE_REFERENCE_DATA names no folder: the reference runs are not part of this repository"
+        )
+    path = Path(folder)
+    assert path.is_dir(), f"FROUDE_REFERENCE_DATA must name a folder, but is {folder!r}"
+    return path

@@ -1,0 +1,48 @@
+"""Fixtures for tests that need S3: a server of one's own, and a place that is local in one run, S3 in the next."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from froude.store import Location
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The endpoint of moto's S3 server, which checks neither secrets nor checksums."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Location:
+    """An empty bucket of one's own."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    bucket = Location.parse(f"s3://bucket-{next(_numbers)}")
+    filesystem, name = bucket.fsspec()
+    filesystem.call_s3("create_bucket", Bucket=name)
+    return bucket
+
+
+@pytest.fixture(params=["local", "s3"])
+def place(request: pytest.FixtureRequest) -> Location:
+    """An empty folder: on disk, then on S3."""
+    if request.param == "s3":
+        bucket: Location = request.getfixturevalue("s3")
+        return bucket / "a folder"
+    return Location.parse(request.getfixturevalue("tmp_path") / "a folder")

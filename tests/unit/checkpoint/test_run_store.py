@@ -1,0 +1,212 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import torch
+
+from froude.checkpoint.commit import Fenced, Finished
+from froude.checkpoint.parts import Corrupt
+from froude.checkpoint.run_store import RunStore
+from froude.config import ConfigError
+from froude.records import LEDGER, STEPS, table
+from froude.runlog import LogReader
+from froude.store import Location
+
+Train = Callable[..., None]
+
+
+def state() -> dict[str, torch.Tensor]:
+    return {"w": torch.zeros(3, 4), "n": torch.tensor(0)}
+
+
+def newest(place: Location, kind: str) -> Path:
+    """The file of a part of the newest record."""
+    head = LogReader(place).head()
+    assert head
+    (part,) = (part for part in head.parts if part.kind == kind)
+    return place.path / part.path
+
+
+def flip(path: Path, marker: bytes = b"") -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(marker) if marker else len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+def test_a_run_goes_on_where_it_stopped(place: Location, train: Train) -> None:
+    store = RunStore(place, "large")
+    assert store.load(state()) == {"step": 0, "tokens": 0, "scalars": {}}
+    assert store.finished is None
+    train(place, 5, commit_last=False)  # step 5 is lost
+    assert RunStore(place, "large").load(loaded := state()) == {"step": 4, "tokens": 40, "scalars": {"at": 4}}
+    assert torch.equal(loaded["w"], torch.full((3, 4), 4.0))
+    train(place, 8, finish=True)
+    done = RunStore(place, "large").finished
+    assert done
+    assert (done.step, done.attempt, done.kind, done.recipe) == (8, 2, "finished", "recipe")
+    with pytest.raises(Finished):
+        RunStore(place, "large").open_attempt("recipe")
+
+
+def test_records_name_all_they_commit(place: Location, train: Train) -> None:
+    train(place, 4)
+    train(place, 6)
+    chain = LogReader(place).records()
+    assert [record.kind for record in chain] == ["attempt", "checkpoint", "checkpoint", "attempt", "checkpoint"]
+    assert [record.base for record in chain] == [-1, -1, 1, 2, 2]
+    for record in chain:
+        kinds = sorted(part.kind for part in record.parts)
+        assert kinds == ([] if record.kind == "attempt" else ["data", "ledger", "manifest", "steps"])
+        for part in record.parts:
+            assert (place / part.path).size() == part.size
+    data = {part.path.rpartition("/")[0] for record in chain for part in record.parts if part.kind == "data"}
+    assert len(data) == 3
+
+
+def test_a_step_saved_twice_keeps_both(tmp_path: Path) -> None:
+    store = RunStore(Location.parse(tmp_path), "large")
+    store.open_attempt("recipe")
+    for value in (1.0, 2.0):
+        store.save({"w": torch.tensor(value)}, step=3, tokens=30, tables={})
+    first, second = LogReader(store.location).records()[1:]
+    assert not {part.path for part in first.parts} & {part.path for part in second.parts}
+    store.load(loaded := {"w": torch.tensor(0.0)})
+    assert loaded["w"].item() == 2.0
+
+
+@pytest.mark.filterwarnings("ignore:checkpoint of step")
+@pytest.mark.parametrize("damage", ["byte", "manifest", "missing", "missing manifest", "cut"])
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, train: Train, damage: str) -> None:
+    place = Location.parse(tmp_path)
+    train(place, 6)
+    path = newest(place, "manifest" if "manifest" in damage else "data")
+    if damage == "byte":
+        flip(path, torch.full((3, 4), 6.0).numpy().tobytes())
+    elif "missing" in damage:
+        path.unlink()
+    elif damage == "cut":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        flip(path)
+    store = RunStore(place, "large")
+    assert store.load(loaded := state()) == {"step": 4, "tokens": 40, "scalars": {"at": 4}}
+    assert (loaded["n"].item(), loaded["w"].unique().tolist()) == (4, [4.0])
+    train(place, 8)
+    chain = LogReader(place).records()
+    assert [(r.step, r.base) for r in LogReader(place).lineage()] == [(2, -1), (4, 1), (6, 2), (8, 5)]
+    assert chain[3].step == 6
+    assert chain[3] not in LogReader(place).lineage()
+
+
+@pytest.mark.filterwarnings("ignore:checkpoint of step")
+def test_when_all_are_damaged_it_says_so(tmp_path: Path, train: Train) -> None:
+    train(Location.parse(tmp_path), 4)
+    for file in tmp_path.glob("data/*/*/manifest.parquet"):
+        flip(file)
+    with pytest.raises(Corrupt, match=r"'large' has no checkpoint that is whole; the newest: .*000000000004"):
+        RunStore(Location.parse(tmp_path), "large").load(state())
+
+
+def test_a_zombie_is_fenced_and_changes_nothing(place: Location, train: Train) -> None:
+    zombie = RunStore(place, "large")
+    zombie.open_attempt("recipe")
+    zombie.save(state(), step=1, tokens=10, tables={})
+    before = LogReader(place).records()
+    assert RunStore(place, "large").open_attempt("recipe") == 2
+    rows = table(LEDGER, [{"run": "large", "attempt": 1, "step": 2}])
+    for _ in range(2):
+        with pytest.raises(Fenced, match="committed by another attempt"):
+            zombie.save(state(), step=2, tokens=20, tables={"ledger": rows})
+    after = LogReader(place).records()
+    assert [record.digest for record in after[:2]] == [record.digest for record in before]
+    assert [record.kind for record in after] == ["attempt", "checkpoint", "attempt"]
+
+
+KILLED = """
+import os, signal, sys, torch
+from froude.checkpoint.commit import CommitLog
+from froude.checkpoint.run_store import RunStore
+from froude.store import Location
+store = RunStore(Location.parse(sys.argv[1]), "large")
+store.open_attempt("recipe")
+state = {"w": torch.zeros(3, 4), "n": torch.tensor(0)}
+store.load(state)
+CommitLog.append = lambda *args, **kwargs: os.kill(os.getpid(), signal.SIGKILL)
+store.save(state, step=5, tokens=50, tables={})
+"""
+
+
+def test_a_kill_between_data_and_record_leaves_the_old_head(tmp_path: Path, train: Train) -> None:
+    place = Location.parse(tmp_path)
+    train(place, 4)
+    head = LogReader(place).head()
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], timeout=120, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.glob("data/000000000005/*/manifest.parquet"))) == 1
+    records = LogReader(place).records()
+    assert [record.kind for record in records[-2:]] == ["checkpoint", "attempt"]
+    assert head
+    assert records[-2].digest == head.digest
+    assert RunStore(place, "large").load(state())["step"] == 4
+    train(place, 6)
+
+
+def test_what_save_refuses(tmp_path: Path) -> None:
+    store = RunStore(Location.parse(tmp_path), "large")
+    with pytest.raises(ValueError, match="open_attempt first"):
+        store.save(state(), step=1, tokens=1, tables={})
+    store.open_attempt("recipe")
+    with pytest.raises(ValueError, match="`kind`"):
+        store.save(state(), step=1, tokens=1, tables={}, kind="attempt")
+    with pytest.raises(ValueError, match="'steps'"):
+        store.save(state(), step=1, tokens=1, tables={"steps": pa.table({"step": [1]})})
+    with pytest.raises(ValueError, match="'loss'"):
+        store.save(state(), step=1, tokens=1, tables={"loss": table(STEPS, [])})
+    with pytest.raises(TypeError, match="pass it in `scalars`"):
+        store.save({"n": 1}, step=1, tokens=1, tables={})
+    with pytest.raises(ConfigError, match="recipe that it began with"):
+        RunStore(store.location, "large").open_attempt("another")
+    assert len(LogReader(store.location).records()) == 1
+
+
+RESHARD = Path(__file__).with_name("reshard.py")
+
+
+def test_a_state_sharded_over_three_ranks_loads_at_one_two_and_three(tmp_path: Path) -> None:
+    """Real gloo processes and FSDP2; what each phase checks is in reshard.py."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(RESHARD), str(rank), str(tmp_path)],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(3)
+    ]
+    try:
+        errors = [rank.communicate(timeout=120)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.wait()
+    assert [rank.returncode for rank in ranks] == [0, 0, 0], errors
+    saved = json.loads((tmp_path / "saved.json").read_text())
+    for world in (1, 2, 3):
+        assert json.loads((tmp_path / f"loaded-{world}.json").read_text()) == saved
+    # And without a process group, into whole tensors.
+    store = RunStore(Location.parse(tmp_path / "run"), "large")
+    whole = {
+        name: torch.zeros(shape, dtype=getattr(torch, dtype)) for name, (dtype, shape, _) in saved.items()
+    }
+    assert store.load(whole)["step"] == 1
+    raw = {name: tensor.contiguous().reshape(-1).view(torch.uint8).tolist() for name, tensor in whole.items()}
+    assert raw == {name: content for name, (_, _, content) in saved.items()}

@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from froude.config import ConfigError
+from froude.store import Location, probe_writable
+
+
+def test_parse_knows_paths_and_s3(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Location.parse("a/../b").path == tmp_path / "b"
+    assert Location.parse(tmp_path).path == tmp_path
+    assert Location.parse(f"file://{tmp_path}/x").path == tmp_path / "x"
+    assert Location.parse("s3://bucket//a/b/").url == "s3://bucket/a/b"
+    assert Location.parse("s3://bucket").url == "s3://bucket"
+    here = Location.parse("b")
+    assert Location.parse(here) is here
+    assert (here / "c/d").path == tmp_path / "b/c/d"
+    assert (here / "c/d").name == "d"
+    assert (here / "c").parent == here
+    assert [Location.parse(url).parent.url for url in ("/", "/a", "s3://b", "s3://b/a")] == ["/", "/", "s3://b", "s3://b"]
+
+
+@pytest.mark.parametrize("url", ["", "gs://bucket/a", "s3://", "s3:///a", "s3://b/a?endpoint_override=x", "a\0b"])
+def test_parse_refuses_the_rest_with_a_remedy(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"a store must be .* but got .*; "):
+        Location.parse(url)
+
+
+@pytest.mark.parametrize("child", ["", "..", "a/../b", "/etc", "a//b", "./a", "a/"])
+def test_a_child_stays_below(child: str) -> None:
+    with pytest.raises(ValueError, match="child"):
+        Location.parse("/tmp") / child
+
+
+def test_files_on_disk_and_s3_alike(place: Location) -> None:
+    file = place / "x/y.bin"
+    assert (place.children(), place.walk(), file.exists(), file.size()) == ([], [], False, None)
+    with pytest.raises(FileNotFoundError):
+        file.read()
+    assert file.create(b"first")
+    assert not file.create(b"second")
+    assert file.read() == b"first"
+    file.replace(b"third one")
+    assert (file.read(), file.size(), file.exists()) == (b"third one", 9, True)
+    assert file.read_range(6, 100) == b"one"
+    assert (place / "x").exists()
+    assert (place / "x").size() is None
+    with (place / "big").output() as sink:
+        sink.write(b"abc")
+        sink.write(memoryview(b"def"))
+    assert (place / "big").read() == b"abcdef"
+    assert place.children() == ["big", "x"]
+    assert place.walk() == [place / "big", file]
+    assert place.walk(".bin") == [file]
+    assert file.children() == []
+    file.delete()
+    file.delete()
+    assert not file.exists()
+
+
+def test_polars_and_arrow_read_the_same(place: Location) -> None:
+    import polars as pl
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    file = place / "t.parquet"
+    with file.output() as sink:
+        pq.write_table(pa.table({"a": [1, 2]}), sink)
+    url, options = file.polars()
+    filesystem, path = file.arrow()
+    assert pl.read_parquet(url, storage_options=options)["a"].to_list() == [1, 2]
+    assert pq.read_table(path, filesystem=filesystem)["a"].to_pylist() == [1, 2]
+
+
+def test_exactly_one_of_eight_writers_creates(tmp_path: Path) -> None:
+    place = Location.parse(tmp_path)  # moto's server has a gap between its check and its write
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(20):
+            file, gate = place / str(number), threading.Barrier(8)
+
+            def compete(writer: int, file: Location = file, gate: threading.Barrier = gate) -> bool:
+                gate.wait()
+                return file.create(b"writer %d" % writer)
+
+            won = list(pool.map(compete, range(8)))
+            assert won.count(True) == 1
+            assert file.read() == b"writer %d" % won.index(True)
+
+
+def test_a_refused_put_of_ones_own_bytes_counts_as_won(s3: Location) -> None:
+    file = s3 / "record"
+    assert file.create(b"mine")  # the answer to this one gets lost, so it is sent again
+    assert file.create(b"mine")
+    assert not file.create(b"theirs")
+
+
+@given(st.lists(st.binary(max_size=100), max_size=5))
+def test_replace_keeps_the_last(tmp_path_factory: pytest.TempPathFactory, contents: list[bytes]) -> None:
+    file = Location.parse(tmp_path_factory.mktemp("replace")) / "f"
+    for content in contents:
+        file.replace(content)
+        assert file.read() == content
+    assert file.parent.children() == (["f"] if contents else [])
+
+
+def test_an_error_in_a_stream_leaves_nothing(tmp_path: Path) -> None:
+    file = Location.parse(tmp_path) / "f"
+    with pytest.raises(RuntimeError), file.output() as sink:
+        sink.write(b"half")
+        raise RuntimeError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leftovers_of_a_killed_writer_are_not_listed(tmp_path: Path) -> None:
+    (tmp_path / ".f.0123.tmp").write_bytes(b"half")
+    assert Location.parse(tmp_path).children() == []
+    assert Location.parse(tmp_path).walk() == []
+
+
+def test_probe_passes_and_cleans_up(place: Location) -> None:
+    probe_writable(place)
+    assert place.children() == []
+
+
+def test_probe_names_an_unwritable_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"must be writable, but .*file/study: .*; choose another"):
+        probe_writable(Location.parse(tmp_path / "file/study"))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_probe_names_a_read_only_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(ConfigError, match="must be writable"):
+        probe_writable(Location.parse(tmp_path / "study"))
+
+
+def test_probe_names_a_missing_bucket(s3: Location) -> None:
+    with pytest.raises(ConfigError, match=r"must be writable, but s3://nowhere/x.*create the bucket nowhere"):
+        probe_writable(Location.parse("s3://nowhere/x"))
+
+
+def test_probe_names_an_unreachable_endpoint(s3: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(ConfigError, match=r"check AWS_ENDPOINT_URL \(now http://127.0.0.1:9\)"):
+        probe_writable(s3 / "study")
+
+
+def test_probe_refuses_a_store_without_conditional_writes(s3: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    filesystem, _ = s3.fsspec()
+    send = filesystem.pipe_file
+    # A server that ignores If-None-Match, as some gateways in front of object stores do.
+    monkeypatch.setattr(filesystem, "pipe_file", lambda path, data, mode="", **kwargs: send(path, data))
+    with pytest.raises(ConfigError, match=r"refuse to create a file twice .*; use AWS S3"):
+        probe_writable(s3 / "study")
+    assert s3.walk() == []
+
+
+def test_secrets_are_not_printed(s3: Location) -> None:
+    from froude.s3 import Settings
+
+    assert "testing" not in repr(Settings.from_environment())
