@@ -145,21 +145,32 @@ class LogReader:
                 raise BrokenLog(
                     f"a commit log must hold numbered records only, but got {folder / name}; remove it"
                 )
-        seen = len(self._records)
-        new = sorted(name for name in names if int(name[:8]) >= seen)
+        # A record is read by its number, not by its listing: a folder that is being written may list a later file
+        # and miss an earlier one.
+        seen, listed = len(self._records), {int(name[:8]) for name in names}
+        new = range(seen, max(listed, default=-1) + 1)
+        if len(new) > len(listed) + _READERS:
+            new = range(seen, next(seq for seq in new if seq not in listed) + 1)
         with ThreadPoolExecutor(_READERS) as pool:
-            contents = list(pool.map(lambda name: (folder / name).read(), new))
-        for name, content in zip(new, contents, strict=True):
-            self._records.append(self._checked(folder / name, content))
+            contents = list(pool.map(self._read, new))
+        for content in contents:
+            self._records.append(self._checked(content))
         return list(self._records)
 
-    def _checked(self, file: Location, content: bytes) -> Record:
+    def _read(self, seq: int) -> bytes | None:
+        try:
+            return (self.location / "commits" / record_name(seq)).read()
+        except FileNotFoundError:
+            return None
+
+    def _checked(self, content: bytes | None) -> Record:
         expected = len(self._records)
+        file = self.location / "commits" / record_name(expected)
         remedy = f"move it and what follows aside to go on from record {expected - 1}"
-        if file.name != record_name(expected):
+        if content is None:
             raise BrokenLog(
-                f"a commit log must have no gap, but record {expected} is missing before {file}; "
-                f"restore it, or {remedy}"
+                f"a commit log must have no gap, but there are records after {file}, which is missing; "
+                f"restore it, or move those aside to go on from record {expected - 1}"
             )
         try:
             record = Record.from_bytes(content)

@@ -8,13 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
-
-ENDINGS = ("return", "exception", "SIGINT", "SIGTERM", "SIGKILL", "host SIGKILL")
 
 DRIVER = """
 import sys
@@ -67,74 +66,61 @@ def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
     return True
 
 
-@pytest.fixture(scope="module")
-def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Driver]]:
-    """One driver with a cluster for each ending, all at the same time: they must not disturb each other."""
-    script = tmp_path_factory.mktemp("drivers") / "driver.py"
+@contextmanager
+def driver(folder: Path) -> Iterator[Driver]:
+    """A process that has started a cluster of one node, with a worker on it, and waits for a word."""
+    script = folder / "driver.py"
     script.write_text(DRIVER)
-    started: list[subprocess.Popen[str]] = []
-    drivers: dict[str, Driver] = {}
+    command = [sys.executable, str(script), str(folder / "logs")]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        for ending in ENDINGS:
-            logs = tmp_path_factory.mktemp("logs")
-            started.append(
-                subprocess.Popen(
-                    [sys.executable, str(script), str(logs)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            drivers[ending] = Driver(started[-1], 0, 0, Path(), logs)
-        for driver in drivers.values():
-            assert driver.process.stdout is not None
-            driver.host, driver.worker = map(int, driver.process.stdout.readline().split())
-            driver.temp = Path(psutil.Process(driver.host).environ()["RAY_TMPDIR"])
-        yield drivers
+        assert process.stdout is not None
+        host, worker = map(int, process.stdout.readline().split())
+        temp = Path(psutil.Process(host).environ()["RAY_TMPDIR"])
+        yield Driver(process, host, worker, temp, folder / "logs")
     finally:
-        for process in started:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.communicate()
 
 
-@pytest.mark.parametrize("ending", ENDINGS)
-def test_nothing_is_left(drivers: dict[str, Driver], ending: str) -> None:
-    driver = drivers[ending]
-    assert driver.process.poll() is None
-    before = {process.pid for process in driver.processes()}
-    assert {driver.host, driver.worker} <= before
-    others = {name: other for name, other in drivers.items() if other.process.poll() is None and name != ending}
-
-    if ending in ("return", "exception"):
-        driver.process.communicate(f"{ending}\n", timeout=60)
-    elif ending == "host SIGKILL":
-        os.kill(driver.host, signal.SIGKILL)
-    else:
-        driver.process.send_signal(getattr(signal, ending))
-
-    if ending != "host SIGKILL":
-        driver.process.wait(timeout=60)
-    if ending not in ("SIGKILL", "host SIGKILL"):
-        assert driver.processes() == []
-        assert not driver.temp.exists()
-    assert wait_until(lambda: driver.processes() == []), driver.processes()
-    if ending == "host SIGKILL":
-        driver.process.communicate("return\n", timeout=60)
-    else:
-        assert wait_until(lambda: not driver.temp.exists())
-        assert (driver.logs / "ray" / "raylet.out").exists()
-    assert driver.process.returncode == {
-        "return": 0,
-        "exception": 1,
-        "SIGINT": -signal.SIGINT,
-        "SIGTERM": 128 + signal.SIGTERM,
-        "SIGKILL": -signal.SIGKILL,
-        "host SIGKILL": 0,
-    }.get(ending)
-    assert all(other.process.poll() is None for other in others.values())
+@pytest.fixture(scope="module")
+def bystander(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
+    """A second cluster on the same machine, which must not notice the end of another."""
+    with driver(tmp_path_factory.mktemp("bystander")) as other:
+        yield other
 
 
-def test_the_next_start_removes_what_a_killed_cluster_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("ending", ["exception", "SIGINT", "SIGTERM", "SIGKILL", "SIGKILL of the host"])
+def test_nothing_is_left(bystander: Driver, tmp_path: Path, ending: str) -> None:
+    unharmed = {process.pid for process in bystander.processes()}
+    with driver(tmp_path) as mine:
+        assert {mine.host, mine.worker} <= {process.pid for process in mine.processes()}
+        if ending == "exception":
+            mine.process.communicate("exception\n", timeout=60)
+        elif ending == "SIGKILL of the host":
+            os.kill(mine.host, signal.SIGKILL)
+        else:
+            mine.process.send_signal(getattr(signal, ending))
+
+        if ending == "SIGKILL of the host":
+            assert wait_until(lambda: mine.processes() == []), mine.processes()
+            mine.process.communicate("return\n", timeout=60)
+            assert mine.process.returncode == 0
+            return
+        code = mine.process.wait(timeout=60)
+        if ending == "SIGKILL":  # nobody can tidy up before the process is gone: a moment later
+            assert wait_until(lambda: mine.processes() == [] and not mine.temp.exists()), mine.processes()
+        assert mine.processes() == []
+        assert not mine.temp.exists()
+        assert (mine.logs / "ray" / "raylet.out").exists()
+        expected = {"exception": 1, "SIGINT": -signal.SIGINT, "SIGTERM": 128 + signal.SIGTERM}
+        assert code == expected.get(ending, -signal.SIGKILL)
+    assert unharmed <= {process.pid for process in bystander.processes()}
+
+
+def test_the_next_start_removes_what_a_killed_cluster_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from froude.launch import cluster
 
     monkeypatch.setattr(cluster, "_temp_root", lambda: str(tmp_path))
@@ -151,7 +137,9 @@ def test_the_next_start_removes_what_a_killed_cluster_left(tmp_path: Path, monke
     assert not used.exists()
 
 
-def test_sockets_fit_whatever_the_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_fit_whatever_the_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from froude.launch import cluster
 
     deep = tmp_path / ("d" * 80)

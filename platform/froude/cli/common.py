@@ -83,7 +83,7 @@ def say(text: str, code: int) -> int:
 def refused(error: Exception) -> int:
     """Print every reason of a refused promotion to stderr."""
     reasons: tuple[str, ...] = getattr(error, "reasons", (str(error),))
-    print(f"froude: promotion refused, nothing written; failed checks:", file=sys.stderr)
+    print("froude: promotion refused, nothing written; failed checks:", file=sys.stderr)
     for reason in reasons:
         print(f"  {reason}", file=sys.stderr, flush=True)
     return REFUSED

@@ -11,7 +11,9 @@ from froude.cli.common import Debug, Json, emit, verb
 
 @verb
 def quickstart(
-    out: Annotated[str, typer.Option(metavar="STUDY", help="Path or s3:// URL of the study.")] = "runs/quickstart",
+    out: Annotated[
+        str, typer.Option(metavar="STUDY", help="Path or s3:// URL of the study.")
+    ] = "runs/quickstart",
     seed: Annotated[int, typer.Option(min=0, help="Of every run and every choice.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete the study and start over.")] = False,
     space: Annotated[

@@ -1,12 +1,58 @@
 """froude sweep."""
 
-from froude.cli.common import Debug, Json, verb
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from froude.cli.common import Address, Debug, Json, Shared, Simulate, Trust, cluster, emit, verb
 
 
 @verb
-def sweep(as_json: Json = False, debug: Debug = False) -> int | None:
-    """TODO.
+def sweep(
+    space: Annotated[str, typer.Argument(metavar="SPACE", help="Python file that defines space().")],
+    out: Annotated[str, typer.Option(metavar="STUDY", help="Path or s3:// URL of the study to write.")],
+    seed: Annotated[int, typer.Option(min=0, help="Of every run and every choice.")] = 0,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Delete the study's results and start over.")
+    ] = False,
+    concurrency: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Trials at once; 0: as many as the cluster has CPUs or GPUs."),
+    ] = 0,
+    address: Address = "",
+    simulate: Simulate = 0,
+    trust: Trust = False,
+    shared: Shared = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int | None:
+    """Run every trial of a search space that the study does not have yet.
 
-    Example: froude sweep
+    Example: froude sweep search_spaces/quickstart.py --out runs/study --simulate 2
     """
-    return 1
+    from contextlib import nullcontext
+
+    from froude.launch.progress import shown
+    from froude.launch.sweep import open_study
+    from froude.launch.sweep import sweep as run_sweep
+    from froude.space import load_space
+    from froude.store import Location
+    from froude.study import Study
+
+    study = Location.parse(out)
+    found = load_space(space, seed=seed)
+    agenda = open_study(found, study, trust=trust, fresh=fresh)
+    if not agenda.done:
+        with cluster(address, simulate, study, shared=shared) as running:
+            with nullcontext() if as_json else shown() as progress:
+                run_sweep(
+                    found, study, running, progress=progress, trust=trust, concurrency=concurrency or None
+                )
+    counts = dict(Study(study).trials().group_by("status").len().collect().iter_rows())
+    if as_json:
+        emit({"study": study.url, "trials": counts})
+    else:
+        print(f"{study}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
+    return 1 if counts.get("failed") else None

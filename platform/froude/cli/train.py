@@ -11,7 +11,9 @@ from froude.cli.common import Address, Debug, Json, Shared, Simulate, Trust, clu
 
 @verb
 def train(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="recipe.toml of a study, a path or s3:// URL.")],
+    recipe: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="recipe.toml of a study, a path or s3:// URL.")
+    ],
     address: Address = "",
     simulate: Simulate = 0,
     trust: Trust = False,
@@ -43,13 +45,14 @@ def train(
     display = Display(quiet=as_json)
 
     def show(now: Progress) -> None:
-        display.update(now.step / now.steps, f"step {now.step} of {now.steps}, {now.world} workers, attempt {now.attempt}")
+        display.update(
+            now.step / now.steps,
+            f"step {now.step} of {now.steps}, {now.world} workers, attempt {now.attempt}",
+        )
 
     with cluster(address, simulate, study, shared=shared) as running:
         display.stage("train")
-        result = train_run(
-            found.run, study, cluster=running, recipe=found.sha256, trust=trust, progress=show
-        )
+        result = train_run(found.run, study, cluster=running, recipe=found.sha256, trust=trust, progress=show)
     content = asdict(result)
     if result.loss is not None:
         content["actual"] = score(found.forecast, result.loss).to_dict()
@@ -60,5 +63,8 @@ def train(
     display.done(f"{result.run}: step {result.step}, world sizes {sizes}, {result.restarts} restarts")
     if result.loss is not None:
         forecast = found.forecast
-        display.line(f"loss      {result.loss:.3f} nats per token, forecast {forecast.loss:.3f} [{forecast.low:.3f}, {forecast.high:.3f}]")
+        display.line(
+            f"loss {result.loss:.3f} nats per token; forecast {forecast.loss:.3f}, "
+            f"{100 * forecast.level:.0f}% in [{forecast.low:.3f}, {forecast.high:.3f}]"
+        )
     return None

@@ -91,6 +91,16 @@ class Agenda:
             found += [(stage.spec.name, trial) for trial in known if trial.name not in self.results]
         return found
 
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """Trials done and known, by stage."""
+        left = [name for name, _ in self.left()]
+        done = {s.spec.name: sum(t.name in self.results for t in s.trials) for s in self.stages}
+        return {name: (n, n + left.count(name)) for name, n in done.items()}
+
+    def with_status(self, status: str) -> int:
+        """Trials done with a run of this status."""
+        return sum(status in stored.rows["status"].to_pylist() for stored in self.results.values())
+
     def rows(self, names: Sequence[str]) -> pl.DataFrame:
         """Rows of these stages' trials that are done."""
         chosen = [stage for stage in self.stages if stage.spec.name in names]

@@ -27,7 +27,7 @@ from froude.launch.ray_internals import FAST_KNOBS, coordinator_on_head, prepare
 OBJECT_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MiB; froude sends nothing large through it
 SOCKET_PATH_BYTES = 107  # sun_path of Linux, less the terminating zero
 LONGEST_SOCKET = "/ray/session_2000-00-00_00-00-00_000000_0000000/sockets/plasma_store.00"
-START_SECONDS = 120.0
+START_SECONDS = 300.0  # for one node; Ray gives up earlier and says why
 PREFIX = "froude-ray-"
 
 ENVIRONMENT = {
@@ -90,8 +90,9 @@ def simulated(
     """Start a head and `nodes` worker nodes on this machine, connect as driver, and remove all of it at exit.
 
     The nodes' processes are in a session of their own, which ends when this process does, however it does (exception,
-    signal, SIGKILL). Ray's logs end up in `log_dir/ray`. `knobs` are environment variables of the cluster and, meanwhile, of this process. ValueError if `nodes` or `cpus_per_node` is below 1,
-    RuntimeError (naming the log file) if the cluster doesn't start.
+    signal, SIGKILL). Ray's logs end up in `log_dir/ray`. `knobs` are environment variables for the cluster and, as long
+    as it lives, for this process. ValueError if `nodes` or `cpus_per_node` is below 1, RuntimeError (naming the log
+    file) if the cluster doesn't start.
     """
     for name, value in (("nodes", nodes), ("cpus_per_node", cpus_per_node)):
         if value < 1:
@@ -100,7 +101,11 @@ def simulated(
 
     log_dir.mkdir(parents=True, exist_ok=True)
     _remove_stale()
-    with _environment({**knobs, **ENVIRONMENT}), _sigterm_exits() as arm, _host(log_dir.resolve()) as (host, channel):
+    with (
+        _environment({**knobs, **ENVIRONMENT}),
+        _sigterm_exits() as arm,
+        _host(log_dir.resolve()) as (host, channel),
+    ):
         started = _request(channel, op="start", cpus=cpus_per_node, object_store=OBJECT_STORE_BYTES)
         added = _request(channel, op="add", count=nodes)
         address = str(started["address"])
@@ -146,7 +151,7 @@ def _request(channel: socket.socket, **message: Any) -> dict[str, Any]:
     while not answer.endswith(b"\n"):
         received = channel.recv(1 << 16)
         if not received:
-            raise RuntimeError("the process that owns the simulated cluster has ended; its log is cluster.log")
+            raise RuntimeError(f"simulated cluster: the process that owns it ended during {message['op']}")
         answer += received
     decoded: dict[str, Any] = json.loads(answer)
     if "error" in decoded:
@@ -184,6 +189,9 @@ def _host(log_dir: Path) -> Iterator[tuple[subprocess.Popen[bytes], socket.socke
             )
         try:
             yield host, ours
+        except RuntimeError as error:
+            error.add_note(f"the cluster's log is {log_dir / 'cluster.log'}")
+            raise
         finally:
             ours.close()
             try:

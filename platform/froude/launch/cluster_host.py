@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import logging
 import os
 import select
 import shutil
@@ -21,12 +22,16 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
+T = TypeVar("T")
+
 PR_SET_CHILD_SUBREAPER = 36
+START_ATTEMPTS = 4
 LOOPBACK = "127.0.0.1"
 # Each node gets an address of its own in 127/8, all of which Linux routes to the loopback device: nothing is reachable
 # from outside, and node ranks are as on real nodes. 127.0.0.1 itself won't do, since Ray replaces it by the machine's.
@@ -58,7 +63,24 @@ def kill_descendants() -> None:
         if not children:
             return
         kill_all(children)
-    raise RuntimeError(f"processes that outlive SIGKILL: {[child.pid for child in me.children(recursive=True)]}")
+    raise RuntimeError(
+        f"processes that outlive SIGKILL: {[child.pid for child in me.children(recursive=True)]}"
+    )
+
+
+def patiently(start: Callable[[], T]) -> T:
+    """Start a node; once more where Ray's own 30 seconds were not enough, after killing what the first try left."""
+    for attempt in range(START_ATTEMPTS):
+        before = set(psutil.Process().children(recursive=True))
+        try:
+            return start()
+        except Exception as error:
+            # Ray says "timed out during startup" with a plain Exception.
+            if type(error) is not Exception or attempt == START_ATTEMPTS - 1:
+                raise
+            logging.exception("a node did not start; trying again")
+            kill_all([child for child in psutil.Process().children(recursive=True) if child not in before])
+    raise AssertionError("unreachable")
 
 
 class Host:
@@ -71,31 +93,26 @@ class Host:
         self.cpus = cpus
         self.nodes: dict[str, Any] = {}
         self.started = 0
-        self.cluster = Cluster(
-            initialize_head=True,
-            head_node_args={
-                **self._node_args(),
-                "num_cpus": 0,
-                "temp_dir": str(temp / "ray"),
-                # A scheduler that stops a trial early needs the State API, which the dashboard serves.
-                "include_dashboard": True,
-                "dashboard_host": LOOPBACK,
-                "dashboard_port": free_port(),
-                "dashboard_agent_listen_port": 0,
-            },
-        )
+        self.cluster = patiently(lambda: Cluster(initialize_head=True, head_node_args=self._head_args(temp)))
 
     def start(self) -> dict[str, Any]:
         head = self.cluster.head_node
-        return {"address": self.cluster.address, "head": self._describe(head), "dashboard": self.cluster.webui_url}
+        return {
+            "address": self.cluster.address,
+            "head": self._describe(head),
+            "dashboard": self.cluster.webui_url,
+        }
 
     def add(self, count: int) -> dict[str, Any]:
-        """Start `count` worker nodes side by side and wait until all are registered."""
-        added = [self.cluster.add_node(wait=False, num_cpus=self.cpus, **self._node_args()) for _ in range(count)]
-        for node in added:
-            self.cluster._wait_for_node(node, timeout=60)
+        """Start `count` worker nodes; each is registered when Ray returns it."""
+        added = []
+        for _ in range(count):
+            node = patiently(
+                lambda: self.cluster.add_node(wait=False, num_cpus=self.cpus, **self._node_args())
+            )
             self.nodes[node.node_id] = node
-        return {"nodes": [self._describe(node) for node in added]}
+            added.append(self._describe(node))
+        return {"nodes": added}
 
     def kill(self, node_id: str) -> dict[str, Any]:
         """SIGKILL a worker node's raylet and everything that it started, as a power cut would."""
@@ -110,6 +127,18 @@ class Host:
         psutil.wait_procs(victims, timeout=10)
         self.cluster.worker_nodes.discard(node)
         return {"killed": [victim.pid for victim in victims]}
+
+    def _head_args(self, temp: Path) -> dict[str, Any]:
+        return {
+            **self._node_args(),
+            "num_cpus": 0,
+            "temp_dir": str(temp / "ray"),
+            # A scheduler that stops a trial early needs the State API, which the dashboard serves.
+            "include_dashboard": True,
+            "dashboard_host": LOOPBACK,
+            "dashboard_port": free_port(),
+            "dashboard_agent_listen_port": 0,
+        }
 
     def _node_args(self) -> dict[str, Any]:
         number = FIRST_NODE + self.started
@@ -155,14 +184,15 @@ def serve(channel: socket.socket, temp: Path, parent: int) -> None:
                     answer = host.start()
                 else:
                     assert host is not None
-                    answer = {"add": host.add, "kill": host.kill}[operation](**request)
-            except (RuntimeError, OSError, TimeoutError, psutil.Error) as error:
+                    answer = host.add(**request) if operation == "add" else host.kill(**request)
+            except (RuntimeError, OSError, psutil.Error) as error:
                 traceback.print_exc()
                 answer = {"error": f"{type(error).__name__}: {error}"}
             channel.sendall(json.dumps(answer).encode() + b"\n")
 
 
 def main() -> None:
+    """Serve one driver, then end all that was started for it."""
     channel = socket.socket(fileno=int(sys.argv[1]))
     channel.set_inheritable(False)
     os.set_inheritable(int(sys.argv[2]), False)

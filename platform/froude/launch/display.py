@@ -22,6 +22,7 @@ class Display:
     _began: float = 0.0
     _first: tuple[float, float] | None = None  # time and fraction at the stage's first update
     _printed: float = 0.0
+    _complete: bool = False
     _open: bool = False
 
     def line(self, text: str = "") -> None:
@@ -33,16 +34,19 @@ class Display:
     def stage(self, name: str) -> None:
         """Begin a stage: what `update` says belongs to it."""
         self._close()
-        self._stage, self._began, self._first, self._printed = name, time.monotonic(), None, 0.0
+        self._stage, self._began, self._first = name, time.monotonic(), None
+        self._printed, self._complete = 0.0, False
 
     def update(self, fraction: float, text: str) -> None:
         """Say that so much of the stage (0 to 1) is done; the time left is a linear guess from this stage's speed."""
         now = time.monotonic()
-        self._first = self._first or (now, fraction)
+        if self._first is None or fraction == self._first[1]:
+            self._first = (now, fraction)  # before it moves, nothing is known of its speed
         every = TERMINAL_SECONDS if self.stream.isatty() else LOG_SECONDS
-        if self.quiet or (now - self._printed < every and fraction < 1):
+        complete = fraction >= 1 and not self._complete
+        if self.quiet or (now - self._printed < every and not complete):
             return
-        self._printed = now
+        self._printed, self._complete = now, fraction >= 1
         began, start = self._first
         left = (now - began) * (1 - fraction) / (fraction - start) if fraction > start else None
         about = f", about {clock(left)} left" if left is not None and fraction < 1 else ""

@@ -13,7 +13,6 @@ from typing import Any
 from froude.config import ConfigError, Run
 from froude.launch import ray_internals
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
-from froude.launch.history import ElasticResult, history
 from froude.launch.notes import Notes
 from froude.launch.worker import Fatal, Order, work
 from froude.runlog import LogReader
@@ -28,6 +27,23 @@ class RunFailed(RuntimeError):
 
 class NoProgress(RunFailed):
     """Restarts in a row committed nothing."""
+
+
+@dataclass(frozen=True)
+class ElasticResult:
+    """What a run went through, and its final validation loss in nats per token (None unless it is finished).
+
+    `world_sizes` are those of the attempts that made a step which was kept, in order; `recovery_seconds` go from the
+    last step before a restart to the first one after it.
+    """
+
+    run: str
+    finished: bool
+    step: int
+    world_sizes: list[int]
+    restarts: int
+    recovery_seconds: list[float]
+    loss: float | None
 
 
 @dataclass(frozen=True)
@@ -48,7 +64,9 @@ def worker_resources(device: str, cluster: Mapping[str, float]) -> dict[str, flo
     if device == "cpu" or (device == "auto" and not cluster.get("GPU")):
         return {"CPU": 1}
     if not cluster.get("GPU"):
-        raise ConfigError('`device` is "cuda", but no node of the cluster has a GPU; use "auto" or another cluster')
+        raise ConfigError(
+            '`device` is "cuda", but no node of the cluster has a GPU; use "auto" or another cluster'
+        )
     return {"GPU": 1}
 
 
@@ -74,13 +92,13 @@ def train(
     `recipe` names what the log must be of (the run's fingerprint if empty). `progress` is called about four times a
     second, from this thread. New nodes are looked for every `resize_seconds` (1 on a simulated cluster, else 10).
     Raises NoProgress when more than `no_progress` failures in a row commit nothing, RunFailed for any other end before
-    the last step (`max_failures` in all, or an error that a restart can't mend), ConfigError for what the user can mend.
+    the last step (`max_failures` in all, or an error that no restart mends), ConfigError for what the user can mend.
     """
     location = study / "runs" / run.name
     log = LogReader(location)
     head = log.head()
     if head is not None and head.kind == "finished":
-        return history(run, location)
+        return result_of(run, study)
     import ray
 
     from froude.train.api import check_trust
@@ -93,7 +111,9 @@ def train(
         ray_internals.cancel_reservation(str(run_id))
     if resize_seconds is None:
         resize_seconds = 1.0 if isinstance(cluster, SimulatedCluster) else 10.0
-    order = Order(run.to_dict(), study.url, recipe or run.fingerprint, "", "cuda" if "GPU" in resources else "cpu")
+    order = Order(
+        run.to_dict(), study.url, recipe or run.fingerprint, "", "cuda" if "GPU" in resources else "cpu"
+    )
     scratch = tempfile.mkdtemp(prefix="froude-train-")
     try:
         trainer, run_id = _trainer(
@@ -104,7 +124,31 @@ def train(
         shutil.rmtree(scratch, ignore_errors=True)
     if error is not None:
         raise _explain(error, run, notes, no_progress) from error
-    return history(run, location)
+    return result_of(run, study)
+
+
+def result_of(run: Run, study: Location) -> ElasticResult:
+    """The result of a run as its commit log and metrics tell it, also before its end."""
+    import polars as pl
+
+    from froude.report.elastic import history
+    from froude.study import Study
+
+    read = Study(study)
+    past = history(read, run.name)
+    if past is None:
+        return ElasticResult(run.name, False, 0, [], 0, [], None)
+    last = (pl.col("run") == run.name) & (pl.col("step") == run.steps)
+    losses = read.evals().filter(last).select("loss").collect()["loss"].to_list()
+    return ElasticResult(
+        run=run.name,
+        finished=past.finished,
+        step=past.step,
+        world_sizes=past.world_sizes,
+        restarts=past.restarts,
+        recovery_seconds=past.recovery_seconds,
+        loss=losses[-1] if losses and past.finished else None,
+    )
 
 
 def _trainer(
@@ -120,16 +164,17 @@ def _trainer(
 ) -> tuple[Any, str]:
     """Ray's trainer, and the id under which it reserves resources."""
     ray_internals.prepare_driver()
-    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    import ray.train
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    scaling = ScalingConfig(
+    api: Any = ray.train  # its names are those of Train V2 or of V1, as an environment variable says
+    scaling = api.ScalingConfig(
         num_workers=(run.min_workers, run.max_workers),
         use_gpu="GPU" in resources,
         resources_per_worker=resources,
         elastic_resize_monitor_interval_s=resize_seconds,
     )
-    failures = FailureConfig(
+    failures = api.FailureConfig(
         max_failures=max_failures, controller_failure_limit=max_failures, max_preemption_failures=max_failures
     )
     arguments: dict[str, Any] = {
@@ -138,13 +183,13 @@ def _trainer(
         "torch_config": TorchConfig(backend=torch_backend(resources)),
         "scaling_config": scaling,
         # Ray keeps a note of metrics there; checkpoints and their log are ours.
-        "run_config": RunConfig(name=run.name, storage_path=scratch, failure_config=failures),
+        "run_config": api.RunConfig(name=run.name, storage_path=scratch, failure_config=failures),
     }
     if not ray_internals.supported():
         return TorchTrainer(**arguments), ""
     from froude.launch.ray_internals.policy import BoundedFailures, ElasticTrainer, PlannedResize
 
-    trainer = ElasticTrainer(**arguments)
+    trainer: Any = ElasticTrainer(**arguments)
     trainer.use(PlannedResize(scaling, notes), BoundedFailures(failures, notes, location, no_progress, Fatal))
     run_id = str(trainer.train_run_context.run_id)
     trainer.train_loop_config["run_id"] = run_id
@@ -195,8 +240,9 @@ def _explain(error: Exception, run: Run, notes: Notes, no_progress: int) -> Exce
         return ConfigError(fatal.text) if fatal.kind == "ConfigError" else RunFailed(fatal.text)
     cause = _last_line(error)
     if notes.given_up():
+        restarts = "1 restart" if no_progress == 1 else f"{no_progress} restarts"
         return NoProgress(
-            f"run {run.name}: {no_progress} restarts in a row committed nothing; the last failed with: {cause}"
+            f"run {run.name}: {restarts} in a row committed nothing; the last failed with: {cause}"
         )
     return RunFailed(f"run {run.name} failed: {cause}")
 

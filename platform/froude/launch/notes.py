@@ -1,7 +1,7 @@
 """Short notes about a running attempt, kept on the cluster's head: where it is, and whether it is asked to pause.
 
-They steer and show; nothing that must survive is in them. Where Ray's internals are not used they are empty, and progress
-is that of the commit log.
+They steer and show; nothing that must survive is in them. Where Ray's internals are not used they are empty, and
+progress is that of the commit log.
 """
 
 from __future__ import annotations

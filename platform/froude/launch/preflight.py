@@ -39,7 +39,7 @@ def check_memory(needed: int, *, what: str) -> None:
 
 
 def check_shared(location: Location, *, shared: bool) -> None:
-    """ConfigError if a local study is to be used by a connected cluster of several hosts and is not declared shared."""
+    """ConfigError if several hosts of the connected cluster would use a local study that is not shared."""
     if not location.is_local or shared:
         return
     import ray
@@ -47,6 +47,6 @@ def check_shared(location: Location, *, shared: bool) -> None:
     hosts = sorted({node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]})
     if len(hosts) > 1:
         raise ConfigError(
-            f"a study must be where all {len(hosts)} hosts of the cluster can write it, but {location} is a local path; "
+            f"a study must be where all {len(hosts)} hosts of the cluster can write, but {location} is a local path; "
             "use an s3:// URL, or pass --shared if all hosts mount this path"
         )

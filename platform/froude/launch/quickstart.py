@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -16,30 +15,30 @@ import polars as pl
 
 import froude
 from froude import report
-from froude.config import ConfigError
+from froude.checkpoint.digest import parameters_digest
 from froude.launch import summary
 from froude.launch.agenda import Agenda
 from froude.launch.cluster import SimulatedCluster, simulated
-from froude.launch.display import Display, clock
-from froude.launch.elastic import train
-from froude.launch.failures import FailureDrill
-from froude.launch.parts import read_all
+from froude.launch.display import Display
+from froude.launch.drill import Drill
+from froude.launch.elastic import Progress, train
 from froude.launch.preflight import GIB, check_memory
-from froude.launch.sweep import sweep
+from froude.launch.progress import shown
+from froude.launch.sweep import open_study, sweep
 from froude.promote import recipe as recipes
 from froude.promote.fits import Fits, fit
 from froude.promote.promotion import promote
 from froude.promote.recipe import Recipe
 from froude.runlog import LogReader
 from froude.space import Space, load_space
-from froude.store import Location, probe_writable
+from froude.store import Location
 from froude.study import Study
 
 NODES = 3
 MEMORY = int(4.5 * GIB)  # head, three nodes and their workers, with room
 #: Checks of the production profile that a study of minutes cannot pass.
 OVERRIDES = {
-    "lr_points": "five rates a width, fitted jointly over the widths, place the optimum well enough for a demonstration",
+    "lr_points": "five rates a width, fitted jointly over three widths, place the optimum well enough here",
     "forecast_certified": "four sizes over a factor of nine in parameters: the exponents come from a prior, "
     "and the interval says so",
 }
@@ -82,8 +81,7 @@ def quickstart(
     began = time.time()
     location, display = Location.parse(out), display or Display()
     loop = Loop(location, load_space(space or default_space(), seed=seed), display)
-    prepare(location, loop.space, fresh=fresh)
-    agenda = Agenda(loop.space, read_all(location))
+    agenda = open_study(loop.space, location, trust=False, fresh=fresh)
     recipe = kept_recipe(loop.study)
     finished = recipe is not None and is_finished(location, recipe)
     announce(loop, agenda, finished=finished)
@@ -117,28 +115,6 @@ def default_space() -> Path:
     return next((path for path in (Path(SPACE), beside) if path.is_file()), Path(SPACE))
 
 
-def prepare(location: Location, space: Space, *, fresh: bool) -> None:
-    """Check the study's place, empty it where asked; ConfigError if it is another study's."""
-    study = Study(location)  # refuses foreign files
-    if fresh:
-        remove(location)
-    elif study.exists and (other := study.meta.get("seed")) != space.seed:
-        raise ConfigError(
-            f"a study has one seed, but {location} was begun with {other} and this is {space.seed}; "
-            "choose another --out, or start over with --fresh"
-        )
-    probe_writable(location)
-
-
-def remove(location: Location) -> None:
-    """Delete all of a study."""
-    if location.is_local:
-        shutil.rmtree(location.path, ignore_errors=True)
-        return
-    for file in location.walk():
-        file.delete()
-
-
 def kept_recipe(study: Study) -> Recipe | None:
     """The study's recipe, its seal verified; None if there is none."""
     place = study.location / recipes.FILE
@@ -146,6 +122,7 @@ def kept_recipe(study: Study) -> Recipe | None:
 
 
 def is_finished(location: Location, recipe: Recipe) -> bool:
+    """Whether the recipe's run is trained to its end."""
     head = LogReader(location / "runs" / recipe.run.name).head()
     return head is not None and head.kind == "finished"
 
@@ -164,16 +141,23 @@ def announce(loop: Loop, agenda: Agenda, *, finished: bool) -> None:
         say(f"  1 sweep    {len(left)} small trials ({counts}) on two workers or more")
     say("  2 fit      learning-rate transfer in SP and muP, critical batch, loss law")
     say("  3 promote  a recipe with its forecast, sealed before the large run's step 0")
-    say(f"  4 train    {target.steps} steps at width {target.model.width} on 1 to 3 workers; one node is killed on the way")
+    say(
+        f"  4 train    {target.steps} steps at width {target.model.width} on 1 to 3 workers; one node dies on the way"
+    )
     say(f"  5 report   {loop.location}/report.html and summary.json")
     say("  about 5 minutes on two cores; Ctrl-C stops it, the same command goes on")
 
 
 def run_sweep(loop: Loop, cluster: SimulatedCluster) -> None:
     """Train what is left of the sweep."""
-    result = sweep(loop.space, loop.location, cluster=cluster, progress=None)
     loop.worked.add("sweep")
-    loop.display.done(f"{result}")
+    if loop.display.quiet:
+        sweep(loop.space, loop.location, cluster)
+    else:
+        with shown(loop.display.stream) as progress:
+            sweep(loop.space, loop.location, cluster, progress=progress)
+    statuses = loop.study.trials().group_by("status").len().sort("status").collect()
+    loop.display.done(", ".join(f"{count} {status}" for status, count in statuses.iter_rows()))
 
 
 def promoted(loop: Loop, fits: Fits, recipe: Recipe | None) -> Recipe:
@@ -197,10 +181,20 @@ def promoted(loop: Loop, fits: Fits, recipe: Recipe | None) -> Recipe:
 def run_large(loop: Loop, recipe: Recipe, cluster: SimulatedCluster) -> None:
     """Train the promoted run while a node dies and another comes."""
     run = recipe.run
-    drill = FailureDrill(cluster, steps=run.steps)
-    result = train(run, loop.location, cluster=cluster, recipe=recipe.sha256, progress=drill)
+    display, steps = loop.display, run.steps
+    before = LogReader(loop.location / "runs" / run.name).records()
+    shrunk = any(record.kind == "attempt" and record.world < NODES for record in before)
+    drill = Drill(cluster, killed=shrunk, added=shrunk, say=lambda text: display.line(f"[train] {text}"))
+
+    def progress(now: Progress) -> None:
+        display.update(
+            now.step / steps, f"step {now.step} of {steps}, {now.world} workers, attempt {now.attempt}"
+        )
+        drill(now)
+
     loop.worked.add("train")
-    loop.display.done(f"{result.world_sizes}")
+    result = train(run, loop.location, cluster=cluster, recipe=recipe.sha256, progress=progress)
+    display.done(f"{result.step} steps, world sizes {' → '.join(map(str, result.world_sizes))}")
 
 
 def conclude(loop: Loop, fits: Fits, recipe: Recipe, began: float) -> dict[str, Any]:
@@ -208,7 +202,9 @@ def conclude(loop: Loop, fits: Fits, recipe: Recipe, began: float) -> dict[str, 
     loop.display.stage("report")
     place = report.write(loop.study)
     seconds = total_seconds(loop, recipe, began)
-    content = summary.summarize(loop.study, fits, recipe, seconds, digest=None)
+    place_of_run = loop.location / "runs" / recipe.run.name
+    digest = parameters_digest(place_of_run, LogReader(place_of_run).lineage()[-1])
+    content = summary.summarize(loop.study, fits, recipe, seconds, digest=digest)
     (loop.location / summary.FILE).replace(json.dumps(content, indent=2).encode() + b"\n")
     install = os.environ.get("FROUDE_INSTALL_SECONDS", "")
     loop.display.line()
@@ -254,6 +250,3 @@ def covered(spans: list[tuple[float, float]]) -> float:
         total += max(0.0, end - max(start, reached))
         reached = max(reached, end)
     return total
-
-
-__all__ = ["clock", "quickstart"]

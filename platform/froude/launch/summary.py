@@ -88,7 +88,13 @@ def summarize(
 def rounded(value: Any) -> Any:
     """Plain JSON: seconds and the like to microunits, null for what is not finite."""
     if isinstance(value, float):
-        return round(value, 6) if math.isfinite(value) and abs(value) > 1e-2 else value if math.isfinite(value) else None
+        return (
+            round(value, 6)
+            if math.isfinite(value) and abs(value) > 1e-2
+            else value
+            if math.isfinite(value)
+            else None
+        )
     if isinstance(value, Mapping):
         return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -113,13 +119,20 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
 
     def slope(name: str) -> str:
         law = transfer.get(name)
-        return f"{law['slope']:+.2f} [{law['low']:+.2f}, {law['high']:+.2f}]" if law and law["slope"] is not None else "–"
+        return (
+            f"{law['slope']:+.2f} [{law['low']:+.2f}, {law['high']:+.2f}]"
+            if law and law["slope"] is not None
+            else "–"
+        )
 
     sizes = " → ".join(str(size) for size in elastic["world_sizes"])
     recovery = ", ".join(f"{value:.1f}" for value in elastic["recovery_seconds"]) or "none"
     verdict = "inside" if actual["inside"] else "OUTSIDE"
     lines = [
-        ("trials", f"{trials['finished']} finished, {trials['diverged']} diverged, {trials['failed']} failed"),
+        (
+            "trials",
+            f"{trials['finished']} finished, {trials['diverged']} diverged, {trials['failed']} failed",
+        ),
         (
             "best recipe",
             f"peak lr {best['lr']:.3g}, warmup {best['warmup_tokens']} tokens, beta2 {best['beta2']:.3g}, "

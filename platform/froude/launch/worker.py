@@ -123,7 +123,7 @@ def work(order: dict[str, Any]) -> None:
     before = notes.beat() if rank == 0 else None
     alive = before.time if before else 0.0
     try:
-        attempt = store.open_attempt(given.recipe, {"run_id": given.run_id, "alive": alive})
+        attempt = store.open_attempt(given.recipe, {"run_id": given.run_id, "alive": str(alive)})
         if rank == 0:
             notes.write_beat(Beat(attempt, world, before.step if before else 0, alive))
         host = RayHost(attempt, run, notes, rank, world)
@@ -134,4 +134,6 @@ def work(order: dict[str, Any]) -> None:
     except Finished:
         return
     except (ConfigError, Corrupt, Diverged, Fenced) as error:
-        raise Fatal("ConfigError" if isinstance(error, ConfigError) else type(error).__name__, str(error)) from None
+        raise Fatal(
+            "ConfigError" if isinstance(error, ConfigError) else type(error).__name__, str(error)
+        ) from None

@@ -1,7 +1,7 @@
 """Scaling laws: polars frames in, results with intervals and a typed status out.
 
-Every function takes a polars DataFrame or LazyFrame; batch is in tokens, loss in nats per token. Every result has
-`.status`, `.table()`, `.rows` and `.plot()`.
+Every function takes a polars DataFrame or LazyFrame; batch is in tokens, loss in nats per token. Every
+result has `.status`, `.table()`, `.rows` and `.plot()`.
 """
 
 from froude.laws.batch import CriticalBatch, critical_batch, steps_to_target

@@ -1,4 +1,4 @@
-"""The critical batch: steps to one target loss against batch size, S = S_min (1 + B_c / B) (McCandlish et al. 1812.06162)."""
+"""The critical batch: steps to one target loss, S = S_min (1 + B_c / B) (McCandlish et al. 1812.06162)."""
 
 import math
 from dataclasses import dataclass
@@ -26,8 +26,9 @@ VAGUE = math.log(10)  # an interval of b_crit wider than this factor either way 
 class CriticalBatch:
     """A fitted hyperbola, batch in tokens (or whatever unit the frame used).
 
-    `s_min` is the least number of steps, `e_min` the least amount of data in batch units · steps, and `b_crit` = e_min /
-    s_min the batch that costs twice the least data; `low` and `high` its 95% interval. NaN without a fit.
+    `s_min` is the least number of steps, `e_min` the least amount of data in batch units · steps, and
+    `b_crit` = e_min / s_min the batch that costs twice the least data; `low` and `high` its 95% interval.
+    NaN without a fit.
     """
 
     s_min: float
@@ -44,8 +45,9 @@ class CriticalBatch:
     def b_star(self, *, linear_from: float, overhead: float = 0.2) -> float:
         """Return the batch that needs (1 + overhead) times the steps of perfect scaling from `linear_from`.
 
-        That is (1 + overhead) · linear_from + overhead · b_crit (Zhang et al. 2410.21676 use 256 sequences and 0.2), on the
-        same data about three times smaller than `b_crit`. Both in the frame's unit of batch.
+        That is (1 + overhead) · linear_from + overhead · b_crit (Zhang et al. 2410.21676 use 256 sequences
+        and 0.2), on the same data about three times smaller than `b_crit`. Both in the frame's unit of
+        batch.
         """
         start, share = positive("linear_from", linear_from), positive("overhead", overhead)
         if not math.isfinite(self.b_crit):
@@ -94,30 +96,27 @@ class CriticalBatch:
 def critical_batch(frame: pl.DataFrame | pl.LazyFrame) -> CriticalBatch:
     """Fit steps = s_min (1 + b_crit / batch) in ln steps: columns `batch` and `steps` (to one target loss).
 
-    Status `too_few_points` below three batches, `at_bound` if one of the two terms vanishes (steps do not fall, or fall without
-    end), `edge` if b_crit lies more than a factor of 2 outside the batches tried, `flat` if its interval spans more
-    than a factor of 10 either way. Raises as `froude.laws.frames.read` does.
+    Status `too_few_points` below three batches, `at_bound` if one of the two terms vanishes (steps do not
+    fall, or fall without end), `edge` if b_crit lies more than a factor of 2 outside the batches tried,
+    `flat` if its interval spans more than a factor of 10 either way. Raises as `froude.laws.frames.read`
+    does.
     """
     sample = read(frame, ["batch", "steps"])
     sample = sample.without(sample.diverged[sample.used])
     log_b, log_s = np.log(sample["batch"]), np.log(sample["steps"])
-    names = ("s_min", "e_min", "b_crit")
-    distinct = np.unique(log_b).size
-    if distinct < MIN_BATCHES:
-        reason = f"{distinct} batch sizes; needs {MIN_BATCHES}"
-        none = dict.fromkeys(names, NO_ESTIMATE)
-        return CriticalBatch(*[math.nan] * 6, "too_few_points", (reason,), none, sample)
-    center = float(log_b.mean())
-    theta, covariance, noise = _fit(log_b - center, log_s)
-    dof = log_s.size - 2
     turns = {"s_min": np.array([1.0, 0.0]), "e_min": np.array([0.0, 1.0]), "b_crit": np.array([-1.0, 1.0])}
-    estimates = {}
-    for name, turn in turns.items():
-        value = float(turn @ theta) + (0.0 if name == "s_min" else center)
-        estimates[name] = uncertainty.log_interval(
-            value, math.sqrt(max(float(turn @ covariance @ turn), 0.0)), dof
-        )
-    status, reasons = _verdict(theta, log_b - center, estimates["b_crit"])
+    estimates, noise = dict.fromkeys(turns, NO_ESTIMATE), math.nan
+    distinct = np.unique(log_b).size
+    status: Status = "too_few_points"
+    reasons: tuple[str, ...] = (f"{distinct} batch sizes; needs {MIN_BATCHES}",)
+    if distinct >= MIN_BATCHES:
+        center = float(log_b.mean())
+        theta, covariance, noise = _fit(log_b - center, log_s)
+        for name, turn in turns.items():
+            value = float(turn @ theta) + (0.0 if name == "s_min" else center)
+            se = math.sqrt(max(float(turn @ covariance @ turn), 0.0))
+            estimates[name] = uncertainty.log_interval(value, se, log_s.size - 2)
+        status, reasons = _verdict(theta, log_b - center, estimates["b_crit"])
     return CriticalBatch(
         s_min=estimates["s_min"].value,
         e_min=estimates["e_min"].value,
@@ -155,7 +154,7 @@ def _fit(log_b: Array, log_s: Array) -> tuple[Array, Array, float]:
     theta = np.asarray(best.x, dtype=np.float64)
     j = jacobian(theta)
     noise = math.sqrt(2 * float(best.cost) / (log_s.size - 2))
-    return theta, noise**2 * np.linalg.pinv(j.T @ j), noise
+    return theta, np.asarray(noise**2 * np.linalg.pinv(j.T @ j)), noise
 
 
 def _verdict(theta: Array, log_b: Array, b_crit: Estimate) -> tuple[Status, tuple[str, ...]]:
@@ -175,9 +174,10 @@ def _verdict(theta: Array, log_b: Array, b_crit: Estimate) -> tuple[Status, tupl
 def steps_to_target(frame: pl.DataFrame | pl.LazyFrame, target: float) -> pl.DataFrame:
     """Return `batch, steps, lr`: the fewest steps to the loss `target` (nats per token) over learning rates.
 
-    Columns `batch`, `lr`, `steps`, `loss`: one row per decayed branch of a trunk. For each (batch, lr) ln steps is interpolated
-    linearly in the loss where it first falls to the target. A batch that no rate brings there, or whose first branch is
-    below it already, has no row: both are censored. Raises as `froude.laws.frames.read` does.
+    Columns `batch`, `lr`, `steps`, `loss`: one row per decayed branch of a trunk. For each (batch, lr) ln
+    steps is interpolated linearly in the loss where it first falls to the target. A batch that no rate
+    brings there, or whose first branch is below it already, has no row: both are censored. Raises as
+    `froude.laws.frames.read` does.
     """
     goal = positive("target", target)
     sample = read(collect(frame), ["batch", "lr", "steps"], loss=True)

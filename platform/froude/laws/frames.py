@@ -18,9 +18,9 @@ COUNTED = ("finished", "diverged", "ok")
 class Sample:
     """The rows of a frame that a law fits.
 
-    `frame` holds every input row and column, `used` marks the rows that enter the fit, `values` maps each column read
-    to the Float64 values of the used rows, `diverged` marks counted rows without a usable loss. `weights` and `groups`
-    (group codes from 0) are aligned with the used rows.
+    `frame` holds every input row and column, `used` marks the rows that enter the fit, `values` maps each
+    column read to the Float64 values of the used rows, `diverged` marks counted rows without a usable loss.
+    `weights` and `groups` (group codes from 0) are aligned with the used rows.
     """
 
     frame: pl.DataFrame
@@ -80,10 +80,11 @@ def read(
 ) -> Sample:
     """Validate `frame` and return its rows that count.
 
-    `columns` must be positive and finite in every counted row; with `loss=True` the column `loss` is read too, where
-    null, NaN and inf mean diverged. With a `status` column only finished and diverged rows count. Raises TypeError
-    for anything but a polars frame and for non-numeric columns, ValueError for a missing column, for a value out of
-    range, and where batch · steps differs from tokens by more than 1%; each names the column.
+    `columns` must be positive and finite in every counted row; with `loss=True` the column `loss` is read
+    too, where null, NaN and inf mean diverged. With a `status` column only finished and diverged rows
+    count. Raises TypeError for anything but a polars frame and for non-numeric columns, ValueError for a
+    missing column, for a value out of range, and where batch · steps differs from tokens by more than 1%;
+    each names the column.
     """
     table = collect(frame)
     keys = [groups] if isinstance(groups, str) else list(groups or ())

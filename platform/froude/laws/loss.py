@@ -1,4 +1,4 @@
-"""The scaling law of the loss in parameters and tokens, L = E + A/params^alpha + B/tokens^beta (Hoffmann et al. 2203.15556)."""
+"""The scaling law of the loss, L = E + A/params^alpha + B/tokens^beta (Hoffmann et al. 2203.15556)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,9 +29,10 @@ NO_LAW: tuple[Status, ...] = ("too_few_points", "flat")
 class LossLaw:
     """A fitted loss law: E, A, B, alpha, beta for params N and tokens D, losses in nats per token.
 
-    `objective` is the sum of Huber terms of ln(fitted) - ln(loss); with `delta=None` half the sum of squares in nats.
-    `reasons` says in words why `status` is not ok, and notes what a reader should know. With a prior, the floats are the
-    posterior mode and `free` is the fit with free exponents. Where nothing could be fitted they are NaN.
+    `objective` is the sum of Huber terms of ln(fitted) - ln(loss); with `delta=None` half the sum of
+    squares in nats. `reasons` says in words why `status` is not ok, and notes what a reader should know.
+    With a prior, the floats are the posterior mode and `free` is the fit with free exponents. Where nothing
+    could be fitted they are NaN.
     """
 
     E: float
@@ -45,18 +46,23 @@ class LossLaw:
     delta: float | None
     form: Literal["free", "tied"]
     prior: ExponentPrior | None
-    free: "LossLaw | None"
     _sample: Sample
     _problem: loss_fit.Problem | None
     _theta: Array | None
     _cache: dict[tuple[int, int], pl.DataFrame] = field(default_factory=dict)
 
+    @cached_property
+    def free(self) -> "LossLaw | None":
+        """The fit with free exponents to the same rows, beside a posterior; None for a law without a prior."""
+        return _fit(self._sample, self.delta, "free", None) if self.prior is not None else None
+
     def predict(self, *, params: float, tokens: float, level: float = 0.9) -> Prediction:
         """Forecast the loss of one new run.
 
-        `params` and `tokens` are positive numbers, `level` lies in (0, 1), else ValueError; also ValueError where the
-        status says that there is no law. The interval holds the parameters' uncertainty and the noise of one run.
-        With a prior it is the posterior predictive interval; else it comes from a bootstrap over groups.
+        `params` and `tokens` are positive numbers, `level` lies in (0, 1), else ValueError; also ValueError
+        where the status says that there is no law. The interval holds the parameters' uncertainty and the
+        noise of one run. With a prior it is the posterior predictive interval; else it comes from a
+        bootstrap over groups.
         """
         n, d = positive("params", params), positive("tokens", tokens)
         level = open_unit("level", level)
@@ -64,11 +70,11 @@ class LossLaw:
         log_n, log_d = math.log(n) - problem.n_mean, math.log(d) - problem.d_mean
         rng = np.random.default_rng(0)
         if self._posterior is not None:
-            draws = _draw_losses(self._posterior, log_n, log_d, rng)
+            draws = self._posterior.losses(log_n, log_d, rng)
             loss = float(np.median(draws))
         else:
-            loss = float(_evaluate(theta[None, :], log_n, log_d)[0])
-            draws = _evaluate(self._replicates, log_n, log_d)
+            loss = float(loss_fit.evaluate(theta[None, :], log_n, log_d)[0])
+            draws = loss_fit.evaluate(self._replicates, log_n, log_d)
             # As many draws of the noise per replicate as make the quantiles steady.
             errors = rng.choice(self._relative_errors, (20, draws.size))
             draws = (draws * np.exp(errors)).ravel()
@@ -80,10 +86,11 @@ class LossLaw:
     def bootstrap(self, n: int, seed: int = 0) -> pl.DataFrame:
         """Refit on `n` resamples of the groups (rows, without `groups=`) with replacement.
 
-        Columns: `replicate, E, A, B, alpha, beta, objective`, one row per replicate, NaN-free; with a prior each is a
-        posterior mode. Each replicate is fitted to the tolerances of the law itself: looser ones shrink the spread.
+        Columns: `replicate, E, A, B, alpha, beta, objective`, one row per replicate, NaN-free; with a prior
+        each is a posterior mode. Each replicate is fitted to the tolerances of the law itself: looser ones
+        shrink the spread.
         """
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        if isinstance(n, bool) or n != int(n) or n < 1:
             raise ValueError(f"n must be a positive whole number of replicates, but got {n!r}.")
         problem, theta = self._fit
         key = (n, seed)
@@ -96,7 +103,7 @@ class LossLaw:
         return self._cache[key]
 
     def compute_optimal(self, *, flops: float) -> Allocation:
-        """Split a budget of training `flops` = 6·params·tokens so that the predicted loss is least (2203.15556, eq. 4)."""
+        """Split a budget of `flops` = 6·params·tokens for the least predicted loss (2203.15556, eq. 4)."""
         budget = math.log(positive("flops", flops) / 6)
         problem, theta = self._fit
         a, b, _, alpha, beta = (float(v) for v in theta)
@@ -136,7 +143,7 @@ class LossLaw:
         """Every input row with `fitted` and `residual` = loss - fitted (nats per token) and `outlier`."""
         if self._problem is None or self._theta is None:
             return self._sample.unfitted()
-        fitted = self._problem.loss * 0 + sum(self._problem.terms(self._theta))
+        fitted = self._problem.fitted(self._theta)
         return self._sample.rows(fitted, self._sample["loss"] - fitted, self._outliers())
 
     def plot(self) -> "Figure":
@@ -170,7 +177,7 @@ class LossLaw:
     def _relative_errors(self) -> Array:
         """Residuals ln(loss) - ln(fitted), widened for the parameters that they were used to fit."""
         problem, theta = self._fit
-        fitted = problem.loss * 0 + sum(problem.terms(theta))
+        fitted = problem.fitted(theta)
         used = 4 if self.form == "tied" else 5
         n = problem.loss.size
         return np.asarray((np.log(problem.loss) - np.log(fitted)) * math.sqrt(n / max(n - used, 1)))
@@ -198,7 +205,7 @@ class LossLaw:
     def _outliers(self) -> Mask:
         problem, theta = self._fit
         groups = self._sample.groups
-        left_out = np.log(problem.loss) - np.log(problem.loss * 0 + sum(problem.terms(theta)))
+        left_out = np.log(problem.loss) - np.log(problem.fitted(theta))
         n = self._sample.n_groups
         if self.prior is None and 3 < n <= LEFT_OUT_GROUPS:
             for g in range(n):
@@ -206,7 +213,7 @@ class LossLaw:
                 rest = problem.take(np.flatnonzero(~inside))
                 again = loss_fit.descend(rest, theta)[0]
                 here = problem.take(np.flatnonzero(inside))
-                left_out[inside] = np.log(here.loss) - np.log(here.loss * 0 + sum(here.terms(again)))
+                left_out[inside] = np.log(here.loss) - np.log(here.fitted(again))
         return uncertainty.outliers(left_out)
 
     def _extrapolation(self, params: float, tokens: float) -> dict[str, float]:
@@ -238,11 +245,12 @@ def loss_law(
 ) -> LossLaw:
     """Fit L = E + A/params^alpha + B/tokens^beta to the columns `params, tokens, loss` (counts; nats per token).
 
-    `delta` is the Huber threshold on ln L (None: least squares of L). `form="tied"` sets alpha = beta. `weights` names a column
-    that multiplies each row's term, `groups` columns whose rows are resampled together. `prior`, as {"alpha": (mean,
-    sd), "beta": (mean, sd)}, gives a posterior on relative residuals instead, status `prior_driven`. Fits need 8 rows,
-    3 sizes and 3 horizons (tied: 5 rows, 2 and 2; prior: 4 rows, 2 and 2), else `too_few_points`. Raises TypeError and
-    ValueError as `froude.laws.frames.read` does.
+    `delta` is the Huber threshold on ln L (None: least squares of L). `form="tied"` sets alpha = beta.
+    `weights` names a column that multiplies each row's term, `groups` columns whose rows are resampled
+    together. `prior`, as {"alpha": (mean, sd), "beta": (mean, sd)}, gives a posterior on relative residuals
+    instead, status `prior_driven`. Fits need 8 rows, 3 sizes and 3 horizons (tied: 5 rows, 2 and 2; prior:
+    4 rows, 2 and 2), else `too_few_points`. Raises TypeError and ValueError as `froude.laws.frames.read`
+    does.
     """
     if delta is not None:
         delta = positive("delta", delta)
@@ -259,17 +267,30 @@ def _fit(
     sample: Sample, delta: float | None, form: Literal["free", "tied"], prior: ExponentPrior | None
 ) -> LossLaw:
     params, tokens, loss = sample["params"], sample["tokens"], sample["loss"]
-    free = _fit(sample, delta, form, None) if prior is not None else None
 
     def law(
         status: Status, reasons: Sequence[str], problem: loss_fit.Problem | None, theta: Array | None
     ) -> LossLaw:
-        nothing = problem is None or theta is None
-        values = (math.nan,) * 5 if nothing else problem.unpack(theta)
-        objective = math.nan if nothing else problem.objective(theta)
+        values, objective = (math.nan,) * 5, math.nan
+        if problem is not None and theta is not None:
+            values, objective = problem.unpack(theta), problem.objective(theta)
+        big_e, big_a, big_b, alpha, beta = values
         return LossLaw(
-            *values, objective, status, tuple(reasons), delta, form, prior, free, sample, problem, theta
-        )  # fmt: skip
+            E=big_e,
+            A=big_a,
+            B=big_b,
+            alpha=alpha,
+            beta=beta,
+            objective=objective,
+            status=status,
+            reasons=tuple(reasons),
+            delta=delta,
+            form=form,
+            prior=prior,
+            _sample=sample,
+            _problem=problem,
+            _theta=theta,
+        )
 
     tied = form == "tied"
     need, distinct = (MIN_ROWS_PRIOR, 2) if prior else (MIN_ROWS_TIED, 2) if tied else (MIN_ROWS, 3)
@@ -296,16 +317,3 @@ def _fit(
     if loss_fit.undetermined(problem, theta):
         return law("flat", ["the rows do not determine all five parameters", *notes], problem, theta)
     return law("ok", notes, problem, theta)
-
-
-def _evaluate(thetas: Array, n: float, d: float) -> Array:
-    """Return the loss at one centred (ln params, ln tokens) for each row of `thetas`."""
-    a, b, e, alpha, beta = thetas.T
-    with np.errstate(over="ignore"):
-        return np.asarray(np.exp(a - alpha * n) + np.exp(b - beta * d) + np.exp(e))
-
-
-def _draw_losses(draws: Posterior, n: float, d: float, rng: np.random.Generator) -> Array:
-    with np.errstate(over="ignore"):
-        mean = draws.floor + draws.size * np.exp(-draws.alpha * n) + draws.data * np.exp(-draws.beta * d)
-    return np.asarray(mean * (1 + draws.noise * rng.standard_normal(mean.size)))

@@ -1,7 +1,8 @@
 """Posterior of the loss law under a prior on its exponents, for proxies too few or too small to determine them.
 
-alpha and beta are normal, E is uniform between 0 and the smallest loss, and for each (alpha, beta, E) the terms A, B >= 0
-follow linearly from the relative residuals; the residual variance has a scaled inverse chi-square prior.
+alpha and beta are normal, E is uniform between 0 and the smallest loss, and for each (alpha, beta, E) the
+terms A, B >= 0 follow linearly from the relative residuals; the residual variance has a scaled inverse
+chi-square prior.
 """
 
 import math
@@ -14,8 +15,8 @@ from scipy.optimize import minimize
 from froude.laws.frames import Array
 from froude.laws.loss_fit import EXPONENTS, Problem
 
-# Relative sd of the final loss between seeds of a small proxy, and the weight of that belief in degrees of freedom:
-# measured on byte-level proxies of 26·width² parameters (widths 32 to 96), 1.4% between seeds.
+# Relative sd of the final loss between seeds of a small proxy, and the weight of that belief in degrees of
+# freedom: measured on byte-level proxies of 26·width² parameters (widths 32 to 96), 1.4% between seeds.
 NOISE = 0.015
 NOISE_DOF = 8
 DRAWS = 8_000
@@ -60,6 +61,12 @@ class Posterior:
     alpha: Array
     beta: Array
     noise: Array
+
+    def losses(self, n: float, d: float, rng: np.random.Generator) -> Array:
+        """Return draws of the loss of one new run at a centred (ln params, ln tokens), its noise included."""
+        with np.errstate(over="ignore"):
+            mean = self.floor + self.size * np.exp(-self.alpha * n) + self.data * np.exp(-self.beta * d)
+        return np.asarray(mean * (1 + self.noise * rng.standard_normal(mean.size)))
 
 
 def posterior(problem: Problem, prior: ExponentPrior, *, draws: int = DRAWS, seed: int = 0) -> Posterior:

@@ -15,9 +15,9 @@ from froude.laws.results import Status, positive
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# All in ln lr. A loss so far above the best is as good as diverged; a polynomial describes the curve within WINDOW of its
-# best rate; an optimum may lie HALF_OCTAVE outside the finished rates (if a diverged rate bounds it); an interval of
-# more than ±FLAT says nothing. From U-curves of 160 published sweeps.
+# All in ln lr. A loss so far above the best is as good as diverged; a polynomial describes the curve within
+# WINDOW of its best rate; an optimum may lie HALF_OCTAVE outside the finished rates (if a diverged rate
+# bounds it); an interval of more than ±FLAT says nothing. From U-curves of 160 published sweeps.
 DIVERGED_GAP = 0.5  # nats
 WINDOW = 1.05
 HALF_OCTAVE = 0.5 * math.log(2)
@@ -65,8 +65,9 @@ class _Polynomial:
 class LrCurve:
     """A U-curve: the best learning rate with its 95% interval `low` to `high`.
 
-    `loss` is the fitted loss at `lr` (nats per token), `curvature` its second derivative in ln lr, `noise` the residual sd in
-    nats, `degree` that of the polynomial. With status `edge`, `lr` is the best rate tried and the interval is NaN.
+    `loss` is the fitted loss at `lr` (nats per token), `curvature` its second derivative in ln lr, `noise`
+    the residual sd in nats, `degree` that of the polynomial. With status `edge`, `lr` is the best rate
+    tried and the interval is NaN.
     """
 
     lr: float
@@ -84,8 +85,8 @@ class LrCurve:
     def regret(self, lr: float) -> float:
         """Return the loss at `lr` above that at the optimum, nats per token.
 
-        Beyond the fitted rates it continues along the tangent, a lower estimate. ValueError for a rate that is not positive
-        and finite, and where the status leaves no curve.
+        Beyond the fitted rates it continues along the tangent, a lower estimate. ValueError for a rate that
+        is not positive and finite, and where the status leaves no curve.
         """
         x = math.log(positive("lr", lr))
         if self._curve is None or not math.isfinite(self.curvature):
@@ -137,10 +138,11 @@ class LrCurve:
 def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
     """Fit the U-curve of one shape: columns `lr` and `loss` (nats per token); several seeds are several rows.
 
-    A cubic in ln lr within ±1.05 of the best rate, a quadratic where only four or five rows fall there. Diverged runs,
-    and losses 0.5 nats above the best, bound the grid but are not fitted. Status `edge` if the best rate is the lowest or
-    highest tried, `flat` if the 95% interval is wider than ±0.7 in ln lr, `not_convex` without a minimum,
-    `too_few_points` below four rates. Raises as `froude.laws.frames.read` does.
+    A cubic in ln lr within ±1.05 of the best rate, a quadratic where only four or five rows fall there.
+    Diverged runs, and losses 0.5 nats above the best, bound the grid but are not fitted. Status `edge` if
+    the best rate is the lowest or highest tried, `flat` if the 95% interval is wider than ±0.7 in ln lr,
+    `not_convex` without a minimum, `too_few_points` below four rates. Raises as `froude.laws.frames.read`
+    does.
     """
     sample = read(frame, ["lr"], loss=True)
     sample = sample.without(too_high(sample["loss"]))

@@ -31,8 +31,8 @@ class _Fit:
 class PowerLaw:
     """target = coefficient · Π column^exponent, by least squares in natural logs.
 
-    `coefficient` is in the target's unit at columns of 1; `exponents` maps each column to an Estimate; both at 95%. `r2` is of
-    ln target. NaN where the status says that there is no fit.
+    `coefficient` is in the target's unit at columns of 1; `exponents` maps each column to an Estimate; both
+    at 95%. `r2` is of ln target. NaN where the status says that there is no fit.
     """
 
     target: str
@@ -48,8 +48,8 @@ class PowerLaw:
     def predict(self, *, level: float = 0.9, **columns: float) -> Estimate:
         """Predict the target of one new study at the given columns (keywords named as in `over`).
 
-        The interval holds the law's uncertainty and one row's scatter. ValueError for a column missing, unknown or not
-        positive and finite, a level outside (0, 1), or a status without a fit.
+        The interval holds the law's uncertainty and one row's scatter. ValueError for a column missing,
+        unknown or not positive and finite, a level outside (0, 1), or a status without a fit.
         """
         level = open_unit("level", level)
         unknown = set(columns) - set(self.over)
@@ -119,10 +119,11 @@ def optimum_law(
 ) -> PowerLaw:
     """Fit ln target = ln coefficient + Σ exponent · ln column by (weighted) least squares.
 
-    One row per optimum; `target` and `over` name positive columns. Intervals use Student's t; with `groups` the covariance
-    is the cluster-robust one (CR1) with one degree of freedom less than groups. Status `too_few_points` with fewer than
-    two rows (or groups) more than exponents or one value in a column, `flat` if the target is constant or the columns
-    cannot be told apart. Raises as `froude.laws.frames.read` does.
+    One row per optimum; `target` and `over` name positive columns. Intervals use Student's t; with `groups`
+    the covariance is the cluster-robust one (CR1) with one degree of freedom less than groups. Status
+    `too_few_points` with fewer than two rows (or groups) more than exponents or one value in a column,
+    `flat` if the target is constant or the columns cannot be told apart. Raises as
+    `froude.laws.frames.read` does.
     """
     names = (over,) if isinstance(over, str) else tuple(over)
     if not names or len(set(names)) != len(names) or target in names:

@@ -12,8 +12,8 @@ Status = Literal["ok", "edge", "flat", "not_convex", "too_few_points", "prior_dr
 class Estimate:
     """A fitted number with its standard error and interval.
 
-    `low` and `high` are at 95%, or at the level asked for where the method takes one. All four share the unit of
-    `value`; they are NaN where the law's status says that there is no fit.
+    `low` and `high` are at 95%, or at the level asked for where the method takes one. All four share the
+    unit of `value`; they are NaN where the law's status says that there is no fit.
     """
 
     value: float
@@ -26,9 +26,10 @@ class Estimate:
 class Prediction:
     """A loss forecast, in nats per token.
 
-    `low` and `high` bound the loss of one new run at `level`. `certified` is True only if the interval was calibrated on
-    held-out larger runs and the target is within reach; otherwise `reasons` says why not. `extrapolation` is the
-    target over the largest fitted value, for `params`, `tokens` and `flops` (6·params·tokens).
+    `low` and `high` bound the loss of one new run at `level`. `certified` is True only if the interval was
+    calibrated on held-out larger runs and the target is within reach; otherwise `reasons` says why not.
+    `extrapolation` is the target over the largest fitted value, for `params`, `tokens` and `flops`
+    (6·params·tokens).
     """
 
     loss: float

@@ -42,8 +42,9 @@ class _Quadratic:
 class LrTransfer:
     """The line log2 lr = const + slope · log2 `over` through the optima of all curves, fitted jointly.
 
-    `slope` is at 95%. `curves` has one row per width: `<over>, lr, low, high, loss, curvature, noise, rates, status`, where `lr`
-    with its 95% interval is the width's own optimum under the common curvature (nats per ln lr squared) and `loss` its floor.
+    `slope` is at 95%. `curves` has one row per width: `<over>, lr, low, high, loss, curvature, noise,
+    rates, status`, where `lr` with its 95% interval is the width's own optimum under the common curvature
+    (nats per ln lr squared) and `loss` its floor.
     """
 
     over: str
@@ -112,12 +113,13 @@ class LrTransfer:
 def lr_transfer(frame: pl.DataFrame | pl.LazyFrame, over: str = "width") -> LrTransfer:
     """Fit how the optimum moves: columns `lr`, `loss` (nats per token) and `over`; several seeds are several rows.
 
-    One least-squares fit: each width has a floor of its own, all share the curvature in ln lr, the optimum is linear in
-    log `over`. Separate parabolas per width are too noisy for a slope. Diverged runs, and losses 0.5 nats above the
-    width's best, are not fitted. A width whose optimum lies at an edge of its grid does not enter the slope and makes
-    the status `edge`; a width needs three rates. Raises as `froude.laws.frames.read` does.
+    One least-squares fit: each width has a floor of its own, all share the curvature in ln lr, the optimum
+    is linear in log `over`. Separate parabolas per width are too noisy for a slope. Diverged runs, and
+    losses 0.5 nats above the width's best, are not fitted. A width whose optimum lies at an edge of its
+    grid does not enter the slope and makes the status `edge`; a width needs three rates. Raises as
+    `froude.laws.frames.read` does.
     """
-    if not isinstance(over, str) or over in ("lr", "loss"):
+    if over in ("lr", "loss"):
         raise ValueError(f"over must name a column other than lr and loss, but got {over!r}.")
     sample = read(frame, ["lr", over], loss=True)
     sizes = sample[over]
@@ -200,10 +202,13 @@ class _Search:
         at, se = own.ratio(_unit(own, len(widths) + widths.index(size)))
         if not low < at < high:
             return True
-        # The lowest loss at the end of the grid is an edge unless the joint fit explains it as noise.
+        # A lowest loss at the end of the grid is an edge, unless other rates show that it is noise: losses that do not
+        # fall all the way there, and a joint fit that places the optimum well inside.
         reach = max(uncertainty.t_quantile(uncertainty.LEVEL, own.dof) * se, float(np.diff(rates).min()) / 2)
-        best = float(rates[means.argmin()])
-        return bool((best == tried.min() and at - reach < low) or (best == tried.max() and at + reach > high))
+        best, steps = float(rates[means.argmin()]), np.diff(means)
+        first = best == tried.min() and (at - reach < low or bool(np.all(steps > 0)))
+        last = best == tried.max() and (at + reach > high or bool(np.all(steps < 0)))
+        return bool(first or last)
 
     def _line(self, widths: tuple[float, ...], window: Mask) -> _Quadratic | None:
         log_size = np.log(self.sizes) - self._log_center(widths)

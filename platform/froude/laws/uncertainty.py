@@ -58,8 +58,9 @@ def resample(groups: NDArray[np.intp], rng: np.random.Generator) -> Array:
 def outliers(left_out: Array, error: float = 0.01) -> Mask:
     """Mark residuals, each from a fit without its own group, that a normal core would not produce.
 
-    The scale is 1.4826 times the median absolute value, which outliers hardly move; the bound is the normal quantile
-    with Bonferroni's correction, so that a clean frame has any mark with probability of about `error`.
+    The scale is 1.4826 times the median absolute value, which outliers hardly move; the bound is the normal
+    quantile with Bonferroni's correction, so that a clean frame has any mark with probability of about
+    `error`.
     """
     if left_out.size < 4:
         return np.zeros(left_out.size, dtype=bool)

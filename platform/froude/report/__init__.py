@@ -5,22 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from froude.promote.fits import Fits
     from froude.store import Location
     from froude.study import Study
 
 FILE = "report.html"
 
 
-def render(study: Study) -> str:
-    """The study's report as one HTML document without outside links; ConfigError where there is no study."""
+def render(study: Study, *, fits: Fits | None = None) -> str:
+    """The study's report as one HTML document without outside links; `fits` saves fitting again.
+
+    ConfigError for a folder that is no study. What a study lacks yet, or what cannot be read, the report says in words.
+    """
     from froude.report.document import document
     from froude.report.view import gather
 
-    return document(gather(study))
+    return document(gather(study, fits=fits))
 
 
-def write(study: Study) -> Location:
-    """Render the report into the study and return where it lies; it replaces an older one at once."""
+def write(study: Study, *, fits: Fits | None = None) -> Location:
+    """Render the report into the study and return where it lies; it replaces an older one in one piece."""
     place = study.location / FILE
-    place.replace(render(study).encode())
+    place.replace(render(study, fits=fits).encode())
     return place

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 import froude
 from froude.report import law_plots, run_plots, tables, words
@@ -21,6 +23,7 @@ def document(view: View) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    environment.filters["ticked"] = ticked
     return environment.get_template("report.html.j2").render(
         view=view,
         words=words,
@@ -29,6 +32,11 @@ def document(view: View) -> str:
         version=froude.__version__,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
     )
+
+
+def ticked(words: str) -> Markup:
+    """Words with what stands in `backticks` set as code; everything is escaped."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(words))))
 
 
 def plots(view: View) -> dict[str, list[Plot]]:

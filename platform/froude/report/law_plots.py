@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import polars as pl
 from matplotlib.axes import Axes
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from froude.laws import CriticalBatch, LossLaw, LrTransfer
 from froude.promote.forecast import Forecast
@@ -32,12 +33,15 @@ def u_curves(transfer: Mapping[str, LrTransfer]) -> list[Plot]:
     finite = [law.rows.filter(pl.col("loss").is_finite())["loss"].to_numpy() for law in transfer.values()]
     losses = np.concatenate(finite) if finite else np.array([])
     limits = _loss_limits(losses)
+    rates = [rate for law in transfer.values() for rate in law.rows["lr"]]
     for key in ("sp", "mup"):
         if key not in transfer:
             continue
-        with figure(5.2, 3.7) as drawing:
+        with figure(4.7, 3.5) as drawing:
             axes = drawing.subplots()
             _draw_u(axes, transfer[key], limits)
+            label_rates(axes, rates)  # of both, to be compared
+            legend(drawing, "", 4)
             sizes = text.listing([f"{width:g}" for width in transfer[key].curves[transfer[key].over]])
             svg = inline(
                 drawing, f"u-{key}", f"Loss against learning rate in {NAMES[key]} for widths {sizes}."
@@ -82,14 +86,12 @@ def _draw_u(axes: Axes, law: LrTransfer, limits: tuple[float, float]) -> None:
                 markeredgewidth=0.8,
             )
     axes.set_ylim(*limits)
-    label_rates(axes, law.rows["lr"].to_list())
     axes.set_ylabel("final validation loss, nats per token")
-    axes.legend(loc="upper center", ncols=min(curves.height, 3), handletextpad=0.2, columnspacing=1.0)
 
 
 def transfer_line(transfer: Mapping[str, LrTransfer]) -> Plot:
     """Best learning rate against width with 95% intervals, and the line of the joint fit, for SP and μP."""
-    with figure(5.2, 3.7) as drawing:
+    with figure(4.7, 3.5) as drawing:
         axes = drawing.subplots()
         rates: list[float] = []
         sizes: list[float] = []
@@ -114,7 +116,7 @@ def transfer_line(transfer: Mapping[str, LrTransfer]) -> Plot:
             if math.isfinite(law.slope.value):
                 x = np.array([at.min() / 1.1, at.max() * 1.1])
                 axes.plot(x, [law.optimum(float(size)).value for size in x], color=colour, linewidth=1.3)
-                label = f"{NAMES[key]}: {text.signed(law.slope.value)} ± {text.number(law.slope.se, 2)}"
+                label = f"{NAMES[key]}: {text.signed(law.slope.value)} ± {law.slope.se:.2f}"
             else:
                 label = f"{NAMES[key]}: no slope ({law.status})"
             axes.plot([], [], "o-" if key == "mup" else "s-", color=colour, label=label)
@@ -128,7 +130,7 @@ def transfer_line(transfer: Mapping[str, LrTransfer]) -> Plot:
         axes.yaxis.set_minor_locator(NullLocator())
         axes.set_xlabel("width")
         axes.set_ylabel("best learning rate")
-        axes.legend(loc="lower left", title="log₂ rate per log₂ width", title_fontsize=9, alignment="left")
+        legend(drawing, "log₂ rate per log₂ width", 2)
         words = [f"{NAMES[key]} {text.signed(law.slope.value)}" for key, law in transfer.items()]
         svg = inline(drawing, "transfer", f"Best learning rate against width; slopes {text.listing(words)}.")
     return Plot("How the best rate moves with width", svg)
@@ -138,7 +140,7 @@ def critical_batch(law: CriticalBatch, batch: int | None) -> Plot:
     """Steps and tokens to the target loss, each over its least, against batch in tokens; they cross at b_crit."""
     rows = law.rows.sort("batch")
     sizes, steps = rows["batch"].to_numpy(), rows["steps"].to_numpy()
-    with figure(5.2, 3.7) as drawing:
+    with figure(4.7, 3.5) as drawing:
         axes = drawing.subplots()
         if math.isfinite(law.b_crit):
             x = np.geomspace(sizes.min() / 1.4, sizes.max() * 1.4, 120)
@@ -158,16 +160,15 @@ def critical_batch(law: CriticalBatch, batch: int | None) -> Plot:
         if batch is not None:
             axes.axvline(batch, color=ACTUAL, linewidth=1.2)
             top = axes.get_xaxis_transform()
-            axes.text(batch, 0.98, " recipe", color=ACTUAL, transform=top, ha="left", va="top", size=9)
+            axes.text(batch, 0.98, " recipe", color=ACTUAL, transform=top, va="top", size=9, weight="bold")
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_formatter(FuncFormatter(lambda value, _: text.count(value)))
-            axis.set_minor_formatter(NullFormatter())
+            axis.set_major_formatter(FuncFormatter(lambda value, _: text.whole(value)))
             axis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_locator(FixedLocator([float(size) for size in sizes]))
         axes.set_xlabel("batch, tokens")
-        axes.legend(loc="upper center")
+        legend(drawing, "", 2)
         svg = inline(
             drawing,
             "critical",
@@ -185,7 +186,7 @@ def loss_curves(
     tokens = rows["tokens"].to_numpy()
     reach = max(float(tokens.max()), target[1] if target else 0.0) * 1.15
     x = np.geomspace(float(tokens.min()) / 1.15, reach, 100)
-    with figure(5.2, 3.9) as drawing:
+    with figure(4.7, 3.7) as drawing:
         axes = drawing.subplots()
         known = math.isfinite(law.E)
         for params, (colour, marker) in zip(sizes, ramp(len(sizes)), strict=True):
@@ -214,7 +215,7 @@ def loss_curves(
         log_axis(axes, [float(value) for value in rows["tokens"].unique().sort()], target)
         axes.set_xlabel("training tokens")
         axes.set_ylabel("final validation loss, nats per token")
-        axes.legend(loc="upper right", ncols=2, title="parameters", title_fontsize=9, columnspacing=1.0)
+        legend(drawing, "parameters", 4)
         svg = inline(
             drawing, "loss", "Final loss against training tokens for each size, with the fitted law."
         )
@@ -227,7 +228,7 @@ def residuals(law: LossLaw) -> Plot | None:
     if rows.is_empty():
         return None
     sizes = rows["params"].unique().sort().to_list()
-    with figure(5.2, 3.9) as drawing:
+    with figure(4.7, 3.7) as drawing:
         axes = drawing.subplots()
         axes.axhline(0, color=MUTED, linewidth=1)
         for params, (colour, marker) in zip(sizes, ramp(len(sizes)), strict=True):
@@ -248,10 +249,10 @@ def residuals(law: LossLaw) -> Plot | None:
                 )
         log_axis(axes, [float(value) for value in rows["tokens"].unique().sort()], None)
         reach = max(float(np.abs(100 * rows["residual"] / rows["fitted"]).max()) * 1.25, 0.1)
-        axes.set_ylim(-reach, reach * 1.35)
+        axes.set_ylim(-reach, reach)
         axes.set_xlabel("training tokens")
         axes.set_ylabel("residual, % of the loss")
-        axes.legend(loc="upper right", ncols=min(len(sizes), 4), title="parameters", title_fontsize=9)
+        legend(drawing, "parameters", 4)
         svg = inline(drawing, "residuals", "Residuals of the loss law in percent against training tokens.")
     return Plot("What the law leaves over", svg)
 
@@ -263,6 +264,14 @@ def at(
     return np.asarray(law.E + law.A / params**law.alpha + law.B / tokens**law.beta)
 
 
+def legend(drawing: Figure, title: str, columns: int) -> None:
+    """A legend over the axes, where it hides nothing."""
+    drawing.legend(
+        loc="outside upper left", ncols=columns, title=title or None, title_fontsize=9, alignment="left",
+        handletextpad=0.4, columnspacing=1.1, borderpad=0,
+    )  # fmt: skip
+
+
 def octaves(values: Sequence[float]) -> list[float]:
     """Powers of two that cover the values."""
     if not values:
@@ -272,8 +281,9 @@ def octaves(values: Sequence[float]) -> list[float]:
 
 
 def label_rates(axes: Axes, rates: Sequence[float]) -> None:
-    """A logarithmic abscissa of learning rates with powers of two as labels."""
+    """A logarithmic abscissa that covers these learning rates, with powers of two as labels."""
     axes.set_xscale("log", base=2)
+    axes.set_xlim(min(rates) / 1.25, max(rates) * 1.25)
     axes.xaxis.set_major_locator(FixedLocator(octaves(rates)))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text.power_of_two(value)))
     axes.xaxis.set_minor_locator(NullLocator())

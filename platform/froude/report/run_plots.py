@@ -16,7 +16,7 @@ from froude.report.svg import ACTUAL, CARD, FORECAST, INK, MUTED, SP, Plot, figu
 
 MOVING = 25  # steps of the running mean over the batch loss
 POINTS = 600  # of a curve: more cannot be told apart at the report's width
-SHOWN_FROM = 0.04  # share of the run before which the loss is so high that it would flatten the rest
+SHOWN_FROM = 0.15  # share of the run before which the loss is so high that it would flatten the rest
 
 
 def forecast_curve(
@@ -33,7 +33,7 @@ def forecast_curve(
     """
     svgs = "".join(
         f'<div class="{name}">{_forecast_svg(name, size, forecast, horizon, steps, evals, actual, restarts)}</div>'
-        for name, size in (("wide", (9.6, 3.9)), ("narrow", (5.0, 4.3)))
+        for name, size in (("wide", (9.6, 4.2)), ("narrow", (4.4, 4.2)))
     )
     level = f"{100 * forecast.level:.0f}%"
     caption = (
@@ -42,7 +42,7 @@ def forecast_curve(
     )
     if restarts:
         caption += " Ticks on the axis: restarts."
-    return Plot("Forecast against actual", svgs, caption)
+    return Plot("Loss over the run", svgs, caption)
 
 
 def _forecast_svg(
@@ -64,7 +64,7 @@ def _forecast_svg(
             tokens, loss = running_mean(steps["tokens"].to_numpy(), steps["loss"].to_numpy())
             axes.plot(tokens, loss, color=MUTED, linewidth=1.2, alpha=0.75, zorder=2)
             shown = loss[tokens >= SHOWN_FROM * horizon]
-            top = max(top, float(np.quantile(shown, 0.96))) if shown.size else top
+            top = max(top, float(np.quantile(shown, 0.995))) if shown.size else top
             bottom = min(bottom, float(loss.min()))
         axes.axhspan(*end, color=FORECAST, alpha=0.12, linewidth=0, zorder=0)
         axes.axhline(forecast.loss, color=FORECAST, linewidth=1, zorder=1)
@@ -77,54 +77,45 @@ def _forecast_svg(
             axes.plot(evals["tokens"], evals["loss"], "o", color=ACTUAL, markersize=4, zorder=5)
         if actual is not None:
             axes.plot([horizon], [actual], "o", color=ACTUAL, markersize=9, markeredgecolor=CARD, zorder=6)
-            _beside(axes, horizon, actual, f"{text.loss(actual)} actual", ACTUAL)
         room = top - bottom
-        axes.set_ylim(bottom - 0.08 * room, top + 0.05 * room)
-        axes.set_xlim(0, horizon * 1.02)
+        axes.set_ylim(bottom - 0.08 * room, top + 0.02 * room)
+        axes.set_xlim(0, horizon * 1.03)
         for at in restarts:
             axes.axvline(at, ymax=0.06, color=INK, linewidth=1.5)
-        left = 0.012 * horizon if not steps.height else 0.985 * horizon
-        where = "left" if not steps.height else "right"
-        axes.text(
-            left,
-            end[1],
-            f"forecast {text.loss(forecast.loss)}",
-            color=FORECAST,
-            ha=where,
-            va="bottom",
-            size=9,
-        )
-        axes.text(
-            left,
-            forecast.naive,
-            f"naive {text.loss(forecast.naive)}",
-            color=SP,
-            ha=where,
-            va="bottom",
-            size=9,
-        )
+        labels = [(forecast.loss, "forecast", FORECAST), (forecast.naive, "naive", SP)]
+        labels += [(actual, "actual", ACTUAL)] if actual is not None else []
+        apart = 0.055 * 1.1 * room * 4.2 / size[1]
+        for y, (value, words, colour) in zip(
+            spread([label[0] for label in labels], apart), labels, strict=True
+        ):
+            axes.annotate(
+                f"{words} {text.loss(value)}", (1, y), xycoords=("axes fraction", "data"), xytext=(5, 0),
+                textcoords="offset points", ha="left", va="center", color=colour, weight="bold", size=9,
+            )  # fmt: skip
         label_tokens(axes)
         axes.set_ylabel("loss, nats per token")
         alt = f"Loss of the run against tokens seen; forecast {text.loss(forecast.loss)}, actual {text.loss(actual)}."
         return inline(drawing, f"forecast-{name}", alt)
 
 
-def _beside(axes: Axes, x: float, y: float, words: str, colour: str) -> None:
-    axes.annotate(
-        words,
-        (x, y),
-        xytext=(-10, -5),
-        textcoords="offset points",
-        ha="right",
-        va="top",
-        color=colour,
-        weight="bold",
-    )
+def spread(values: Sequence[float], apart: float) -> list[float]:
+    """Positions near the values, in the same order, at least `apart` from each other."""
+    order = sorted(range(len(values)), key=lambda i: values[i])
+    placed = [values[i] for i in order]
+    for _ in range(50):
+        for i in range(len(placed) - 1):
+            if (gap := placed[i + 1] - placed[i]) < apart:
+                placed[i] -= (apart - gap) / 2
+                placed[i + 1] += (apart - gap) / 2
+    found = list(values)
+    for position, i in zip(placed, order, strict=True):
+        found[i] = position
+    return found
 
 
 def world_size(elastic: Elastic) -> Plot:
     """World size against seconds since the run's first record, with the pause before each attempt shaded."""
-    with figure(9.6, 2.5) as wide, figure(5.0, 2.9) as narrow:
+    with figure(9.6, 2.5) as wide, figure(4.4, 2.8) as narrow:
         drawn = [(wide, "wide"), (narrow, "narrow")]
         svgs = []
         for drawing, name in drawn:

@@ -78,7 +78,7 @@ class Plot:
 
 
 @contextmanager
-def figure(width: float = 5.2, height: float = 3.5) -> Iterator[Figure]:
+def figure(width: float, height: float) -> Iterator[Figure]:
     """A figure in the report's style, sizes in inches of 72 points; no pyplot, so nothing is left open."""
     with mpl.rc_context():
         mpl.rcdefaults()  # whatever the user's matplotlibrc says

@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from froude.report import text
+from froude.report.elastic import Attempt
 from froude.report.view import View
 from froude.report.words import PARAMETRIZATIONS, between
 
@@ -34,15 +35,21 @@ def attempts(view: View) -> Table | None:
         (
             str(attempt.number),
             str(attempt.world),
+            _recovery(attempt),
             text.whole(attempt.step),
-            text.seconds(attempt.start),
-            text.seconds(attempt.first) if attempt.first is not None else "no step kept",
-            text.seconds(attempt.recovery) if attempt.recovery is not None else text.NOTHING,
+            f"{attempt.start:.1f}",
+            f"{attempt.first:.1f}" if attempt.first is not None else "no step kept",
         )
         for attempt in view.elastic.attempts
     ]
-    columns = ("attempt", "workers", "resumed at step", "opened at", "first step at", "recovery")
+    columns = ("attempt", "workers", "recovery, s", "from step", "opened at, s", "first step at, s")
     return Table(columns, rows, frozenset(range(6)))
+
+
+def _recovery(attempt: Attempt) -> str:
+    if attempt.recovery is not None:
+        return f"{attempt.recovery:.1f}"
+    return "new driver" if attempt.resumed else text.NOTHING
 
 
 def optima(view: View) -> Table | None:
@@ -52,11 +59,9 @@ def optima(view: View) -> Table | None:
         for row in law.curves.sort(law.over).iter_rows(named=True):
             reach = between(row["low"], row["high"], text.rate)
             name = PARAMETRIZATIONS[key]
-            rows.append(
-                (name, f"{row[law.over]:g}", text.rate(row["lr"]), reach, str(row["rates"]), row["status"])
-            )
-    columns = ("parametrization", "width", "best lr", "95% interval", "rates", "status")
-    return Table(columns, rows, frozenset({1, 2, 4})) if rows else None
+            rows.append((name, f"{row[law.over]:g}", text.rate(row["lr"]), reach, row["status"]))
+    columns = ("under", "width", "best lr", "95% interval", "status")
+    return Table(columns, rows, frozenset({1, 2})) if rows else None
 
 
 def loss_table(view: View) -> Table | None:
@@ -80,7 +85,7 @@ def loss_table(view: View) -> Table | None:
         forecast = view.recipe.forecast
         rows.append(
             (
-                "forecast",
+                f"forecast, {100 * forecast.level:.0f}% interval",
                 text.loss(forecast.loss),
                 between(forecast.low, forecast.high, text.loss),
                 text.loss(forecast.free_loss),
@@ -125,6 +130,8 @@ def stages(view: View) -> Table | None:
         .group_by("stage", maintain_order=True)
         .agg(pl.len().alias("trials"), pl.exclude("trial").sum())
     )
+    order = stage_order(view)
+    ranked = sorted(frame.iter_rows(named=True), key=lambda row: order.get(row["stage"], len(order)))
     names = ("finished", "diverged", "failed", "pruned")
     rows = [
         (
@@ -132,23 +139,32 @@ def stages(view: View) -> Table | None:
             str(row["trials"]),
             *(str(row[name]) for name in names),
             text.count(row["tokens"]),
-            text.count(row["flops"]),
+            text.number(row["flops"]),
             text.seconds(row["seconds"]),
         )
-        for row in frame.iter_rows(named=True)
+        for row in ranked
     ]
     columns = ("stage", "trials", *names, "tokens", "FLOPs", "time of trials")
     return Table(columns, rows, frozenset(range(1, 9)))
+
+
+def stage_order(view: View) -> dict[str, int]:
+    """The study's stages by name, in the order that they ran in."""
+    return {stage: i for i, stage in enumerate(view.meta.get("stages", {}))}
 
 
 def trials(view: View) -> Table | None:
     """The table of trials, in order of stage and loss."""
     if view.trials.is_empty():
         return None
-    order = {stage: i for i, stage in enumerate(view.trials["stage"].unique(maintain_order=True))}
+    order = stage_order(view)
     rows = sorted(
         view.trials.iter_rows(named=True),
-        key=lambda row: (order[row["stage"]], math.inf if row["loss"] is None else row["loss"], row["run"]),
+        key=lambda row: (
+            order.get(row["stage"], len(order)),
+            math.inf if row["loss"] is None else row["loss"],
+            row["run"],
+        ),
     )
     return Table(
         columns=(

@@ -37,7 +37,7 @@ def rate(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return NOTHING
     if value == 0 or abs(value) >= 1e-3:
-        return f"{value:.3g}"
+        return _significant(value, 3)
     digits, exponent = f"{value:.2e}".split("e")
     return f"{digits}×10{str(int(exponent)).translate(_SUPERSCRIPT)}"
 

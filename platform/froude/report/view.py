@@ -58,12 +58,11 @@ class View:
         return [attempt.tokens for attempt in self.elastic.attempts[1:]] if self.elastic else []
 
 
-def gather(study: Study) -> View:
-    """Read the study; ConfigError only where it is no study at all."""
+def gather(study: Study, *, fits: Fits | None = None) -> View:
+    """Read the study; ConfigError only where it is no study at all. `fits` saves fitting again."""
     problems: list[str] = []
     trials = study.trials().collect()
-    fits: Fits | None = None
-    if study.exists and trials.height:
+    if fits is None and study.exists and trials.height:
         try:
             fits = fit(study)
         except ValueError as error:

@@ -79,14 +79,17 @@ def tiles(view: View) -> list[Tile]:
         sizes = " → ".join(str(size) for size in elastic.world_sizes)
         found.append(Tile("Workers", sizes, text.plural(elastic.restarts, "restart")))
     if elastic is not None and (recoveries := elastic.recovery_seconds):
-        each = ", ".join(f"{value:.1f}" for value in recoveries)
-        found.append(
-            Tile("Recovery", text.seconds(max(recoveries)), f"each, s: {each}" if len(recoveries) > 1 else "")
+        most = (
+            f"{max(recoveries):.1f}"
+            if len(recoveries) > 3
+            else ", ".join(f"{value:.1f}" for value in recoveries)
         )
+        note = "from the last step before a restart to the first after it"
+        found.append(Tile("Recovery, s" if len(recoveries) <= 3 else "Slowest recovery, s", most, note))
     if (account := view.account) is not None:
         wrong = account.skipped + account.repeated
-        note = f"skipped or repeated, of {text.whole(account.expected)} tokens"
-        found.append(Tile("Tokens", text.whole(wrong), note, "bad" if wrong else "good"))
+        note = f"of {text.whole(account.expected)} planned"
+        found.append(Tile("Tokens skipped or repeated", text.whole(wrong), note, "bad" if wrong else "good"))
     return found
 
 
@@ -105,11 +108,11 @@ def notes(view: View) -> list[Note]:
     if not forecast.certified:
         reasons = "; ".join(forecast.reasons) or "no reason recorded"
         found.append(Note("Not certified", f"No calibration vouches for the interval's level: {reasons}."))
+    if overridden := [f"{check.name} ({check.reason})" for check in recipe.checks if check.overridden]:
+        title = f"{text.plural(len(overridden), 'check')} overridden"
+        found.append(Note(title, f"These failed and were passed over by name: {'; '.join(overridden)}."))
     for check in recipe.checks:
-        if check.overridden:
-            words = f"Measured {check.value}; the bound is {check.bound}. Reason given: {check.reason}."
-            found.append(Note(f"Override: {check.name}", words))
-        elif not check.passed:
+        if not check.passed and not check.overridden:
             found.append(Note(f"Warning: {check.name}", f"{_first_upper(check.value)}; {check.remedy}."))
     if (account := view.account) is not None and account.skipped_by_policy:
         words = f"{text.whole(account.skipped_by_policy)} tokens were left out by the run's own policy."
@@ -184,7 +187,7 @@ def critical(view: View) -> list[Tile]:
     goal = view.fits.target_loss
     note = f"95%: {between(law.low, law.high, text.count)}, status {law.status}"
     return [
-        Tile("Critical batch", f"{text.count(law.b_crit)} tokens", note),
+        Tile("Critical batch, tokens", text.count(law.b_crit), note),
         Tile("Least steps", text.count(law.s_min), f"to a loss of {goal:g}"),
         Tile("Least tokens", text.count(law.e_min), f"to a loss of {goal:g}"),
     ]
@@ -193,8 +196,9 @@ def critical(view: View) -> list[Tile]:
 def loss_words(law: LossLaw) -> str:
     """What the fit says of itself."""
     words = f"Status {law.status}" + (f": {'; '.join(law.reasons)}." if law.reasons else ".")
-    if law.free is not None and law.free.reasons:
-        words += f" Free exponents: status {law.free.status}, {'; '.join(law.free.reasons)}."
+    if law.free is not None:
+        own = [reason for reason in law.free.reasons if reason not in law.reasons]
+        words += f" With free exponents: status {'; '.join([law.free.status, *own])}."
     return words
 
 

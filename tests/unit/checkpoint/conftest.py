@@ -20,7 +20,9 @@ Train = Callable[..., None]
 def train() -> Train:
     """Continue a run in an attempt of its own, one step at a time: (location, up to step, saving every n steps)."""
 
-    def run(place: Location, until: int, every: int = 2, commit_last: bool = True, finish: bool = False) -> None:
+    def run(
+        place: Location, until: int, every: int = 2, commit_last: bool = True, finish: bool = False
+    ) -> None:
         store = RunStore(place, "large")
         attempt = store.open_attempt("recipe")
         state = {"w": torch.zeros(3, 4), "n": torch.tensor(0)}

@@ -25,10 +25,17 @@ def test_parse_knows_paths_and_s3(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert (here / "c/d").path == tmp_path / "b/c/d"
     assert (here / "c/d").name == "d"
     assert (here / "c").parent == here
-    assert [Location.parse(url).parent.url for url in ("/", "/a", "s3://b", "s3://b/a")] == ["/", "/", "s3://b", "s3://b"]
+    assert [Location.parse(url).parent.url for url in ("/", "/a", "s3://b", "s3://b/a")] == [
+        "/",
+        "/",
+        "s3://b",
+        "s3://b",
+    ]
 
 
-@pytest.mark.parametrize("url", ["", "gs://bucket/a", "s3://", "s3:///a", "s3://b/a?endpoint_override=x", "a\0b"])
+@pytest.mark.parametrize(
+    "url", ["", "gs://bucket/a", "s3://", "s3:///a", "s3://b/a?endpoint_override=x", "a\0b"]
+)
 def test_parse_refuses_the_rest_with_a_remedy(url: str) -> None:
     with pytest.raises(ConfigError, match=r"a store must be .* but got .*; "):
         Location.parse(url)
@@ -113,9 +120,14 @@ def test_replace_keeps_the_last(tmp_path_factory: pytest.TempPathFactory, conten
 
 def test_an_error_in_a_stream_leaves_nothing(tmp_path: Path) -> None:
     file = Location.parse(tmp_path) / "f"
-    with pytest.raises(RuntimeError), file.output() as sink:
-        sink.write(b"half")
-        raise RuntimeError
+
+    def stumble() -> None:
+        with file.output() as sink:
+            sink.write(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        stumble()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -154,7 +166,9 @@ def test_probe_names_an_unreachable_endpoint(s3: Location, monkeypatch: pytest.M
         probe_writable(s3 / "study")
 
 
-def test_probe_refuses_a_store_without_conditional_writes(s3: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_refuses_a_store_without_conditional_writes(
+    s3: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
     filesystem, _ = s3.fsspec()
     send = filesystem.pipe_file
     # A server that ignores If-None-Match, as some gateways in front of object stores do.

@@ -1,4 +1,4 @@
-"""The only home of what Ray does not promise: each hook has a contract test, and does without on another version of Ray.
+"""The only home of what Ray does not promise: each hook has a contract test, and gives way on another version.
 
 Nothing here imports Ray before it is called. `policy` (a submodule) holds the hooks into Ray Train's controller.
 """
@@ -30,7 +30,7 @@ FAST_KNOBS: dict[str, str] = {
 
 #: Read by Ray Train in the driver, on any cluster.
 DRIVER_SETTINGS: dict[str, str] = {
-    # Ray's reaction to a drain notice ends a run as finished, or asks for the draining node again: ours shrinks instead.
+    # Ray's own reaction to a drain notice ends a run as finished, or asks for that node again: ours shrinks the group.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths in a recipe mean what they mean to the driver
 }
@@ -72,8 +72,8 @@ def silence_driver() -> None:
 def coordinator_on_head() -> None:
     """Create the actor that hands out reservations from this driver, which runs on the head.
 
-    Ray pins that detached actor to the node of whoever asks first; on a worker node it would die with the node, and every
-    elastic run with it.
+    Ray pins that detached actor to the node of whoever asks first; on a worker node it would die with the node, and
+    every elastic run with it.
     """
     if supported():
         _coordinator()

@@ -7,13 +7,13 @@ import time
 from typing import Any
 
 import ray
-from ray.train import ScalingConfig
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from ray.train.v2._internal.execution.failure_handling.default import DefaultFailurePolicy
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingDecision
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
-from ray.train.v2.api.config import FailureConfig
+from ray.train.v2.api.config import FailureConfig, ScalingConfig
+from ray.train.v2.api.exceptions import TrainingFailedError
 
 from froude.launch.notes import Notes
 from froude.launch.ray_internals import live_nodes
@@ -26,7 +26,7 @@ RETRY_SECONDS = 0.1
 HOLD_SECONDS = 30.0  # a checkpoint that takes longer postpones the resize
 
 
-class PlannedResize(ElasticScalingPolicy):  # type: ignore[misc]
+class PlannedResize(ElasticScalingPolicy):
     """Counts only nodes that answer now, and resizes a healthy group only after it has committed and stopped."""
 
     def __init__(self, scaling_config: ScalingConfig, notes: Notes) -> None:
@@ -35,10 +35,12 @@ class PlannedResize(ElasticScalingPolicy):  # type: ignore[misc]
         self._asked: tuple[int, float] | None = None  # attempt that was asked to hold, and until when we wait
 
     def _get_reserved_resources(self) -> Any:
-        """From a node list made now; Ray's own is up to 20 s old, and a start on a dead node costs its whole time-out."""
+        """From nodes listed now: Ray's own list is up to 20 s old, and a start on a dead node costs its time-out."""
         try:
             return ray.get(
-                self._autoscaling_coordinator.get_reserved_resources.remote(self._requester_id, recompute=True),
+                self._autoscaling_coordinator.get_reserved_resources.remote(
+                    self._requester_id, recompute=True
+                ),
                 timeout=5,
             )
         except ray.exceptions.RayError:
@@ -90,7 +92,7 @@ class PlannedResize(ElasticScalingPolicy):  # type: ignore[misc]
         return NoopDecision()
 
 
-class BoundedFailures(DefaultFailurePolicy):  # type: ignore[misc]
+class BoundedFailures(DefaultFailurePolicy):
     """Retries while restarts commit checkpoints; gives up at once on errors that a restart can't mend."""
 
     def __init__(
@@ -101,7 +103,7 @@ class BoundedFailures(DefaultFailurePolicy):  # type: ignore[misc]
         self._in_a_row = 0
         self._committed = -1
 
-    def make_decision(self, training_failed_error: Exception) -> FailureDecision:
+    def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         decision = super().make_decision(training_failed_error)
         if find_cause(training_failed_error, self.fatal) is not None:
             return FailureDecision.RAISE
@@ -121,14 +123,15 @@ class BoundedFailures(DefaultFailurePolicy):  # type: ignore[misc]
             return self._committed
 
 
-class ElasticTrainer(TorchTrainer):  # type: ignore[misc]
+class ElasticTrainer(TorchTrainer):
     """Ray's TorchTrainer with policies of ours in its controller."""
 
     def use(self, scaling: PlannedResize, failures: BoundedFailures) -> None:
         self._policies = {"scaling_policy": scaling, "failure_policy": failures}
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Any:
-        return super()._initialize_and_run_controller(**{**arguments, **self._policies})
+        run: Any = super()._initialize_and_run_controller  # type: ignore[misc]
+        return run(**{**arguments, **self._policies})
 
 
 def find_cause(error: Exception, kind: type[Exception]) -> Exception | None:

@@ -15,7 +15,8 @@ from froude.config import ConfigError
 if TYPE_CHECKING:
     from froude.train.api import Source
 
-#: With 8 and 12, chi-squared over all permutations of 5 and of 6 windows is too large; with 16 it is not.
+#: Chi-squared over all permutations of 5, 6 and 7 windows is 17 to 44 standard deviations high with 8 rounds, up to
+#: 2.7 with 12, within 1.1 with 16 (20,000 keys). Large sources need fewer.
 ROUNDS = 16
 #: Samples permuted at once: numpy's cost per call is then shared by hundreds of steps.
 CHUNK = 4096

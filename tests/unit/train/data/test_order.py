@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import math
+from collections import Counter
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from froude.config import ConfigError
@@ -55,6 +57,7 @@ def test_permute_is_elementwise(length: int, data: st.DataObject, seed: int) -> 
     assert images.tolist() == [int(permute(np.array([i]), length, (seed, 0))[0]) for i in index]
 
 
+@settings(max_examples=30)
 @given(length=st.integers(50, 5000), seed=st.integers(0, 2**31 - 2), epoch=st.integers(0, 1000))
 def test_other_keys_give_other_permutations(length: int, seed: int, epoch: int) -> None:
     index = np.arange(length)
@@ -65,22 +68,18 @@ def test_other_keys_give_other_permutations(length: int, seed: int, epoch: int) 
 
 def test_permute_is_pinned() -> None:
     """Another order would change every run that resumes from a checkpoint made before."""
-    assert permute(np.arange(10), 10, (0, 0)).tolist() == [4, 3, 0, 2, 8, 1, 9, 5, 6, 7]
-    assert permute(np.arange(4), 61_709, (3, 1)).tolist() == [51903, 1007, 37561, 42569]
+    assert permute(np.arange(10), 10, (0, 0)).tolist() == [7, 0, 6, 3, 4, 1, 2, 8, 5, 9]
+    assert permute(np.arange(4), 61_709, (3, 1)).tolist() == [51633, 52657, 11279, 38327]
 
 
-@pytest.mark.parametrize("length", [3, 4, 5, 6])
-def test_permute_reaches_every_permutation_about_equally(length: int) -> None:
-    """Chi-squared over all permutations of a tiny domain; a Feistel network is weakest there."""
-    trials = 3000
-    found: dict[tuple[int, ...], int] = {}
-    for seed in range(trials):
-        order = tuple(permute(np.arange(length), length, (seed, 0)).tolist())
-        found[order] = found.get(order, 0) + 1
-    cells = int(np.prod(range(1, length + 1)))
+def test_permute_reaches_every_permutation_about_equally() -> None:
+    """Chi-squared over all permutations of a tiny domain, where a Feistel network is weakest: half the rounds fail."""
+    length, trials = 7, 3000
+    cells = math.factorial(length)
+    found = Counter(tuple(permute(np.arange(length), length, (seed, 0)).tolist()) for seed in range(trials))
     expected = trials / cells
     chi = sum((n - expected) ** 2 / expected for n in found.values()) + (cells - len(found)) * expected
-    assert chi < (cells - 1) + 6 * np.sqrt(2 * (cells - 1))
+    assert chi < (cells - 1) + 3 * np.sqrt(2 * (cells - 1))
 
 
 def test_permute_scatters_neighbours() -> None:
@@ -99,6 +98,7 @@ def test_permute_keeps_the_shape_and_takes_nothing_outside() -> None:
             permute(np.array([index]), 6, (0,))
 
 
+@settings(max_examples=30)
 @given(length=st.integers(1, 400), slots=st.integers(1, 12), windows=st.integers(1, 5), seed=SEEDS)
 def test_each_epoch_has_each_window_once(length: int, slots: int, windows: int, seed: int) -> None:
     batches = Batches(Numbered(length), seed, windows, slots)
@@ -108,6 +108,7 @@ def test_each_epoch_has_each_window_once(length: int, slots: int, windows: int, 
         assert sorted(samples[epoch * length : (epoch + 1) * length]) == list(range(length))
 
 
+@settings(max_examples=30)
 @given(length=st.integers(1, 200), seed=SEEDS)
 def test_the_batch_does_not_depend_on_its_division_into_slots(length: int, seed: int) -> None:
     divisions = [(1, 12), (2, 6), (3, 4), (4, 3), (6, 2), (12, 1)]
@@ -115,6 +116,7 @@ def test_the_batch_does_not_depend_on_its_division_into_slots(length: int, seed:
     assert len(orders) == 1
 
 
+@settings(max_examples=30)
 @given(length=st.integers(1, 200), seed=SEEDS, visits=st.permutations(list(range(24))))
 def test_a_slot_depends_on_seed_step_and_slot_only(length: int, seed: int, visits: list[int]) -> None:
     """Any order of visits, by any number of readers, gives what one reader in order gets."""
@@ -153,6 +155,7 @@ def test_the_digest_is_of_little_endian_int64() -> None:
     assert Batches.digest(tokens[:, ::-1]) != digest
 
 
+@settings(max_examples=30)
 @given(length=st.integers(1, 3000), n=st.integers(1, 800))
 def test_validation_windows_are_distinct_even_and_the_same(length: int, n: int) -> None:
     windows = validation_windows(Numbered(length), n)

@@ -1,0 +1,196 @@
+"""The quickstart over five seeds: does what it promises hold, and how long does it take?
+
+Writes benchmarks/quickstart_seeds.md. Each seed is a whole loop in a directory of its own and resumes if it was begun
+before. The first seed's recipe is also trained undisturbed by one worker, to compare the final loss.
+
+    python benchmarks/campaign/quickstart_seeds.py [--seeds 5] [--out runs/campaign]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+HERE = Path(__file__).resolve().parents[1]
+#: Acceptance of the loop; each is (name, test of a summary).
+CHECKS = {
+    "no failed trial": lambda s: s["trials"]["failed"] == 0,
+    "SP slope in [-1.4, -0.6]": lambda s: -1.4 <= s["lr_transfer"]["sp"]["slope"] <= -0.6,
+    "muP slope within ±0.35": lambda s: abs(s["lr_transfer"]["mup"]["slope"]) <= 0.35,
+    "muP minus SP ≥ 0.6": lambda s: s["lr_transfer"]["mup"]["slope"] - s["lr_transfer"]["sp"]["slope"] >= 0.6,
+    "critical batch `ok` in 150 … 900": lambda s: (
+        s["critical_batch"]["status"] == "ok" and 150 <= s["critical_batch"]["b_crit"] <= 900
+    ),
+    "world sizes 3, 2, 3": lambda s: s["elastic"]["world_sizes"] == [3, 2, 3],
+    "no token skipped or repeated": lambda s: (
+        s["elastic"]["tokens_skipped"] == s["elastic"]["tokens_repeated"] == 0
+    ),
+    "half-width 1 … 5%": lambda s: 0.01 <= half_width(s) <= 0.05,
+    "error ≤ 3%": lambda s: abs(s["actual"]["relative_error"]) <= 0.03,
+    "better than naive": lambda s: (
+        abs(s["forecast"]["loss"] - s["actual"]["loss"]) < abs(s["forecast"]["naive"] - s["actual"]["loss"])
+    ),
+    "actual inside (4 of 5)": lambda s: s["actual"]["inside"],
+}
+
+
+def half_width(summary: dict[str, Any]) -> float:
+    """Of the forecast's interval, relative to the forecast."""
+    forecast = summary["forecast"]
+    return (forecast["high"] - forecast["low"]) / 2 / forecast["loss"]
+
+
+class Memory(threading.Thread):
+    """Peak of the summed proportional set size (PSS, bytes) of a process and all below it, sampled each second."""
+
+    def __init__(self, process: psutil.Process) -> None:
+        super().__init__(daemon=True)
+        self.process, self.peak, self.done = process, 0, threading.Event()
+
+    def run(self) -> None:
+        while not self.done.wait(1.0):
+            total = 0
+            try:
+                tree = [self.process, *self.process.children(recursive=True)]
+            except psutil.NoSuchProcess:
+                return
+            for member in tree:
+                try:
+                    total += member.memory_full_info().pss
+                except (psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError, ProcessLookupError):
+                    continue
+            self.peak = max(self.peak, total)
+
+
+def loop(seed: int, out: Path) -> dict[str, Any]:
+    """Run one whole quickstart; its summary, with wall seconds and peak memory of this call."""
+    began = time.monotonic()
+    command = [
+        str(Path(sys.executable).with_name("froude")),
+        "quickstart",
+        "--seed",
+        str(seed),
+        "--out",
+        str(out),
+    ]
+    process = subprocess.Popen(command)
+    memory = Memory(psutil.Process(process.pid))
+    memory.start()
+    if process.wait():
+        raise SystemExit(f"seed {seed}: froude quickstart ended with exit code {process.returncode}")
+    memory.done.set()
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    measured = out.with_suffix(".json")  # what a call that resumes can no longer measure
+    if not measured.exists():
+        measured.write_text(json.dumps({"wall": time.monotonic() - began, "pss": memory.peak}))
+    return summary | json.loads(measured.read_text())
+
+
+def undisturbed(out: Path) -> float:
+    """Final validation loss of the study's recipe, trained by one worker without a failure."""
+    import torch
+
+    from froude.promote import recipe
+    from froude.store import Location
+    from froude.train.loop import run_trial
+
+    torch.set_num_threads(os.cpu_count() or 1)
+    run = recipe.read(Location.parse(out) / recipe.FILE).run
+    return float(run_trial([run.replace(workers=1)], trial="undisturbed").trials[0]["loss"])
+
+
+def table(rows: list[dict[str, Any]]) -> list[str]:
+    """The seeds as Markdown rows."""
+    names = [
+        "seed",
+        "SP slope",
+        "μP slope",
+        "B_crit",
+        "forecast [90%]",
+        "actual",
+        "error",
+        "half-width",
+        "naive",
+    ]
+    names += ["worlds", "recovery s", "wall s", "peak PSS"]
+    lines = ["| " + " | ".join(names) + " |", "|" + "---|" * len(names)]
+    for seed, s in enumerate(rows):
+        f, e = s["forecast"], s["elastic"]
+        cells = [
+            str(seed),
+            f"{s['lr_transfer']['sp']['slope']:+.2f}",
+            f"{s['lr_transfer']['mup']['slope']:+.2f}",
+            f"{s['critical_batch']['b_crit']:.0f}",
+            f"{f['loss']:.3f} [{f['low']:.3f}, {f['high']:.3f}]",
+            f"{s['actual']['loss']:.3f}",
+            f"{100 * s['actual']['relative_error']:+.1f}%",
+            f"{100 * half_width(s):.1f}%",
+            f"{f['naive']:.3f}",
+            " → ".join(map(str, e["world_sizes"])),
+            ", ".join(f"{x:.1f}" for x in e["recovery_seconds"]),
+            f"{s['wall']:.0f}",
+            f"{s['pss'] / 2**30:.1f} GiB",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return lines
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("runs/campaign"))
+    arguments = parser.parse_args()
+    rows = [loop(seed, arguments.out / f"seed{seed}") for seed in range(arguments.seeds)]
+    alone = undisturbed(arguments.out / "seed0")
+    difference = rows[0]["actual"]["loss"] - alone
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    cpu = next(
+        (
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.processor(),
+    )
+    passed = {name: sum(bool(test(row)) for row in rows) for name, test in CHECKS.items()}
+    needed = {name: len(rows) - ("4 of 5" in name) for name in CHECKS}
+    lines = [
+        "# The quickstart over seeds",
+        "",
+        f"`python benchmarks/campaign/quickstart_seeds.py --seeds {len(rows)}` at commit {commit}, "
+        f"{datetime.now(UTC):%Y-%m-%d}, on {os.cpu_count()} cores of {cpu} (shared, so times vary), "
+        f"Python {platform.python_version()}. Installation is not in the wall time.",
+        "",
+        *table(rows),
+        "",
+        "| check | seeds that pass | needed |",
+        "|---|---|---|",
+        *(f"| {name} | {count} | {needed[name]} |" for name, count in passed.items()),
+        "",
+        f"Seed 0's recipe trained by one worker without a failure ends at {alone:.4f} nats per token; the run that "
+        f"lost a node ended {difference:+.4f} from it (bound 0.01).",
+        "",
+    ]
+    (HERE / "quickstart_seeds.md").write_text("\n".join(lines))
+    print("\n".join(lines))
+    good = all(passed[name] >= needed[name] for name in CHECKS) and abs(difference) <= 0.01
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

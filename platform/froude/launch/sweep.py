@@ -1,0 +1,154 @@
+"""Run a search space's stages on Ray Tune, from where the study is; every trial once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from froude.config import ConfigError
+from froude.launch import parts
+from froude.launch.agenda import Agenda
+from froude.launch.cluster import ConnectedCluster, SimulatedCluster
+from froude.launch.progress import SweepProgress
+from froude.space import Space, Trial
+from froude.store import Location, probe_writable
+from froude.study import Study
+
+SCHEMA = 1
+_RESULTS = ("trials", "steps", "evals", "runs", "ray")
+_FILES = ("study", "recipe", "forecast", "summary", "report")
+
+# Tune keeps its own notes of a sweep, which nothing here reads: the study is the truth.
+_TUNE = {
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the driver: what is finished is in the study
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000",
+    "TUNE_WARN_THRESHOLD_S": "60",
+    "RAY_AIR_NEW_OUTPUT": "0",
+}
+
+
+def sweep(
+    space: Space,
+    study: Location,
+    cluster: SimulatedCluster | ConnectedCluster,
+    *,
+    progress: Callable[[SweepProgress], None] | None = None,
+    trust: bool = False,
+    fresh: bool = False,
+    concurrency: int | None = None,
+) -> None:
+    """Run every trial of the space that the study does not have yet; its rows are all that a later call goes by.
+
+    `progress` is called a few times a second. `fresh` deletes the study's results first. `concurrency` bounds the trials
+    at once (None: the cluster's CPUs, or GPUs where runs may use them). A trial that raises in each of 1 + RETRIES
+    attempts becomes a `failed` row and is tried again by the next sweep. Raises ConfigError for what the user can mend.
+    """
+    agenda = open_study(space, study, trust=trust, fresh=fresh)
+    if agenda.done:
+        if progress:
+            progress(SweepProgress.of(agenda))
+        return
+    import ray
+
+    from froude.launch import ray_internals
+    from froude.launch.tuning import run
+
+    free = ray.cluster_resources()
+    planned = [trial for _, trial in agenda.left()]
+    needed = max(trial.runs[0].min_workers for trial in planned)
+    if isinstance(cluster, SimulatedCluster) and needed > free.get("CPU", 0):
+        raise ConfigError(
+            f"a trial of {needed} workers needs as many CPUs, but the cluster has {free.get('CPU', 0):.0f}; simulate more nodes"
+        )
+    ray_internals.prepare_driver()
+    with _quiet_tune() as scratch:
+        run(agenda, study, concurrency or capacity(free, planned, _one_machine()), scratch, progress)
+    if not agenda.done:
+        raise RuntimeError(f"the sweep ended with {len(agenda.left())} trials left; the same command goes on from there")
+
+
+def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Agenda:
+    """Check the space, the store and what the study has against each other, before anything starts."""
+    from froude.train.api import check_trust
+
+    for trials in space.planned().values():
+        for run in {run.fingerprint: run for trial in trials for run in trial.runs}.values():
+            check_trust(run, trust)
+    check_trust(space.target, trust)
+    probe_writable(study)
+    opened = Study(study)  # refuses a folder with foreign files in it
+    if fresh:
+        clear(study)
+    meta = opened.meta
+    if meta.get("schema", SCHEMA) != SCHEMA or meta.get("seed", space.seed) != space.seed:
+        raise ConfigError(
+            f"a study is of one schema and seed, but {study} has schema {meta.get('schema')} and seed {meta.get('seed')}, "
+            f"not {SCHEMA} and {space.seed}; use another directory, or --fresh"
+        )
+    agenda = Agenda(space, parts.read_all(study))
+    described = {
+        "froude": "study",
+        "schema": SCHEMA,
+        "space": space.name,
+        "seed": space.seed,
+        "stages": space.stage_table(),
+        "target": space.target.to_dict(),
+    }
+    if meta != json.loads(json.dumps(described)):
+        (study / "study.json").replace(json.dumps(described, indent=1).encode() + b"\n")
+    return agenda
+
+
+def clear(study: Location) -> None:
+    """Delete a study's results, and nothing else; logs stay."""
+    for name in study.children():
+        if name in _RESULTS:
+            for file in (study / name).walk():
+                file.delete()
+            if study.is_local:
+                shutil.rmtree((study / name).path, ignore_errors=True)
+        elif name.partition(".")[0] in _FILES:
+            (study / name).delete()
+
+
+def capacity(cluster: dict[str, float], trials: list[Trial], one_machine: bool) -> int:
+    """Trials to run at once: the cluster's GPUs where runs may use them, else its CPUs, as far as they exist."""
+    if cluster.get("GPU") and any(trial.runs[0].device != "cpu" for trial in trials):
+        return int(cluster["GPU"])
+    cpus = int(cluster.get("CPU", 1))
+    return max(1, min(cpus, len(os.sched_getaffinity(0))) if one_machine else cpus)
+
+
+def _one_machine() -> bool:
+    """Whether all nodes are on this host, so that the CPUs that they claim may be claimed several times."""
+    import ray
+
+    hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+    return hosts <= {ray.util.get_node_ip_address(), "127.0.0.1"}
+
+
+@contextmanager
+def _quiet_tune() -> Iterator[str]:
+    """Settings of Tune for a sweep, and a folder for its notes that is gone afterwards."""
+    before = {name: os.environ.get(name) for name in _TUNE}
+    os.environ.update(_TUNE)
+    logger = logging.getLogger("ray.tune")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    scratch = tempfile.mkdtemp(prefix="froude-tune-")
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        logger.setLevel(level)
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

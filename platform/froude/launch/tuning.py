@@ -1,0 +1,167 @@
+"""An agenda's trials through one run of Ray Tune: stage after stage, in processes that are used again."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.experiment import Trial as TuneTrial
+from ray.tune.search import Searcher
+
+from froude.launch import parts
+from froude.launch.agenda import Agenda, cost
+from froude.launch.progress import SweepProgress
+from froude.launch.ray_internals.lanes import Lanes
+from froude.launch.trial import Proxy, Task, resources
+from froude.space import Trial
+from froude.store import Location
+
+RETRIES = 2  # of a trial, after its first attempt
+ERROR_CHARACTERS = 500
+
+
+def run(
+    agenda: Agenda,
+    study: Location,
+    slots: int,
+    scratch: str,
+    progress: Callable[[SweepProgress], None] | None = None,
+) -> None:
+    """Run what the agenda has, `slots` workers at a time; `scratch` is a folder for Tune's own notes."""
+    queue = Queue(agenda, study, slots)
+    cluster = ray.cluster_resources()
+
+    def request(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        task = Task(**config)
+        return resources(Trial.from_json(task.trial), task.lane, cluster)
+
+    tune.Tuner(
+        tune.with_resources(Proxy, request),
+        tune_config=tune.TuneConfig(
+            search_alg=queue,
+            scheduler=Lanes(),
+            num_samples=-1,
+            max_concurrent_trials=slots,
+            reuse_actors=True,
+            trial_name_creator=_name,
+            trial_dirname_creator=_name,
+        ),
+        run_config=tune.RunConfig(
+            name="sweep",
+            storage_path=scratch,
+            verbose=0,
+            callbacks=[_Ear(queue, progress)],
+            failure_config=tune.FailureConfig(max_failures=RETRIES),
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
+        ),
+    ).fit()
+
+
+def _name(trial: TuneTrial) -> str:
+    return Trial.from_json(trial.config["trial"]).name
+
+
+class Queue(Searcher):  # type: ignore[misc]
+    """Feeds an agenda's trials to Tune as workers come free; a trial counts as many as it has ranks."""
+
+    def __init__(self, agenda: Agenda, study: Location, slots: int) -> None:
+        super().__init__()
+        self.agenda, self.study, self.slots = agenda, study, slots
+        self.shares: dict[str, float] = {}
+        self._running: dict[str, tuple[Trial, int]] = {}
+        self._ended: list[tuple[str, str | None, int]] = []  # trial, error, attempts
+        self._next: Trial | None = None
+        self._began = time.monotonic()
+        self._seconds_done = self._cost_done = 0.0
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+        """The next trial's configuration, None to wait, FINISHED at the end."""
+        self._take_in()
+        if self.agenda.done:
+            return str(Searcher.FINISHED)
+        self._next = self._next or self.agenda.next()
+        if self._next is None or not self._fits(self._next):
+            return None
+        trial, self._next = self._next, None
+        taken = {lane for _, lane in self._running.values()}
+        lane = -1 if trial.workers > 1 else min(set(range(self.slots)) - taken)
+        self._running[trial.name] = (trial, lane)
+        self.shares[trial.name] = 0.0
+        return Task(trial.to_json(), self.study.url, trial.runs[0].device, lane).config()
+
+    def _fits(self, trial: Trial) -> bool:
+        """Whether its workers are free; one that wants more than there are runs alone."""
+        used = sum(other.workers for other, _ in self._running.values())
+        return used == 0 or used + trial.workers <= self.slots
+
+    def end(self, name: str, error: str | None, attempts: int) -> None:
+        self._ended.append((name, error, attempts))
+
+    def _take_in(self) -> None:
+        """Tell the agenda what has ended, here, where Tune lets an exception through."""
+        while self._ended:
+            name, error, attempts = self._ended.pop(0)
+            trial, _ = self._running.pop(name)
+            self.shares.pop(name)
+            if error is not None:
+                parts.write_failed(self.study, trial, error=error, attempts=attempts)
+            stored = parts.read(self.study, name)
+            self._cost_done += cost(trial)
+            self.agenda.finish(stored)
+
+    def progress(self) -> SweepProgress:
+        return SweepProgress.of(
+            self.agenda, dict(self.shares), time.monotonic() - self._began, self._seconds_left()
+        )
+
+    def _seconds_left(self) -> float:
+        begun = sum(cost(trial) * self.shares[name] for name, (trial, _) in self._running.items())
+        done = self._cost_done + begun
+        if done <= 0:
+            return math.nan
+        left = sum(cost(trial) for _, trial in self.agenda.left()) - begun
+        return max(0.0, left) * (time.monotonic() - self._began) / done
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        """Nothing here: the callback below knows the trial, too."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Nothing: the study is what a sweep resumes from."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        raise NotImplementedError("a sweep resumes from its study, not from Tune's checkpoint")
+
+
+class _Ear(tune.Callback):  # type: ignore[misc]
+    """What Tune tells of its trials, for the queue."""
+
+    def __init__(self, queue: Queue, progress: Callable[[SweepProgress], None] | None) -> None:
+        self._queue, self._progress = queue, progress
+
+    def on_trial_result(
+        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
+    ) -> None:
+        name = _name(trial)
+        if name in self._queue.shares:
+            self._queue.shares[name] = float(result.get("progress", 0.0))
+
+    def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        trial.set_config({**trial.config, "attempt": trial.config["attempt"] + 1})
+
+    def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        self._queue.end(_name(trial), None, trial.config["attempt"])
+
+    def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+        lines = str(trial.get_error()).strip().splitlines() or ["no message"]
+        self._queue.end(_name(trial), lines[-1][:ERROR_CHARACTERS], trial.config["attempt"])
+
+    def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
+        if self._progress:
+            self._progress(self._queue.progress())

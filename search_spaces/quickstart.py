@@ -1,0 +1,215 @@
+"""The quickstart's study: four stages of small proxies and the large run that they forecast, minutes on two cores.
+
+The sizes were measured over five seeds. All runs train on the King James Bible as bytes; batches are in tokens. Change a
+number here, or copy the file: `froude plan search_spaces/quickstart.py` shows what it would take.
+"""
+
+import math
+
+import polars as pl
+
+from froude import laws
+from froude.config import Model, Optimizer, Run, Schedule, whole_steps
+from froude.space import WARMUP, Choice, Grid, LogUniform, Search, Space, Trial, Uniform
+
+BASE_WIDTH, BATCH = 64, 768
+DEFAULT_LR, DEFAULT_BETA2 = 2**-7.5, 0.95
+SHORT = 170  # steps of stages search and lr_transfer: 131k tokens
+LAW_WARMUP = 24  # steps
+TARGET_LOSS = 2.2  # nats per token, to which stage critical_batch counts steps
+OFFSETS = (-1.5, -0.75, 0.0, 0.75, 1.5)  # octaves of learning rate
+
+
+def proxy(seed: int, width: int = BASE_WIDTH, *, steps: int = SHORT, batch: int = BATCH, **changes: object) -> Run:
+    """A one-worker run with the study's defaults."""
+    tokens = steps * batch
+    run = Run(
+        model=Model(width=width, base_width=BASE_WIDTH),
+        optimizer=Optimizer(lr=DEFAULT_LR, beta2=DEFAULT_BETA2, weight_decay=0.1),
+        schedule=Schedule(name="wsd", warmup_tokens=round(0.1 * tokens)),
+        parametrization="mup",
+        batch=batch,
+        tokens=tokens,
+        seed=seed,
+    )
+    return run.replace(changes)
+
+
+def rounded(value: float, unit: float) -> float:
+    return round(value / unit) * unit
+
+
+def at_recipe(rows: pl.DataFrame) -> pl.DataFrame:
+    """Finished trials of the search at the recipe's batch and schedule, best first."""
+    here = (pl.col("stage") == "search") & (pl.col("batch") == BATCH) & (pl.col("schedule") == "wsd")
+    return rows.filter(here & (pl.col("status") == "finished")).sort("loss", "run")
+
+
+def searched_beta2(rows: pl.DataFrame) -> float:
+    """beta2 of the search's best trial at the recipe's batch and schedule."""
+    best = at_recipe(rows)
+    return float(best["beta2"][0]) if best.height else DEFAULT_BETA2
+
+
+def searched_centre(rows: pl.DataFrame) -> float:
+    """log2 of the learning rate about which to look.
+
+    The best quarter's median, drawn halfway to the default: a few trials of one seed place the optimum within an octave
+    at best. To a quarter of an octave, so that names stay readable.
+    """
+    best = at_recipe(rows)
+    if not best.height:
+        return math.log2(DEFAULT_LR)
+    quarter = best.head(max(1, round(best.height / 4)))["lr"].log(2).median()
+    assert isinstance(quarter, float)
+    return rounded((quarter + math.log2(DEFAULT_LR)) / 2, 0.25)
+
+
+def pooled_rate(rows: pl.DataFrame) -> float:
+    """The muP optimum of stage lr_transfer, one for all widths, at the middle of their range."""
+    grid = rows.filter((pl.col("stage") == "lr_transfer") & (pl.col("parametrization") == "mup"))
+    if not grid.height:
+        return DEFAULT_LR
+    law = laws.lr_transfer(grid, over="width")
+    usable = law.curves.filter(pl.col("status").is_in(["ok", "flat"]))
+    if usable.height >= 2:
+        middle = math.exp(float(usable["width"].log().mean()))
+        return float(law.optimum(middle).value)
+    best = grid.filter(pl.col("status") == "finished").sort("loss").group_by("width").first()
+    return float(2 ** best["lr"].log(2).mean()) if best.height else DEFAULT_LR
+
+
+def rate_trial(seed: int, parametrization: str, width: int, log2_lr: float, beta2: float) -> Trial:
+    lr = 2.0**log2_lr
+    name = f"{parametrization}-w{width}-lr{lr:.2e}"
+    changes = {"optimizer.lr": lr, "optimizer.beta2": beta2, "parametrization": parametrization}
+    return Trial(name, (proxy(seed, width, name=name, **changes),))
+
+
+# SP and muP are the same at the base width: its runs count for both.
+CURVES = (("mup", 32), ("mup", 64), ("mup", 128), ("sp", 32), ("sp", 128))
+
+
+def search(seed: int) -> Search:
+    return Search(
+        "search",
+        base=proxy(seed),
+        axes={
+            "optimizer.lr": LogUniform(2**-10, 2**-5),
+            WARMUP: Uniform(0.02, 0.25),
+            "optimizer.beta2": Uniform(0.9, 0.99),
+            "batch": Choice((384, 768, 1536)),
+            "schedule.name": Choice(("cosine", "wsd")),
+        },
+        trials=16,
+        startup=8,
+        default={
+            "optimizer.lr": DEFAULT_LR,
+            WARMUP: 0.1,
+            "optimizer.beta2": DEFAULT_BETA2,
+            "batch": BATCH,
+            "schedule.name": "wsd",
+        },
+        parallel=3,
+    )
+
+
+def lr_transfer(seed: int) -> Grid:
+    def centre(rows: pl.DataFrame, parametrization: str, width: int) -> float:
+        # Under SP the optimum falls by about an octave per octave of width.
+        return searched_centre(rows) - (math.log2(width / BASE_WIDTH) if parametrization == "sp" else 0.0)
+
+    def trials(rows: pl.DataFrame) -> list[Trial]:
+        beta2 = searched_beta2(rows)
+        return [
+            rate_trial(seed, p, width, centre(rows, p, width) + offset, beta2) for p, width in CURVES for offset in OFFSETS
+        ]
+
+    def extend(rows: pl.DataFrame) -> list[Trial]:
+        """Two more rates beyond the edge at which a width's optimum lies."""
+        beta2, more = searched_beta2(rows), []
+        for p, width in CURVES:
+            own = rows.filter(
+                (pl.col("stage") == "lr_transfer") & (pl.col("parametrization") == p) & (pl.col("width") == width)
+            )
+            curve = laws.lr_curve(own)
+            if curve.status != "edge":
+                continue
+            middle = centre(rows, p, width)
+            side = math.copysign(1.0, math.log2(curve.lr) - middle)
+            more += [rate_trial(seed, p, width, middle + side * offset, beta2) for offset in (2.25, 3.0)]
+        return more
+
+    return Grid("lr_transfer", trials, role="lr_transfer", extend=extend)
+
+
+def ladder(batch: int, warmup: int) -> list[int]:
+    """Steps 24 · 1.35^i of the branches, from the first whose tail begins after the warmup to twice the steps needed.
+
+    Needed are 66 (1 + 475 / batch) steps, with the least steps and the critical batch the largest of five seeds'.
+    """
+    needed = 2 * 66 * (1 + 475 / batch)
+    steps, i = [], 0
+    while not steps or steps[-1] < needed:
+        step = round(24 * 1.35**i)
+        i += 1
+        if 0.8 * step >= warmup:
+            steps.append(step)
+    return steps
+
+
+def critical_batch(seed: int) -> Grid:
+    def trial(rows: pl.DataFrame, batch: int, factor: int) -> Trial:
+        """A trunk with branches; beta2 keeps its half-life in tokens, the rate follows the square root of the batch."""
+        warmup = max(10, 12288 // batch)
+        beta2 = min(0.99, max(0.9, searched_beta2(rows) ** (batch / BATCH)))
+        lr = pooled_rate(rows) * math.sqrt(batch / BATCH) * factor
+        name = f"b{batch}-lr{lr:.2e}"
+        runs = tuple(
+            proxy(
+                seed,
+                steps=steps,
+                batch=batch,
+                name=f"{name}-n{steps}",
+                **{"optimizer.lr": lr, "optimizer.beta2": beta2, "schedule.warmup_tokens": warmup * batch},
+            )
+            for steps in ladder(batch, warmup)
+        )
+        return Trial(name, runs, stop_loss=TARGET_LOSS)
+
+    def trials(rows: pl.DataFrame) -> list[Trial]:
+        return [trial(rows, batch, factor) for batch in (192, 384, 768, 1536, 3072) for factor in (1, 2)]
+
+    return Grid("critical_batch", trials, role="critical_batch", after=("search", "lr_transfer"))
+
+
+def loss_law(seed: int) -> Grid:
+    def trial(rows: pl.DataFrame, width: int) -> Trial:
+        changes = {
+            "optimizer.lr": pooled_rate(rows),
+            "optimizer.beta2": searched_beta2(rows),
+            "schedule.warmup_tokens": LAW_WARMUP * BATCH,
+        }
+        runs = tuple(
+            proxy(seed, width, steps=steps, name=f"law-w{width}-n{steps}", **changes) for steps in (432, 648, 972)
+        )
+        return Trial(f"law-w{width}", runs)
+
+    def trials(rows: pl.DataFrame) -> list[Trial]:
+        return [trial(rows, width) for width in (32, 48, 64, 96)]
+
+    return Grid("loss_law", trials, role="loss_law", after=("search", "lr_transfer"))
+
+
+def space(seed: int = 0) -> Space:
+    """The study; another seed changes initialisation, order of data and search of every run."""
+    target = proxy(
+        seed,
+        192,
+        steps=1300,
+        name="large",
+        slots=12,
+        workers=(1, 3),
+        **{"schedule.warmup_tokens": whole_steps(0.1 * 1300 * BATCH, BATCH)},
+    )
+    return Space("quickstart", seed, (search(seed), lr_transfer(seed), critical_batch(seed), loss_law(seed)), target)

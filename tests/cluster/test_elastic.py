@@ -1,0 +1,200 @@
+"""An elastic run on real nodes: one is killed, another comes, a driver dies; no token is lost or trained twice."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from froude.config import ConfigError, Run
+from froude.launch.cluster import SimulatedCluster, simulated
+from froude.launch.elastic import ElasticResult, NoProgress, Progress, RunFailed, train
+from froude.launch.notes import Notes
+from froude.runlog import LogReader
+from froude.store import Location
+from froude.study import Study
+
+RUN = Run(
+    name="large",
+    model={"width": 32},
+    slots=12,
+    tokens=768 * 150,
+    checkpoint_every=10,
+    workers=(1, 3),
+    schedule={"warmup_tokens": 768 * 10},
+    eval_windows=64,
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedCluster]:
+    with simulated(3, log_dir=tmp_path_factory.mktemp("logs")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return Study(tmp_path_factory.mktemp("study"))
+
+
+@dataclass
+class Storm:
+    """Kills a node a third in; at two thirds lets the run wait until a new node has come."""
+
+    cluster: SimulatedCluster
+    notes: Notes
+    killed: bool = False
+    added: bool = False
+    seen: list[Progress] = field(default_factory=list)
+
+    def __call__(self, now: Progress) -> None:
+        self.seen.append(now)
+        if now.world == 3 and now.step >= now.steps / 3 and not self.killed:
+            self.killed = True
+            self.cluster.kill_node(self.cluster.nodes[-1])
+        if now.world == 2 and now.step >= 2 * now.steps / 3 and not self.added:
+            self.added = True
+            self.notes.ask_to_hold(now.attempt)
+            self.cluster.add_node()
+
+
+@pytest.fixture(scope="module")
+def result(cluster: SimulatedCluster, study: Study) -> ElasticResult:
+    storm = Storm(cluster, Notes((study.location / "runs" / RUN.name).url))
+    result = train(RUN, study.location, cluster=cluster, progress=storm)
+    assert storm.killed
+    assert storm.added
+    steps = [now.step for now in storm.seen]
+    assert steps == sorted(steps) or max(steps) == RUN.steps
+    return result
+
+
+def test_the_run_goes_on_with_whoever_is_left(result: ElasticResult) -> None:
+    assert result.finished
+    assert result.step == RUN.steps
+    assert result.world_sizes == [3, 2, 3]
+    assert result.restarts == 2
+    assert len(result.recovery_seconds) == 2
+    assert all(seconds > 0 for seconds in result.recovery_seconds)
+
+
+def test_growth_repeats_no_step(study: Study, result: ElasticResult) -> None:
+    grown = study.commits().filter(run=RUN.name, kind="attempt").collect().row(2, named=True)
+    beyond = (pl.col("attempt") < grown["attempt"]) & (pl.col("step") > grown["step"])
+    lost = study.ledger(all=True).filter(beyond, run=RUN.name)
+    assert lost.collect().is_empty()
+    assert grown["step"] >= 2 * RUN.steps / 3
+
+
+def test_each_token_entered_the_weights_once(study: Study, result: ElasticResult) -> None:
+    from froude.promote.account import token_account
+
+    mine = pl.col("run") == RUN.name
+    ledger = study.ledger().filter(mine).collect()
+    slots = ledger.group_by("step", "slot").len()
+    assert slots.height == RUN.steps * RUN.slots
+    assert slots["len"].unique().to_list() == [1]
+    tokens = token_account(study, RUN.name, RUN)
+    assert (tokens.expected, tokens.skipped, tokens.repeated) == (RUN.tokens, 0, 0)
+    steps = study.steps().filter(mine).sort("step").collect()
+    assert steps["step"].to_list() == list(range(1, RUN.steps + 1))
+    assert steps["world"].rle().struct.field("value").to_list() == [3, 2, 3]
+
+
+def test_it_learns_what_an_undisturbed_run_learns(study: Study, result: ElasticResult) -> None:
+    from froude.train.loop import run_trial
+
+    calm = run_trial([RUN], trial=RUN.name)
+    assert result.loss == pytest.approx(calm.trials[0]["loss"], abs=0.01)
+
+
+def test_a_finished_run_opens_no_attempt(
+    cluster: SimulatedCluster, study: Study, result: ElasticResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = LogReader(study.location / "runs" / RUN.name).records()
+    monkeypatch.setattr("froude.launch.elastic._fit", None)
+    assert train(RUN, study.location, cluster=cluster) == result
+    assert LogReader(study.location / "runs" / RUN.name).records() == before
+
+
+DRIVER = """
+import sys
+from froude.config import Run
+from froude.launch.cluster import connect
+from froude.launch.elastic import train
+from froude.store import Location
+
+run = Run.from_toml(sys.stdin.read())
+with connect(sys.argv[1]) as cluster:
+    train(run, Location.parse(sys.argv[2]), cluster=cluster, progress=lambda now: print(now.step, flush=True))
+"""
+
+
+def test_a_killed_driver_is_followed_by_another(cluster: SimulatedCluster, study: Study) -> None:
+    """On a living cluster, where the dead driver's reservation would block the next one for three minutes."""
+    run = RUN.replace(name="driverless")
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, cluster.address, study.location.url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as driver:
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        driver.stdin.write(run.to_toml())
+        driver.stdin.close()
+        for line in driver.stdout:
+            if int(line) >= 2 * run.checkpoint_every:
+                break
+        driver.send_signal(signal.SIGKILL)
+    assert driver.returncode == -signal.SIGKILL
+    result = train(run, study.location, cluster=cluster)
+    assert result.finished
+    assert result.restarts == 1
+    assert result.world_sizes == [3, 3]
+    assert result.recovery_seconds == []  # nobody recovered by itself
+    rows = study.ledger().filter(pl.col("run") == run.name).group_by("step", "slot").len().collect()
+    assert rows.height == run.steps * run.slots
+    assert rows["len"].unique().to_list() == [1]
+
+
+def test_restarts_without_progress_end(
+    cluster: SimulatedCluster, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "crashing.py").write_text(
+        "from froude.train.model import Transformer\n"
+        "class Crashing(Transformer):\n"
+        "    def forward(self, tokens):\n"
+        "        raise OSError('the disk is on fire')\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    run = RUN.replace({"name": "crashing", "model.factory": "crashing:Crashing"})
+    with pytest.raises(ConfigError, match="trust"):
+        train(run, study.location, cluster=cluster)
+    with pytest.raises(NoProgress, match=r"1 restart in a row .*the disk is on fire"):
+        train(run, study.location, cluster=cluster, trust=True, no_progress=1)
+    kinds = [record.kind for record in LogReader(study.location / "runs" / run.name).records()]
+    assert kinds == ["attempt", "attempt"]
+
+
+def test_what_no_restart_mends_ends_at_once(cluster: SimulatedCluster, study: Study) -> None:
+    log = LogReader(study.location / "runs" / "hot")
+    run = RUN.replace(
+        {"name": "hot", "optimizer.lr": 1e30, "optimizer.clip": 1e30, "schedule.warmup_tokens": 0}
+    )
+    with pytest.raises(RunFailed, match="finite"):
+        train(run, study.location, cluster=cluster)
+    assert sum(record.kind == "attempt" for record in log.records()) == 1
+    with pytest.raises(ConfigError, match="recipe"):
+        train(run, study.location, cluster=cluster, recipe="another")
+
+
+def test_a_cluster_without_gpus_cannot_serve_them(cluster: SimulatedCluster, study: Study) -> None:
+    with pytest.raises(ConfigError, match="no node of the cluster has a GPU"):
+        train(RUN.replace(name="gpu", device="cuda"), Location.parse(study.location), cluster=cluster)

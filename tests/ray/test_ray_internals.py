@@ -1,0 +1,214 @@
+"""The contracts of what froude uses of Ray's internals; a new version of Ray that breaks one fails here."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+from ray.train import WorkerGroupError
+
+from froude.config import Run
+from froude.launch import ray_internals
+from froude.launch.cluster import SimulatedCluster, connect, simulated
+from froude.launch.elastic import torch_backend, train, worker_resources
+from froude.launch.notes import Beat, Notes
+from froude.launch.ray_internals.policy import BoundedFailures, ElasticTrainer, PlannedResize, find_cause
+from froude.launch.worker import Fatal
+from froude.store import Location
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedCluster]:
+    with simulated(2, log_dir=tmp_path_factory.mktemp("logs")) as running:
+        yield running
+
+
+def head() -> str:
+    (node,) = [node for node in ray.nodes() if "node:__internal_head__" in node["Resources"]]
+    return str(node["NodeID"])
+
+
+def coordinator() -> ray.actor.ActorHandle:
+    return ray_internals._coordinator()
+
+
+def test_this_is_the_ray_that_was_tested() -> None:
+    assert ray_internals.supported()
+
+
+def test_the_cluster_is_a_head_without_cpus_and_nodes_of_one(cluster: SimulatedCluster) -> None:
+    by_id = {node["NodeID"]: node["Resources"] for node in ray.nodes()}
+    assert set(by_id) == {head(), *(node.node_id for node in cluster.nodes)}
+    assert "CPU" not in by_id[head()]
+    assert [by_id[node.node_id]["CPU"] for node in cluster.nodes] == [1.0, 1.0]
+    assert ray.get_runtime_context().get_node_id() == head()
+    addresses = {node["NodeManagerAddress"] for node in ray.nodes()}
+    assert len(addresses) == 3
+    assert all(address.startswith("127.") for address in addresses)
+
+
+def test_the_coordinator_lives_on_the_head(cluster: SimulatedCluster) -> None:
+    ray.get(coordinator().get_reserved_resources.remote("nobody"), timeout=60)
+    actor = ray._private.state.actors(coordinator()._actor_id.hex())
+    assert actor["Address"]["NodeID"] == head()
+
+
+def test_a_reservation_is_cancelled_by_its_run_id(cluster: SimulatedCluster) -> None:
+    from ray.train.v2._internal.execution.scaling_policy.autoscaling_coordinator_client import (
+        TrainAutoscalingCoordinatorClient,
+    )
+
+    config = ray.train.ScalingConfig(num_workers=(1, 2), resources_per_worker={"CPU": 1})
+    TrainAutoscalingCoordinatorClient("train-dead").send_resource_request(config, 2)
+    reserved = coordinator().get_reserved_resources
+    assert len(ray.get(reserved.remote("train-dead", recompute=True))) == 2
+    ray_internals.cancel_reservation("dead")
+    assert ray.get(reserved.remote("train-dead", recompute=True)) == {}
+
+
+def test_a_run_reserves_under_its_run_id() -> None:
+    from ray.train.v2._internal.execution.scaling_policy.scaling_policy import ScalingPolicy
+
+    assert 'f"train-{train_run_context.run_id}"' in inspect.getsource(ScalingPolicy.after_controller_start)
+
+
+def test_policies_override_what_ray_calls() -> None:
+    for ours in (PlannedResize, BoundedFailures, ElasticTrainer):
+        (base,) = ours.__bases__
+        for name, method in vars(ours).items():
+            if callable(method) and name not in ("use", "_when_held", "_checkpoints", "__init__"):
+                theirs = inspect.signature(getattr(base, name))
+                mine = inspect.signature(method)
+                assert len(mine.parameters) == len(theirs.parameters), f"{ours.__name__}.{name}"
+
+
+def test_environment_variables_are_those_that_ray_reads() -> None:
+    from ray.train import constants
+    from ray.train.v2._internal import constants as v2
+
+    known = {value for module in (constants, v2) for value in vars(module).values() if isinstance(value, str)}
+    names = {*ray_internals.FAST_KNOBS, *ray_internals.DRIVER_SETTINGS}
+    assert {name for name in names if not name.startswith("RAY_health_check_")} <= known
+    config = ray._raylet.Config
+    for name in names:
+        if name.startswith("RAY_health_check_"):
+            assert hasattr(config, name.removeprefix("RAY_")), name
+
+
+def test_notes_reach_every_process(cluster: SimulatedCluster) -> None:
+    notes = Notes("/some/run")
+    assert notes.beat() is None
+    beat = Beat(attempt=2, world=3, step=40, time=12.5)
+
+    @ray.remote(num_cpus=1)
+    def write() -> bool:
+        notes.write_beat(beat)
+        return notes.asked_to_hold(2)
+
+    notes.ask_to_hold(2)
+    assert ray.get(write.remote())
+    assert notes.beat() == beat
+    assert not notes.asked_to_hold(3)
+    notes.confirm_held(2)
+    assert notes.held(2)
+    notes.give_up()
+    notes.clear()
+    assert not notes.asked_to_hold(2)
+    assert not notes.held(2)
+    assert not notes.given_up()
+    assert notes.beat() == beat
+    assert Notes("/another/run").beat() is None
+
+
+def test_failures_are_bounded_by_progress(tmp_path: Path, cluster: SimulatedCluster) -> None:
+    from ray.train import FailureConfig
+    from ray.train.v2._internal.execution.failure_handling import FailureDecision
+
+    retry, stop = FailureDecision.RETRY, FailureDecision.RAISE
+    notes = Notes(f"{tmp_path}/run")
+    lost = WorkerGroupError("lost", {1: RuntimeError("node died")})
+    policy = BoundedFailures(FailureConfig(max_failures=9), notes, Location.parse(tmp_path), 2, Fatal)
+    committed = iter([0, 0, 5, 5, 5])
+    policy._checkpoints = lambda: next(committed)  # type: ignore[method-assign]
+    assert [policy.make_decision(lost) for _ in range(4)] == [retry] * 4
+    assert not notes.given_up()
+    assert policy.make_decision(lost) is stop
+    assert notes.given_up()
+
+    bounded = BoundedFailures(FailureConfig(max_failures=1), notes, Location.parse(tmp_path), 9, Fatal)
+    assert [bounded.make_decision(lost) for _ in range(2)] == [retry, stop]
+
+    fatal = Fatal("ConfigError", "no")
+    assert find_cause(WorkerGroupError("no", {0: RuntimeError("other"), 1: fatal}), Fatal) is fatal
+    once = BoundedFailures(FailureConfig(max_failures=9), notes, Location.parse(tmp_path), 9, Fatal)
+    assert once.make_decision(WorkerGroupError("no", {0: fatal})) is stop
+
+
+@pytest.mark.parametrize(
+    "device, cluster, resources, backend",
+    [
+        ("auto", {"CPU": 3.0}, {"CPU": 1}, "gloo"),
+        ("auto", {"CPU": 8.0, "GPU": 4.0}, {"GPU": 1}, "cpu:gloo,cuda:nccl"),
+        ("cpu", {"CPU": 8.0, "GPU": 4.0}, {"CPU": 1}, "gloo"),
+        ("cuda", {"CPU": 8.0, "GPU": 4.0}, {"GPU": 1}, "cpu:gloo,cuda:nccl"),
+    ],
+)
+def test_each_worker_asks_for_a_gpu_where_there_are_some(
+    device: str, cluster: dict[str, float], resources: dict[str, float], backend: str
+) -> None:
+    assert worker_resources(device, cluster) == resources
+    assert torch_backend(resources) == backend
+
+
+def test_the_driver_prints_nothing_of_rays(cluster: SimulatedCluster) -> None:
+    from ray._private.ray_logging import global_worker_stdstream_dispatcher
+
+    assert global_worker_stdstream_dispatcher.handlers == []
+
+
+def test_connecting_again_keeps_the_connection(cluster: SimulatedCluster) -> None:
+    with connect(cluster.address) as again:
+        assert again.address == cluster.address
+    assert ray.is_initialized()
+
+
+def test_knobs_in_force(cluster: SimulatedCluster) -> None:
+    knobs = ray_internals.knobs_in_force()
+    assert knobs.items() >= ray_internals.FAST_KNOBS.items()
+    assert knobs["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] == "0"
+    assert os.environ["RAY_AUTH_MODE"] == "disabled"
+
+
+def test_another_ray_is_used_by_its_public_behaviour(
+    cluster: SimulatedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray_internals.supported.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(ray, "__version__", "3.0.0")
+        with pytest.warns(UserWarning, match=r"Ray 3\.0\.0 is not 2\.60"):
+            assert not ray_internals.supported()
+        for hook in (ray_internals.coordinator_on_head, ray_internals.silence_driver):
+            hook()
+        ray_internals.cancel_reservation("nobody")
+        ray_internals.put_note("key", {"a": 1})
+        assert ray_internals.get_note("key") is None
+        run = Run(name="plain", model={"width": 32}, slots=2, tokens=768 * 20, workers=(1, 2), eval_windows=8)
+        result = train(run, Location.parse(tmp_path), cluster=cluster)
+    ray_internals.supported.cache_clear()
+    assert result.finished
+    assert result.world_sizes == [2]
+
+
+def test_a_dead_node_is_not_live_although_ray_believes_in_it(cluster: SimulatedCluster) -> None:
+    """Last: the cluster is one node smaller afterwards."""
+    first, second = cluster.nodes
+    assert ray_internals.live_nodes() == {head(), first.node_id, second.node_id}
+    cluster.kill_node(second)
+    assert ray_internals.live_nodes() == {head(), first.node_id}
+    third = cluster.add_node()
+    assert third.node_id in ray_internals.live_nodes()
+    assert cluster.nodes == [first, third]

@@ -1,0 +1,182 @@
+"""From a study with known laws to its recipe, or to a refusal."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from froude.cli import main
+from froude.config import ConfigError
+from froude.promote import gate
+from froude.promote.fits import PRIOR, fingerprint, fit, fit_trials, transfer_rows
+from froude.promote.promotion import extrapolation, parameters, predict, promote, promoted_run
+from froude.promote.recipe import read
+from froude.study import Study
+
+OVERRIDE = {"forecast_certified": "a study of minutes"}
+
+
+def test_the_fits_find_the_laws_of_the_study(small_study: Path) -> None:
+    fits = fit(Study(small_study))
+    assert fits.best is not None
+    assert fits.best_overall is not None
+    assert (fits.best["run"], fits.best_overall["run"]) == ("search-0", "search-5")
+    assert fits.transfer["mup"].slope.value == pytest.approx(0, abs=0.02)
+    assert fits.transfer["sp"].slope.value == pytest.approx(-1, abs=0.02)
+    assert fits.peak_lr is not None
+    assert math.log2(fits.peak_lr.value) == pytest.approx(-7.5, abs=0.02)
+    assert fits.critical is not None
+    assert fits.critical.b_crit == pytest.approx(340, rel=0.01)
+    assert fits.target_loss == 2.2
+    assert fits.loss is not None
+    assert fits.loss.status == "prior_driven"
+    assert fits.loss.free is not None
+    assert fits.loss.free.E == pytest.approx(0.9, abs=1e-3)
+    assert fits.largest is not None
+    assert fits.largest["run"] == "w96-972"
+    assert any("slope -1.0" in line for line in fits.lines())
+
+
+def test_the_base_width_counts_for_both_parametrizations(small_study: Path) -> None:
+    rows = Study(small_study).trials().filter(pl.col("stage") == "transfer").collect()
+    for name in ("mup", "sp"):
+        assert transfer_rows(rows, name, 64)["width"].unique().sort().to_list() == [32, 64, 128]
+
+
+def test_fits_need_no_stage_that_is_not_there_yet(small_study: Path) -> None:
+    study = Study(small_study)
+    fits = fit_trials(
+        study.trials().filter(pl.col("stage") == "recipe").collect(),
+        stages=study.meta["stages"],
+        target=fit(study).target,
+    )
+    assert fits.best is not None
+    assert (fits.critical, fits.loss, fits.peak_lr, dict(fits.transfer)) == (None, None, None, {})
+    assert list(fits.summary()) == ["best", "best_overall"]
+
+
+def test_fingerprints_see_rows_and_not_their_order(small_study: Path) -> None:
+    rows = Study(small_study).trials().collect()
+    assert fingerprint(rows) == fingerprint(rows.reverse())
+    assert fingerprint(rows) != fingerprint(rows.head(rows.height - 1))
+    assert fingerprint(rows) != fingerprint(rows.with_columns(pl.col("loss") + 1e-9))
+
+
+def test_the_recipe_is_the_target_with_what_the_sweep_found(small_study: Path) -> None:
+    fits = fit(Study(small_study))
+    run = promoted_run(fits)
+    assert run is not None
+    assert run.optimizer.lr == pytest.approx(2**-7.5, rel=0.02)
+    assert run.optimizer.beta2 == 0.93
+    # The search's best warms up for 7680 of 130560 tokens.
+    assert run.schedule.warmup_tokens / run.tokens == pytest.approx(7680 / 130560, abs=1e-3)
+    same = ("name", "model", "batch", "slots", "tokens", "workers", "seed")
+    assert all(getattr(run, key) == getattr(fits.target, key) for key in same)
+
+
+def test_forecast_and_extrapolation(small_study: Path) -> None:
+    fits = fit(Study(small_study))
+    forecast, ratios = predict(fits), extrapolation(fits)
+    assert forecast is not None
+    params = parameters(fits.target)
+    truth = 0.9 + 12 / params**0.35 + 30 / fits.target.tokens**0.35
+    assert forecast.loss == pytest.approx(truth, abs=0.02)
+    assert forecast.low < truth < forecast.high
+    assert (forecast.certified, forecast.status) == (False, "prior_driven")
+    assert len(set(forecast.reasons)) == len(forecast.reasons)
+    assert fits.largest is not None
+    assert forecast.naive == fits.largest["loss"]
+    assert forecast.free_loss == pytest.approx(truth, abs=1e-3)
+    assert ratios["params"] == pytest.approx(4, abs=0.02)
+    assert ratios["tokens"] == pytest.approx(1300 / 972)
+    assert ratios["compute"] == pytest.approx(ratios["params"] * ratios["tokens"])
+    assert ratios["batch"] == 1
+    assert PRIOR == {"alpha": (0.35, 0.1), "beta": (0.35, 0.1)}
+
+
+def test_without_an_override_nothing_is_written(small_study: Path) -> None:
+    before = sorted(path.name for path in small_study.iterdir())
+    with pytest.raises(gate.Refused) as refusal:
+        promote(Study(small_study))
+    assert [reason.split(":")[0] for reason in refusal.value.reasons] == ["forecast_certified"]
+    assert sorted(path.name for path in small_study.iterdir()) == before
+
+
+def test_a_promotion_is_sealed_and_says_what_was_overridden(tmp_path: Path, study_factory: Callable[..., Path]) -> None:
+    study = study_factory(tmp_path / "study")
+    written = promote(Study(study), overrides=OVERRIDE)
+    stored = read(str(study / "recipe.toml"))
+    assert stored == written or stored.sha256 == written.sha256
+    assert stored.overrides == OVERRIDE
+    assert set(stored.fingerprints) == {"search", "lr_transfer_mup", "lr_transfer_sp", "critical_batch", "loss_law"}
+    assert stored.fits["critical_batch"]["status"] == "ok"
+    assert [check.name for check in stored.checks] == list(gate.NAMES)
+    warning = next(check for check in stored.checks if check.name == "batch_below_critical")
+    assert not warning.passed
+    assert "226% more tokens" in warning.remedy
+    assert json.loads((study / "forecast.json").read_text())["sha256"] == stored.sha256
+    Study(study)  # what was written is no foreign file
+
+
+def test_few_rates_are_refused_and_can_be_overridden(tmp_path: Path, study_factory: Callable[..., Path]) -> None:
+    study = Study(study_factory(tmp_path / "study", rates=5))
+    with pytest.raises(gate.Refused) as refusal:
+        promote(study, overrides=OVERRIDE)
+    assert [reason.split(":")[0] for reason in refusal.value.reasons] == ["lr_points"]
+    assert promote(study, overrides={**OVERRIDE, "lr_points": "fitted jointly"}).overrides.keys() == {
+        "lr_points",
+        "forecast_certified",
+    }
+
+
+def test_rates_at_an_edge_are_refused_with_every_reason(
+    tmp_path: Path, study_factory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study(study_factory(tmp_path / "study"))
+    trials = study.trials().collect().with_columns(
+        loss=pl.when(pl.col("stage") == "transfer").then(1 + 0.02 * (pl.col("lr").log() + 9) ** 2).otherwise("loss")
+    )
+    monkeypatch.setattr(Study, "trials", lambda self: trials.lazy())
+    with pytest.raises(gate.Refused) as refusal:
+        promote(study)
+    names = {reason.split(":")[0] for reason in refusal.value.reasons}
+    assert {"lr_edge", "lr_interval", "forecast_certified"} <= names
+    # Without a fitted rate there is nothing to promote, whatever is overridden.
+    with pytest.raises(gate.Refused):
+        promote(study, overrides=dict.fromkeys(gate.NAMES, "because"))
+
+
+def test_the_command_line_refuses_with_3_and_writes_with_0(
+    tmp_path: Path, study_factory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = study_factory(tmp_path / "study")
+    assert main(["promote", str(study)]) == 3
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "forecast_certified: must be" in captured.err
+    assert not (study / "recipe.toml").exists()
+    arguments = ["promote", str(study), "--override", "forecast_certified", "--reason", "minutes", "--json"]
+    assert main(arguments) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["seal"]["sha256"] == read(str(study)).sha256
+    assert main(["fit", str(study), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["critical_batch"]["status"] == "ok"
+
+
+def test_an_unfinished_study_is_no_input_for_promotion(tmp_path: Path, study_factory: Callable[..., Path]) -> None:
+    study = study_factory(tmp_path / "study")
+    for part in (study / "trials").glob("w*.parquet"):
+        part.unlink()
+    with pytest.raises(ConfigError, match=r"lacks loss_law; run `froude sweep`"):
+        promote(Study(study))
+
+
+def test_a_foreign_model_is_built_only_with_trust(small_study: Path) -> None:
+    target = fit(Study(small_study)).target.replace({"model.factory": "somewhere.model:Net"})
+    with pytest.raises(ConfigError, match="trust"):
+        parameters(target)
