@@ -1,7 +1,7 @@
 """The quickstart's study: four stages of small proxies and the large run that they forecast, minutes on two cores.
 
-The sizes were measured over five seeds. All runs train on the King James Bible as bytes; batches are in tokens. Change a
-number here, or copy the file: `froude plan search_spaces/quickstart.py` shows what it would take.
+The sizes were measured over five seeds. All runs train on the King James Bible as bytes; batches are in tokens.
+Change a number here, or copy the file: `froude plan search_spaces/quickstart.py` shows what it would take.
 """
 
 import math
@@ -20,7 +20,9 @@ TARGET_LOSS = 2.2  # nats per token, to which stage critical_batch counts steps
 OFFSETS = (-1.5, -0.75, 0.0, 0.75, 1.5)  # octaves of learning rate
 
 
-def proxy(seed: int, width: int = BASE_WIDTH, *, steps: int = SHORT, batch: int = BATCH, **changes: object) -> Run:
+def proxy(
+    seed: int, width: int = BASE_WIDTH, *, steps: int = SHORT, batch: int = BATCH, **changes: object
+) -> Run:
     """A one-worker run with the study's defaults."""
     tokens = steps * batch
     run = Run(
@@ -36,6 +38,7 @@ def proxy(seed: int, width: int = BASE_WIDTH, *, steps: int = SHORT, batch: int 
 
 
 def rounded(value: float, unit: float) -> float:
+    """The nearest multiple of the unit."""
     return round(value / unit) * unit
 
 
@@ -80,6 +83,7 @@ def pooled_rate(rows: pl.DataFrame) -> float:
 
 
 def rate_trial(seed: int, parametrization: str, width: int, log2_lr: float, beta2: float) -> Trial:
+    """One point of a curve of loss against learning rate."""
     lr = 2.0**log2_lr
     name = f"{parametrization}-w{width}-lr{lr:.2e}"
     changes = {"optimizer.lr": lr, "optimizer.beta2": beta2, "parametrization": parametrization}
@@ -91,6 +95,7 @@ CURVES = (("mup", 32), ("mup", 64), ("mup", 128), ("sp", 32), ("sp", 128))
 
 
 def search(seed: int) -> Search:
+    """Stage 1: a recipe, at one width."""
     return Search(
         "search",
         base=proxy(seed),
@@ -115,6 +120,8 @@ def search(seed: int) -> Search:
 
 
 def lr_transfer(seed: int) -> Grid:
+    """Stage 2: learning rate against width, in SP and in muP, about the rate that the search found."""
+
     def centre(rows: pl.DataFrame, parametrization: str, width: int) -> float:
         # Under SP the optimum falls by about an octave per octave of width.
         return searched_centre(rows) - (math.log2(width / BASE_WIDTH) if parametrization == "sp" else 0.0)
@@ -122,7 +129,9 @@ def lr_transfer(seed: int) -> Grid:
     def trials(rows: pl.DataFrame) -> list[Trial]:
         beta2 = searched_beta2(rows)
         return [
-            rate_trial(seed, p, width, centre(rows, p, width) + offset, beta2) for p, width in CURVES for offset in OFFSETS
+            rate_trial(seed, p, width, centre(rows, p, width) + offset, beta2)
+            for p, width in CURVES
+            for offset in OFFSETS
         ]
 
     def extend(rows: pl.DataFrame) -> list[Trial]:
@@ -130,7 +139,9 @@ def lr_transfer(seed: int) -> Grid:
         beta2, more = searched_beta2(rows), []
         for p, width in CURVES:
             own = rows.filter(
-                (pl.col("stage") == "lr_transfer") & (pl.col("parametrization") == p) & (pl.col("width") == width)
+                (pl.col("stage") == "lr_transfer")
+                & (pl.col("parametrization") == p)
+                & (pl.col("width") == width)
             )
             curve = laws.lr_curve(own)
             if curve.status != "edge":
@@ -159,44 +170,45 @@ def ladder(batch: int, warmup: int) -> list[int]:
 
 
 def critical_batch(seed: int) -> Grid:
-    def trial(rows: pl.DataFrame, batch: int, factor: int) -> Trial:
-        """A trunk with branches; beta2 keeps its half-life in tokens, the rate follows the square root of the batch."""
+    """Stage 3: steps to one loss against batch, at two learning rates each, of which the quicker counts."""
+
+    def trial(batch: int, log2_lr: float, beta2: float) -> Trial:
+        """A trunk with branches; beta2 keeps its half-life in tokens, the rate follows the root of the batch."""
         warmup = max(10, 12288 // batch)
-        beta2 = min(0.99, max(0.9, searched_beta2(rows) ** (batch / BATCH)))
-        lr = pooled_rate(rows) * math.sqrt(batch / BATCH) * factor
+        lr = 2.0**log2_lr * math.sqrt(batch / BATCH)
         name = f"b{batch}-lr{lr:.2e}"
-        runs = tuple(
-            proxy(
-                seed,
-                steps=steps,
-                batch=batch,
-                name=f"{name}-n{steps}",
-                **{"optimizer.lr": lr, "optimizer.beta2": beta2, "schedule.warmup_tokens": warmup * batch},
-            )
-            for steps in ladder(batch, warmup)
-        )
+        changes = {
+            "optimizer.lr": lr,
+            "optimizer.beta2": min(0.99, max(0.9, beta2 ** (batch / BATCH))),
+            "schedule.warmup_tokens": warmup * batch,
+        }
+        steps = ladder(batch, warmup)
+        runs = tuple(proxy(seed, steps=n, batch=batch, name=f"{name}-n{n}", **changes) for n in steps)
         return Trial(name, runs, stop_loss=TARGET_LOSS)
 
     def trials(rows: pl.DataFrame) -> list[Trial]:
-        return [trial(rows, batch, factor) for batch in (192, 384, 768, 1536, 3072) for factor in (1, 2)]
+        log2_lr, beta2 = math.log2(pooled_rate(rows)), searched_beta2(rows)
+        batches = (192, 384, 768, 1536, 3072)
+        return [trial(batch, log2_lr + octave, beta2) for batch in batches for octave in (0, 1)]
 
     return Grid("critical_batch", trials, role="critical_batch", after=("search", "lr_transfer"))
 
 
 def loss_law(seed: int) -> Grid:
-    def trial(rows: pl.DataFrame, width: int) -> Trial:
+    """Stage 4: sizes and horizons, the horizons as branches off one trunk per size."""
+
+    def trials(rows: pl.DataFrame) -> list[Trial]:
         changes = {
             "optimizer.lr": pooled_rate(rows),
             "optimizer.beta2": searched_beta2(rows),
             "schedule.warmup_tokens": LAW_WARMUP * BATCH,
         }
-        runs = tuple(
-            proxy(seed, width, steps=steps, name=f"law-w{width}-n{steps}", **changes) for steps in (432, 648, 972)
-        )
-        return Trial(f"law-w{width}", runs)
-
-    def trials(rows: pl.DataFrame) -> list[Trial]:
-        return [trial(rows, width) for width in (32, 48, 64, 96)]
+        found = []
+        for width in (32, 48, 64, 96):
+            name = f"law-w{width}"
+            runs = (proxy(seed, width, steps=n, name=f"{name}-n{n}", **changes) for n in (432, 648, 972))
+            found.append(Trial(name, tuple(runs)))
+        return found
 
     return Grid("loss_law", trials, role="loss_law", after=("search", "lr_transfer"))
 
@@ -212,4 +224,6 @@ def space(seed: int = 0) -> Space:
         workers=(1, 3),
         **{"schedule.warmup_tokens": whole_steps(0.1 * 1300 * BATCH, BATCH)},
     )
-    return Space("quickstart", seed, (search(seed), lr_transfer(seed), critical_batch(seed), loss_law(seed)), target)
+    return Space(
+        "quickstart", seed, (search(seed), lr_transfer(seed), critical_batch(seed), loss_law(seed)), target
+    )

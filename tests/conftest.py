@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -62,3 +64,21 @@ def reference_data() -> Path:
     path = Path(folder)
     assert path.is_dir(), f"FROUDE_REFERENCE_DATA must name a folder, but is {folder!r}"
     return path
+
+
+@pytest.fixture(scope="session")
+def study_factory() -> Callable[..., Path]:
+    """`write_study` of tests/data/small_study.py: an empty folder in, a study with known laws out."""
+    spec = importlib.util.spec_from_file_location("small_study", ROOT / "tests" / "data" / "small_study.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    write: Callable[..., Path] = module.write_study
+    return write
+
+
+@pytest.fixture(scope="session")
+def small_study(tmp_path_factory: pytest.TempPathFactory, study_factory: Callable[..., Path]) -> Path:
+    """A study with known laws; read only."""
+    return study_factory(tmp_path_factory.mktemp("small") / "study")

@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import polars as pl
 import pytest
@@ -32,10 +31,24 @@ RUN = Run(
 )
 
 
+CRASHING = """
+from froude.train.model import Transformer
+
+class Crashing(Transformer):
+    def forward(self, tokens):
+        raise OSError("the disk is on fire")
+"""
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedCluster]:
-    with simulated(3, log_dir=tmp_path_factory.mktemp("logs")) as running:
-        yield running
+    """Three nodes, whose processes can import `crashing` as the driver can."""
+    modules = tmp_path_factory.mktemp("modules")
+    (modules / "crashing.py").write_text(CRASHING)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(modules))
+        with simulated(3, log_dir=tmp_path_factory.mktemp("logs")) as running:
+            yield running
 
 
 @pytest.fixture(scope="module")
@@ -164,16 +177,7 @@ def test_a_killed_driver_is_followed_by_another(cluster: SimulatedCluster, study
     assert rows["len"].unique().to_list() == [1]
 
 
-def test_restarts_without_progress_end(
-    cluster: SimulatedCluster, study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "crashing.py").write_text(
-        "from froude.train.model import Transformer\n"
-        "class Crashing(Transformer):\n"
-        "    def forward(self, tokens):\n"
-        "        raise OSError('the disk is on fire')\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
+def test_restarts_without_progress_end(cluster: SimulatedCluster, study: Study) -> None:
     run = RUN.replace({"name": "crashing", "model.factory": "crashing:Crashing"})
     with pytest.raises(ConfigError, match="trust"):
         train(run, study.location, cluster=cluster)

@@ -119,10 +119,10 @@ def cluster(address: str, simulate: int, location: Location, *, shared: bool) ->
         raise ConfigError(
             f"a verb runs on one cluster, but got --address {address} and --simulate {simulate}; drop one"
         )
-    address = address or ("" if simulate else os.environ.get("RAY_ADDRESS", ""))
+    nodes = simulated_nodes(address, simulate)
+    address = address or os.environ.get("RAY_ADDRESS", "")
     with ExitStack() as stack:
-        if not address:
-            nodes = simulate or default_nodes()
+        if nodes:
             yield stack.enter_context(simulated(nodes, log_dir=log_dir(location)))
             return
         try:
@@ -135,8 +135,10 @@ def cluster(address: str, simulate: int, location: Location, *, shared: bool) ->
         yield connected
 
 
-def default_nodes() -> int:
-    """Worker nodes to simulate on this machine: its cores, at most four."""
+def simulated_nodes(address: str, simulate: int) -> int:
+    """Worker nodes to simulate here: as asked for, else one a core and at most four; 0 where a cluster is named."""
+    if simulate or address or os.environ.get("RAY_ADDRESS"):
+        return simulate
     return max(1, min(4, len(os.sched_getaffinity(0))))
 
 

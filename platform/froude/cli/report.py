@@ -19,10 +19,16 @@ def report(
 
     Example: froude report runs/quickstart
     """
+    from froude.config import ConfigError
     from froude.report import write
     from froude.study import Study
 
-    place = write(Study(study))
+    found = Study(study)
+    if not found.exists:
+        raise ConfigError(
+            f"a study must have been begun by `froude sweep`, but there is none at {found.location}"
+        )
+    place = write(found)
     if as_json:
         emit({"report": place.url})
     else:

@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from froude.cli.common import Address, Debug, Json, Shared, Simulate, Trust, cluster, emit, verb
+from froude.cli.common import (
+    Address,
+    Debug,
+    Json,
+    Shared,
+    Simulate,
+    Trust,
+    cluster,
+    emit,
+    simulated_nodes,
+    verb,
+)
 
 
 @verb
@@ -34,6 +45,8 @@ def sweep(
     """
     from contextlib import nullcontext
 
+    from froude.launch.plan import memory
+    from froude.launch.preflight import check_memory
     from froude.launch.progress import shown
     from froude.launch.sweep import open_study
     from froude.launch.sweep import sweep as run_sweep
@@ -45,6 +58,8 @@ def sweep(
     found = load_space(space, seed=seed)
     agenda = open_study(found, study, trust=trust, fresh=fresh)
     if not agenda.done:
+        if nodes := simulated_nodes(address, simulate):
+            check_memory(memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")
         with cluster(address, simulate, study, shared=shared) as running:
             with nullcontext() if as_json else shown() as progress:
                 run_sweep(

@@ -1,4 +1,4 @@
-"""Which trial is next: the stages of a space, what the study already has, and what each result leads to. No Ray here."""
+"""Which trial is next: the stages of a space, what the study has, what each result leads to. No Ray here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def frame(tables: Sequence[Stored]) -> pl.DataFrame:
     """Rows of several stored trials, in the order given."""
     import pyarrow as pa
 
-    found = pl.from_arrow(pa.concat_tables([records.TRIALS.empty_table(), *(stored.rows for stored in tables)]))
+    found = pl.from_arrow(
+        pa.concat_tables([records.TRIALS.empty_table(), *(stored.rows for stored in tables)])
+    )
     assert isinstance(found, pl.DataFrame)
     return found
 
@@ -27,11 +29,14 @@ def frame(tables: Sequence[Stored]) -> pl.DataFrame:
 def cost(trial: Trial) -> float:
     """Roughly the seconds that a trial takes on one CPU core; only ratios count.
 
-    From steps of 64 … 3072 tokens on one AVX-512 core: some milliseconds a step, and 30 GFLOP/s at these sizes.
+    From steps of 192 … 3072 tokens at widths 32 … 128 on an AVX-512 core: up to such widths most of a step goes with
+    the width, not with its square. An evaluation is forward passes only, a third of the work.
     """
     run = trial.runs[0]
-    matrices = run.model.depth * (4 + 3 * run.model.mlp_ratio) * run.model.width**2 + run.model.vocab * run.model.width
-    return trial.steps * (0.005 + 6.0 * matrices * run.batch / 3e10) + 0.3 * len(trial.runs)
+    width = run.model.width
+    token = run.model.depth / 2 * (6e-7 * width + 1e-9 * width**2)
+    evaluation = run.eval_windows * run.model.context * token / 3
+    return trial.steps * (0.003 + run.batch * token) + len(trial.runs) * evaluation
 
 
 @dataclass
@@ -47,8 +52,8 @@ class _Stage:
 class Agenda:
     """Hands out a space's trials, each once; a finished one that is stored already counts as done.
 
-    The trials of a stage depend on the rows of the stages before it in the order of the space, never on which trial came
-    in first, so every sweep of one space and seed is the same.
+    The trials of a stage depend on the rows of the stages before it in the order of the space, never on which trial
+    came in first, so every sweep of one space and seed is the same.
     """
 
     def __init__(self, space: Space, stored: Mapping[str, Stored]) -> None:
@@ -104,7 +109,9 @@ class Agenda:
     def rows(self, names: Sequence[str]) -> pl.DataFrame:
         """Rows of these stages' trials that are done."""
         chosen = [stage for stage in self.stages if stage.spec.name in names]
-        return frame([self.results[t.name] for stage in chosen for t in stage.trials if t.name in self.results])
+        return frame(
+            [self.results[t.name] for stage in chosen for t in stage.trials if t.name in self.results]
+        )
 
     def _take(self, stage: _Stage) -> Trial | None:
         if isinstance(stage.spec, Search):
@@ -118,7 +125,9 @@ class Agenda:
         seen = stage.trials[: max(0, number - search.parallel + 1)] if number > search.startup else []
         if any(trial.name not in self.results for trial in seen):
             return None
-        trial = search.trial(number, propose(search, number, [self._result(t) for t in seen], self.space.seed))
+        trial = search.trial(
+            number, propose(search, number, [self._result(t) for t in seen], self.space.seed)
+        )
         stage.trials.append(trial)
         return trial
 
@@ -144,7 +153,9 @@ class Agenda:
             if not closed.issuperset(self.space.before(spec)):
                 return False
             stage.laid_out = True
-            self._add(stage, [] if isinstance(spec, Search) else spec.lay_out(self.rows(self.space.before(spec))))
+            self._add(
+                stage, [] if isinstance(spec, Search) else spec.lay_out(self.rows(self.space.before(spec)))
+            )
             return True
         if isinstance(spec, Search) and self._resume(stage, spec):
             return True

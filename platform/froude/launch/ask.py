@@ -1,4 +1,4 @@
-"""Where a search looks next: Optuna's TPE as a pure function of the seed, the trial's number and the results before it."""
+"""Where a search looks next: Optuna's TPE as a pure function of seed, number and the results before."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ def propose(search: Search, number: int, results: Sequence[Result], seed: int) -
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    own = int.from_bytes(hashlib.blake2b(f"{seed}:{search.name}:{number}".encode(), digest_size=4).digest(), "little")
+    own = int.from_bytes(
+        hashlib.blake2b(f"{seed}:{search.name}:{number}".encode(), digest_size=4).digest(), "little"
+    )
     sampler: optuna.samplers.BaseSampler
     if number <= search.startup:
         sampler = optuna.samplers.RandomSampler(seed=own)
@@ -36,7 +38,9 @@ def propose(search: Search, number: int, results: Sequence[Result], seed: int) -
     for params, loss in results:
         state = optuna.trial.TrialState.FAIL if math.isnan(loss) else optuna.trial.TrialState.COMPLETE
         value = None if math.isnan(loss) else loss
-        study.add_trial(optuna.trial.create_trial(params=dict(params), distributions=axes, value=value, state=state))
+        study.add_trial(
+            optuna.trial.create_trial(params=dict(params), distributions=axes, value=value, state=state)
+        )
     asked: dict[str, Any] = study.ask(fixed_distributions=axes).params
     return asked
 

@@ -170,8 +170,11 @@ def _host(log_dir: Path) -> Iterator[tuple[subprocess.Popen[bytes], socket.socke
     ours, theirs = socket.socketpair()
     ours.settimeout(START_SECONDS)
     script = Path(__file__).with_name("cluster_host.py")
-    # RAY_TMPDIR keeps the current-cluster file of this cluster away from those of others.
-    environment = {**os.environ, "RAY_TMPDIR": str(temp)}
+    environment = {
+        **os.environ,
+        "RAY_TMPDIR": str(temp),  # keeps this cluster's current-cluster file away from those of others
+        "PYTHONPATH": os.pathsep.join(_own_paths()),
+    }
     environment.pop("RAY_ADDRESS", None)
     with ours, (log_dir / "cluster.log").open("wb") as log:
         with theirs, _locked(temp) as lock:  # the child's copy of the descriptor keeps the lock
@@ -202,6 +205,12 @@ def _host(log_dir: Path) -> Iterator[tuple[subprocess.Popen[bytes], socket.socke
                     process.kill()
                 host.wait()
                 shutil.rmtree(temp, ignore_errors=True)
+
+
+def _own_paths() -> list[str]:
+    """Where this process finds modules besides the interpreter's own places: the workers shall find the same."""
+    installed = (sys.prefix, sys.base_prefix)
+    return [os.path.abspath(path) for path in sys.path if path and not path.startswith(installed)]
 
 
 def _temp_root() -> str:

@@ -52,7 +52,13 @@ def write_failed(study: Location, trial: Trial, *, error: str, attempts: int) ->
     """Record a trial that raised an error in each of its attempts: a row per run, status `failed`."""
     from froude.train.loop import describe
 
-    told = {"status": "failed", "error": error, "attempts": attempts, "trial": trial.name, "time": datetime.now(UTC)}
+    told = {
+        "status": "failed",
+        "error": error,
+        "attempts": attempts,
+        "trial": trial.name,
+        "time": datetime.now(UTC),
+    }
     write(study, trial, trials=[{**describe(run), **told, "workers": run.max_workers} for run in trial.runs])
 
 
@@ -67,7 +73,9 @@ def read(study: Location, name: str) -> Stored:
         raise ConfigError(f"a trial must be a Parquet file, but {place} is not: {error}; delete it") from None
     metadata = table.schema.metadata or {}
     if _KEY not in metadata or not table.schema.equals(records.TRIALS):
-        raise ConfigError(f"a trial must have been written by this version's sweep, but {place} was not; use --fresh")
+        raise ConfigError(
+            f"a trial must have been written by this version's sweep, but {place} was not; use --fresh"
+        )
     return Stored(Trial.from_json(metadata[_KEY].decode()), table.replace_schema_metadata(None))
 
 

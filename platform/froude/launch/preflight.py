@@ -44,7 +44,8 @@ def check_shared(location: Location, *, shared: bool) -> None:
         return
     import ray
 
-    hosts = sorted({node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]})
+    addresses = {str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]}
+    hosts = {"127.0.0.1" if address.startswith("127.") else address for address in addresses}
     if len(hosts) > 1:
         raise ConfigError(
             f"a study must be where all {len(hosts)} hosts of the cluster can write, but {location} is a local path; "

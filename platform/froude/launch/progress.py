@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self, TextIO
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from froude.launch.agenda import Agenda
 
 LINE_SECONDS = 10.0
@@ -36,7 +38,13 @@ class SweepProgress:
         return sum(total for _, total in self.stages.values())
 
     @classmethod
-    def of(cls, agenda: Agenda, running: Mapping[str, float] | None = None, seconds: float = 0.0, left: float = 0.0) -> Self:
+    def of(
+        cls,
+        agenda: Agenda,
+        running: Mapping[str, float] | None = None,
+        seconds: float = 0.0,
+        left: float = 0.0,
+    ) -> Self:
         """Of an agenda, given what runs and the seconds that passed and are left."""
         odd = {status: agenda.with_status(status) for status in ("diverged", "failed")}
         return cls(agenda.counts(), running or {}, odd["diverged"], odd["failed"], seconds, left)
@@ -44,8 +52,11 @@ class SweepProgress:
     def line(self) -> str:
         """All of it in one line."""
         stages = "  ".join(f"{name} {done}/{total}" for name, (done, total) in self.stages.items())
-        odd = "".join(f", {n} {word}" for n, word in ((self.diverged, "diverged"), (self.failed, "failed")) if n)
-        return f"[sweep] {self.done}/{self.total} trials{odd} ({stages})  {clock(self.seconds)}, left {clock(self.seconds_left)}"
+        odd = "".join(
+            f", {n} {word}" for n, word in ((self.diverged, "diverged"), (self.failed, "failed")) if n
+        )
+        times = f"{clock(self.seconds)}, left {clock(self.seconds_left)}"
+        return f"[sweep] {self.done}/{self.total} trials{odd} ({stages})  {times}"
 
 
 def clock(seconds: float) -> str:
@@ -93,7 +104,7 @@ def shown(out: TextIO | None = None) -> Iterator[Callable[[SweepProgress], None]
         yield draw
 
 
-def _table(progress: SweepProgress) -> object:
+def _table(progress: SweepProgress) -> RenderableType:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
@@ -101,7 +112,9 @@ def _table(progress: SweepProgress) -> object:
     for name, (done, total) in progress.stages.items():
         table.add_row(name, ProgressBar(total=total, completed=done, width=32), f"{done}/{total}")
     running = "  ".join(f"{name} {100 * share:.0f}%" for name, share in sorted(progress.running.items())[:4])
-    odd = "".join(f", {n} {word}" for n, word in ((progress.diverged, "diverged"), (progress.failed, "failed")) if n)
+    odd = "".join(
+        f", {n} {word}" for n, word in ((progress.diverged, "diverged"), (progress.failed, "failed")) if n
+    )
     table.add_row("sweep", f"{clock(progress.seconds)}, left {clock(progress.seconds_left)}{odd}", "")
     table.add_row("now", running, "")
     return table

@@ -22,7 +22,8 @@ from froude.launch.cluster import SimulatedCluster, simulated
 from froude.launch.display import Display
 from froude.launch.drill import Drill
 from froude.launch.elastic import Progress, train
-from froude.launch.preflight import GIB, check_memory
+from froude.launch.plan import memory
+from froude.launch.preflight import check_memory
 from froude.launch.progress import shown
 from froude.launch.sweep import open_study, sweep
 from froude.promote import recipe as recipes
@@ -35,7 +36,6 @@ from froude.store import Location
 from froude.study import Study
 
 NODES = 3
-MEMORY = int(4.5 * GIB)  # head, three nodes and their workers, with room
 #: Checks of the production profile that a study of minutes cannot pass.
 OVERRIDES = {
     "lr_points": "five rates a width, fitted jointly over three widths, place the optimum well enough here",
@@ -88,7 +88,7 @@ def quickstart(
     with ExitStack() as stack:
         cluster: SimulatedCluster | None = None
         if not (agenda.done and finished):
-            check_memory(MEMORY, what="the quickstart")
+            check_memory(memory(loop.space, NODES), what="the quickstart")
             display.stage("cluster")
             with loop.stage("sweep" if not agenda.done else "train"):
                 logs = location.path / "logs" if location.is_local else Path("logs") / location.name

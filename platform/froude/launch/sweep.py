@@ -45,8 +45,8 @@ def sweep(
 ) -> None:
     """Run every trial of the space that the study does not have yet; its rows are all that a later call goes by.
 
-    `progress` is called a few times a second. `fresh` deletes the study's results first. `concurrency` bounds the trials
-    at once (None: the cluster's CPUs, or GPUs where runs may use them). A trial that raises in each of 1 + RETRIES
+    `progress` is called a few times a second. `fresh` deletes the study's results first. `concurrency` bounds the
+    trials at once (None: the cluster's CPUs, or GPUs where runs may use them). A trial that raises in each of its
     attempts becomes a `failed` row and is tried again by the next sweep. Raises ConfigError for what the user can mend.
     """
     agenda = open_study(space, study, trust=trust, fresh=fresh)
@@ -64,13 +64,16 @@ def sweep(
     needed = max(trial.runs[0].min_workers for trial in planned)
     if isinstance(cluster, SimulatedCluster) and needed > free.get("CPU", 0):
         raise ConfigError(
-            f"a trial of {needed} workers needs as many CPUs, but the cluster has {free.get('CPU', 0):.0f}; simulate more nodes"
+            f"a trial of {needed} workers needs as many CPUs, but the cluster has {free.get('CPU', 0):.0f}; "
+            "simulate more nodes"
         )
     ray_internals.prepare_driver()
     with _quiet_tune() as scratch:
         run(agenda, study, concurrency or capacity(free, planned, _one_machine()), scratch, progress)
     if not agenda.done:
-        raise RuntimeError(f"the sweep ended with {len(agenda.left())} trials left; the same command goes on from there")
+        raise RuntimeError(
+            f"the sweep ended with {len(agenda.left())} trials left; the same command goes on from there"
+        )
 
 
 def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Agenda:
@@ -88,8 +91,8 @@ def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Ag
     meta = opened.meta
     if meta.get("schema", SCHEMA) != SCHEMA or meta.get("seed", space.seed) != space.seed:
         raise ConfigError(
-            f"a study is of one schema and seed, but {study} has schema {meta.get('schema')} and seed {meta.get('seed')}, "
-            f"not {SCHEMA} and {space.seed}; use another directory, or --fresh"
+            f"a study is of one schema and seed, but {study} has schema {meta.get('schema')} and seed "
+            f"{meta.get('seed')}, not {SCHEMA} and {space.seed}; use another directory, or --fresh"
         )
     agenda = Agenda(space, parts.read_all(study))
     described = {

@@ -56,10 +56,12 @@ def resources(trial: Trial, lane: int, cluster: Mapping[str, float]) -> tune.Pla
         return tune.PlacementGroupFactory([{"node:__internal_head__": 0.01}])
     # Tune hands a waiting trial any free process of equal resources and drops the one that is starting for it, so with
     # trials shorter than a process's start all would queue for the first process. A byte tells the lanes apart.
-    return tune.PlacementGroupFactory([{**worker_resources(trial.runs[0].device, cluster), "memory": lane + 1}])
+    return tune.PlacementGroupFactory(
+        [{**worker_resources(trial.runs[0].device, cluster), "memory": lane + 1}]
+    )
 
 
-class Proxy(tune.Trainable):  # type: ignore[misc]
+class Proxy(tune.Trainable):
     """Trains one trial per configuration; its parts are in the study before Tune hears of the end."""
 
     def setup(self, config: dict[str, Any]) -> None:
@@ -106,7 +108,11 @@ class Proxy(tune.Trainable):  # type: ignore[misc]
 
         trial = self._trial
         return run_trial(
-            trial.runs, trial=trial.name, stop_loss=trial.stop_loss, device=self._task.device, progress=self._note
+            trial.runs,
+            trial=trial.name,
+            stop_loss=trial.stop_loss,
+            device=self._task.device,
+            progress=self._note,
         )
 
     def _distributed(self, study: Location) -> Outcome:

@@ -65,7 +65,7 @@ def _name(trial: TuneTrial) -> str:
     return Trial.from_json(trial.config["trial"]).name
 
 
-class Queue(Searcher):  # type: ignore[misc]
+class Queue(Searcher):
     """Feeds an agenda's trials to Tune as workers come free; a trial counts as many as it has ranks."""
 
     def __init__(self, agenda: Agenda, study: Location, slots: int) -> None:
@@ -78,14 +78,16 @@ class Queue(Searcher):  # type: ignore[misc]
         self._began = time.monotonic()
         self._seconds_done = self._cost_done = 0.0
 
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
+    ) -> bool:
         return True
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def suggest(self, trial_id: str) -> Any:
         """The next trial's configuration, None to wait, FINISHED at the end."""
         self._take_in()
         if self.agenda.done:
-            return str(Searcher.FINISHED)
+            return Searcher.FINISHED
         self._next = self._next or self.agenda.next()
         if self._next is None or not self._fits(self._next):
             return None
@@ -129,7 +131,9 @@ class Queue(Searcher):  # type: ignore[misc]
         left = sum(cost(trial) for _, trial in self.agenda.left()) - begun
         return max(0.0, left) * (time.monotonic() - self._began) / done
 
-    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+    def on_trial_complete(
+        self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
+    ) -> None:
         """Nothing here: the callback below knows the trial, too."""
 
     def save(self, checkpoint_path: str) -> None:
@@ -139,7 +143,7 @@ class Queue(Searcher):  # type: ignore[misc]
         raise NotImplementedError("a sweep resumes from its study, not from Tune's checkpoint")
 
 
-class _Ear(tune.Callback):  # type: ignore[misc]
+class _Ear(tune.Callback):
     """What Tune tells of its trials, for the queue."""
 
     def __init__(self, queue: Queue, progress: Callable[[SweepProgress], None] | None) -> None:
@@ -152,10 +156,14 @@ class _Ear(tune.Callback):  # type: ignore[misc]
         if name in self._queue.shares:
             self._queue.shares[name] = float(result.get("progress", 0.0))
 
-    def on_trial_recover(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+    def on_trial_recover(
+        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any
+    ) -> None:
         trial.set_config({**trial.config, "attempt": trial.config["attempt"] + 1})
 
-    def on_trial_complete(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
+    def on_trial_complete(
+        self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any
+    ) -> None:
         self._queue.end(_name(trial), None, trial.config["attempt"])
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:

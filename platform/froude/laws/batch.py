@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from scipy.optimize import least_squares
+from scipy.optimize import least_squares, nnls
 
 from froude.laws import uncertainty
 from froude.laws.frames import Array, Sample, collect, read
@@ -83,8 +83,8 @@ class CriticalBatch:
         fitted = self.s_min + self.e_min / batch
         design = np.column_stack([self.s_min / fitted, self.e_min / batch / fitted])
         leverage = np.einsum("ij,ji->i", design, np.linalg.pinv(design))
-        left_out = np.log(steps / fitted) / np.maximum(1 - leverage, 1e-6)
-        return self._sample.rows(fitted, steps - fitted, uncertainty.outliers(left_out))
+        marks = uncertainty.studentized_outliers(np.log(steps / fitted), leverage, 2)
+        return self._sample.rows(fitted, steps - fitted, marks)
 
     def plot(self) -> "Figure":
         """Draw steps and data to the target loss against batch, with the critical batch marked."""
@@ -142,15 +142,15 @@ def _fit(log_b: Array, log_s: Array) -> tuple[Array, Array, float]:
         share = 1 / (1 + np.exp(t[1] - log_b - t[0]))
         return np.column_stack([share, 1 - share])
 
-    low, high = float(np.min(log_s)), float(np.max(log_s))
+    high = float(np.max(log_s))
     limits = ([lean, lean + float(log_b.min())], [high + 1, high + float(log_b.max()) + 1])
-    found = []
-    for start in ([low - 0.1, low], [low - 2, high], [high - 0.1, low - 3]):
-        inside = np.clip(start, np.array(limits[0]) + 1e-6, np.array(limits[1]) - 1e-6)
-        found.append(
-            least_squares(residual, inside, jacobian, bounds=limits, ftol=1e-15, xtol=1e-15, gtol=1e-15)
-        )
-    best = min(found, key=lambda result: float(result.cost))
+    design = np.stack([np.ones_like(log_b), np.exp(-log_b)], axis=1) / np.exp(log_s - high)[:, None]
+    terms, _ = nnls(design, np.ones_like(log_b))
+    start = np.log(np.maximum(terms, 1e-5)) + high
+    inside = np.clip(start, np.array(limits[0]) + 1e-6, np.array(limits[1]) - 1e-6)
+    best = least_squares(
+        residual, inside, jacobian, bounds=limits, ftol=1e-14, xtol=1e-13, gtol=1e-15, max_nfev=200
+    )
     theta = np.asarray(best.x, dtype=np.float64)
     j = jacobian(theta)
     noise = math.sqrt(2 * float(best.cost) / (log_s.size - 2))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MIN_ROWS, MIN_ROWS_TIED, MIN_ROWS_PRIOR = 8, 5, 4
-REPLICATES = 300  # of the bootstrap behind intervals
+REPLICATES = 200  # of the bootstrap behind intervals
 REACH = 100.0  # certified up to so many times the largest compute fitted
 RATIO = (5.0, 500.0)  # tokens per parameter outside of which the law's form is less well tested
 LEFT_OUT_GROUPS = 400  # with more groups than this, one of them cannot move the fit: no refits for `.rows`
@@ -198,8 +198,11 @@ class LossLaw:
             best = posterior(drawn, self.prior, draws=1).theta
             return (*drawn.unpack(best), drawn.objective(best))
         jitter = theta + np.array([0.3, 0.3, 0.05, 0.1, 0.1]) * rng.standard_normal(5)
-        found = [loss_fit.descend(drawn, start) for start in (theta, jitter)]
-        best, objective = min(found, key=lambda pair: pair[1])
+        best, objective = loss_fit.descend(drawn, theta)
+        if objective > loss_fit.EXACT:
+            best, objective = min(
+                (best, objective), loss_fit.descend(drawn, jitter), key=lambda pair: pair[1]
+            )
         return (*drawn.unpack(best), objective)
 
     def _outliers(self) -> Mask:

@@ -6,6 +6,7 @@ correlated, and a quasi-Newton method stops early (Besiroglu et al. 2404.10102 f
 Chinchilla fit to be such a case).
 """
 
+import math
 import warnings
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,8 @@ from scipy.optimize import least_squares, minimize, nnls
 from froude.laws.frames import Array
 
 EXPONENTS = (0.005, 3.0)  # bounds of alpha and beta; a fit that reaches one has status at_bound
+VANISHED = 1e-5  # lower bound of E and of both terms at the mean size and horizon, over the smallest loss
+EXACT = 1e-25  # an objective so small is rounding: the rows follow the law exactly
 SEARCH_ROWS = 2_000  # starts are searched on at most so many rows
 AGREEING = 8  # starts that must end in the same best point before the search stops early
 POLISH_ROWS = 50_000  # above, the polish (an SVD of rows × 5 per step) would cost more than it gains
@@ -54,8 +57,8 @@ class Problem:
 
     def bounds(self) -> list[tuple[float, float]]:
         low, high = float(np.log(self.loss.min())), float(np.log(self.loss.max()))
-        term = (low - 16.0, high + 2.0)
-        return [term, term, (low - 16.0, low), EXPONENTS, EXPONENTS]
+        term = (low + math.log(VANISHED), high + 2.0)
+        return [term, term, (low + math.log(VANISHED), low), EXPONENTS, EXPONENTS]
 
     def terms(self, theta: Array) -> tuple[Array, Array, float]:
         """Return A/N^alpha and B/D^beta per row, and E."""
@@ -126,7 +129,7 @@ def solve(problem: Problem, *, seed: int = 0) -> tuple[Array, float]:
             best, least = theta, value
         # Starts alternate between the grid and chance; once so many ended in the best point, the rest would
         # too.
-        if agree >= AGREEING:
+        if agree >= AGREEING or least < EXACT:
             break
     best = _polish(small, best)
     if small is not problem:
@@ -175,6 +178,8 @@ def descend(problem: Problem, start: Array) -> tuple[Array, float]:
     free = np.clip(problem.free(start), low, high)
     value = problem.objective(problem.full(free))
     for _ in range(4):
+        if value < EXACT:
+            break
         scale = 10.0 / max(value, 1e-300)
 
         def scaled(x: Array, scale: float = scale) -> tuple[float, Array]:
@@ -192,14 +197,14 @@ def descend(problem: Problem, start: Array) -> tuple[Array, float]:
                 jac=True,
                 method="SLSQP",
                 bounds=np.stack([low, high], axis=1),
-                options={"ftol": 1e-14, "maxiter": 500},
+                options={"ftol": 1e-14, "maxiter": 300},
             )
         new = float(result.fun) / scale
         gained = value - new
         if new < value:
             free, value = np.clip(np.asarray(result.x, dtype=np.float64), low, high), new
         # Far from the solution the scale was set by the start, so tolerances were loose: once more from here.
-        if not gained > 1e-9 * value or value < 1e-28:
+        if not gained > 1e-9 * value:
             break
     return problem.full(free), value
 

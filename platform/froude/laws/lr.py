@@ -125,7 +125,7 @@ class LrCurve:
         leverage = np.einsum("ij,jk,ik->i", design, inverse, design)
         residual = y - self._curve(x)
         marks = np.zeros(x.size, dtype=bool)
-        marks[inside] = uncertainty.outliers(residual[inside] / np.maximum(1 - leverage[inside], 1e-6))
+        marks[inside] = uncertainty.studentized_outliers(residual[inside], leverage[inside], self.degree + 1)
         return self._sample.rows(self._curve(x), residual, marks)
 
     def plot(self) -> "Figure":

@@ -98,6 +98,9 @@ class PowerLaw:
         assert self._fit is not None
         groups, residual = self._sample.groups, y - design @ self._fit.beta
         leverage = self._sample.weights * np.einsum("ij,jk,ik->i", design, self._fit.inverse, design)
+        if self._sample.n_groups == groups.size:
+            root = np.sqrt(self._sample.weights)
+            return uncertainty.studentized_outliers(root * residual, leverage, design.shape[1])
         # One row out has a closed form; a group of several needs the block of the hat matrix.
         left_out = residual / np.maximum(1 - leverage, 1e-12)
         order = np.argsort(groups, kind="stable")

@@ -93,8 +93,8 @@ def _outliers(axis: Axes, rows: pl.DataFrame, x: str, y: str) -> None:
 def _diverged(axis: Axes, sample: "Sample", x: str) -> None:
     lost = sample.columns[x][sample.diverged]
     if lost.size:
-        at = {"transform": axis.get_xaxis_transform(), "ls": "none", "label": "diverged"}
-        axis.plot(lost, np.full(lost.size, 0.97), "x", color=WARN, ms=6, **at)
+        marks = axis.plot(lost, np.full(lost.size, 0.97), "x", color=WARN, ms=6, ls="none", label="diverged")
+        marks[0].set_transform(axis.get_xaxis_transform())
 
 
 def loss_law(law: "LossLaw") -> Figure:

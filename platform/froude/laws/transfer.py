@@ -94,7 +94,9 @@ class LrTransfer:
         leverage = np.einsum("ij,jk,ik->i", design, self._own.inverse, design)
         marks = np.zeros(y.size, dtype=bool)
         inside = self._in_fit
-        marks[inside] = uncertainty.outliers((y - fitted)[inside] / np.maximum(1 - leverage[inside], 1e-6))
+        marks[inside] = uncertainty.studentized_outliers(
+            (y - fitted)[inside], leverage[inside], design.shape[1]
+        )
         rows = self._sample.rows(np.where(known, fitted, np.nan), np.where(known, y - fitted, np.nan), marks)
         blank = pl.col("fitted").is_nan()
         return rows.with_columns(

@@ -69,3 +69,22 @@ def outliers(left_out: Array, error: float = 0.01) -> Mask:
     bound = float(stats.t.isf(error / (2 * left_out.size), max(left_out.size - 3, 1)))
     scale = 1.4826 * float(np.median(size))
     return np.asarray(size > max(bound * scale, 1e-9), dtype=bool)
+
+
+def studentized_outliers(residual: Array, leverage: Array, parameters: int, error: float = 0.01) -> Mask:
+    """Mark rows of a linear fit whose residual is too large for the scatter of the others, by Student's t.
+
+    Both the prediction and the scatter are those of the fit without the row (closed forms), with Bonferroni's correction. A
+    row that alone determines a parameter has no scatter to be compared with and is not marked.
+    """
+    dof = residual.size - parameters - 1
+    if dof < 1:
+        return np.zeros(residual.size, dtype=bool)
+    left = np.maximum(1 - leverage, 1e-9)
+    rest = np.maximum(float(residual @ residual) - residual**2 / left, 0.0) / dof
+    bound = float(stats.t.isf(error / (2 * residual.size), dof))
+    # Rounding is no scatter: rows that follow the law exactly are compared with 1e-9.
+    floor = 1e-9 * np.sqrt(left)
+    return np.asarray(
+        (np.abs(residual) > np.maximum(bound * np.sqrt(rest * left), floor)) & (leverage < 1 - 1e-6)
+    )

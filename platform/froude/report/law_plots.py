@@ -90,7 +90,10 @@ def _draw_u(axes: Axes, law: LrTransfer, limits: tuple[float, float]) -> None:
 
 
 def transfer_line(transfer: Mapping[str, LrTransfer]) -> Plot:
-    """Best learning rate against width with 95% intervals, and the line of the joint fit, for SP and μP."""
+    """Best learning rate against width with 95% intervals, and the line of the joint fit, for SP and μP.
+
+    A width that has no interval is not in the fit: its best rate tried is hollow.
+    """
     with figure(4.7, 3.5) as drawing:
         axes = drawing.subplots()
         rates: list[float] = []
@@ -101,16 +104,12 @@ def transfer_line(transfer: Mapping[str, LrTransfer]) -> Plot:
             at = found[law.over].to_numpy()
             lr, low, high = (found[name].to_numpy() for name in ("lr", "low", "high"))
             known = np.isfinite(low)
-            errors = [np.where(known, lr - low, 0.0), np.where(known, high - lr, 0.0)]
+            marker = "o" if key == "mup" else "s"
+            errors = [(lr - low)[known], (high - lr)[known]]
             axes.errorbar(
-                at * shift,
-                lr,
-                errors,
-                fmt="o" if key == "mup" else "s",
-                color=colour,
-                capsize=3,
-                elinewidth=1.3,
-            )
+                at[known] * shift, lr[known], errors, fmt=marker, color=colour, capsize=3, elinewidth=1.3
+            )  # fmt: skip
+            axes.plot(at[~known] * shift, lr[~known], marker, color=colour, fillstyle="none")
             rates += [*lr, *low[known], *high[known]]
             sizes += list(at)
             if math.isfinite(law.slope.value):
@@ -119,7 +118,7 @@ def transfer_line(transfer: Mapping[str, LrTransfer]) -> Plot:
                 label = f"{NAMES[key]}: {text.signed(law.slope.value)} ± {law.slope.se:.2f}"
             else:
                 label = f"{NAMES[key]}: no slope ({law.status})"
-            axes.plot([], [], "o-" if key == "mup" else "s-", color=colour, label=label)
+            axes.plot([], [], f"{marker}-", color=colour, label=label)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(sorted(set(sizes))))
@@ -152,7 +151,7 @@ def critical_batch(law: CriticalBatch, batch: int | None) -> Plot:
                 axes.axvspan(law.low, law.high, color=MUTED, alpha=0.12, linewidth=0)
             axes.axvline(law.b_crit, color=MUTED, linestyle="--", linewidth=1.2)
             note = f"b_crit {text.count(law.b_crit)}"
-            axes.annotate(note, (law.b_crit, 1), xytext=(4, 4), textcoords="offset points", size=9)
+            axes.text(law.b_crit, 0.02, f" {note}", transform=axes.get_xaxis_transform(), size=9)
             axes.set_ylabel("times the least possible")
         else:
             axes.plot(sizes, steps, "o", color=FORECAST, label="steps to the target loss")

@@ -100,5 +100,5 @@ def plural(n: int, one: str, many: str = "") -> str:
 def _significant(value: float, digits: int) -> str:
     if value == 0:
         return "0"
-    decimals = max(digits - 1 - math.floor(math.log10(abs(value))), 0)
-    return f"{value:.{decimals}f}"
+    exponent = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded value: 0.9996 is 1.00
+    return f"{value:.{max(digits - 1 - exponent, 0)}f}"

@@ -36,8 +36,10 @@ def verdict(view: View) -> str:
     """The whole report in one or two sentences."""
     recipe, score = view.recipe, view.score
     if recipe is None:
+        if view.trials.is_empty():
+            return "An empty study: no trial has finished yet."
         done = text.plural(view.trials.height, "trial")
-        return f"{done} so far, and no recipe: nothing has been forecast yet." if done else ""
+        return f"{done} so far, and no recipe: nothing has been forecast yet."
     forecast = recipe.forecast
     interval = f"{100 * forecast.level:.0f}% interval {text.loss(forecast.low)} to {text.loss(forecast.high)}"
     loss = text.loss(forecast.loss)
@@ -99,6 +101,9 @@ def notes(view: View) -> list[Note]:
     if (recipe := view.recipe) is None:
         return found
     forecast = recipe.forecast
+    if view.fits is not None and dict(view.fits.fingerprints) != dict(recipe.fingerprints):
+        words = "Figures of the fits show today's trials; the recipe and its forecast rest on those of its sealing."
+        found.append(Note("Trials have changed since the recipe was sealed", words))
     if forecast.status == "prior_driven":
         found.append(Note("Prior-driven", _prior_words(view, forecast)))
     elif forecast.status != "ok":
@@ -174,7 +179,8 @@ def slopes(view: View) -> list[Tile]:
     """The slopes of log₂ rate per log₂ width."""
     found = []
     for key, law in (view.fits.transfer if view.fits else {}).items():
-        note = f"95%: {between(law.slope.low, law.slope.high, text.signed)}, status {law.status}"
+        interval = between(law.slope.low, law.slope.high, text.signed)
+        note = "; ".join([f"95%: {interval}, status {law.status}", *law.reasons])
         found.append(Tile(f"{PARAMETRIZATIONS[key]} slope", text.signed(law.slope.value), note))
     return found
 

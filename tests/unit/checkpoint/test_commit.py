@@ -60,7 +60,7 @@ def writer(place: Location) -> Writer:
 ACTIONS = st.tuples(st.integers(0, 1), st.sampled_from(["open", "save", "save", "save"]))
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(st.lists(ACTIONS, max_size=12))
 def test_any_interleaving_of_two_attempts_is_one_chain(
     tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[int, str]]

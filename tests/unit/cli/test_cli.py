@@ -39,7 +39,9 @@ def test_help_imports_nothing_heavy() -> None:
         "assert main(['--help']) == 0\n"
         "print({'torch', 'ray', 'polars', 'pyarrow', 'numpy', 'scipy', 'matplotlib', 'pydantic'} & set(sys.modules))\n"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "set()"
 
@@ -92,7 +94,10 @@ def test_errors_become_exit_codes(
 
 def test_a_refusal_lists_every_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert common.refused(REFUSED) == 3
-    assert "lr_edge: must be inside the grid, but is `edge` at width 64; extend the rates" in capsys.readouterr().err
+    assert (
+        "lr_edge: must be inside the grid, but is `edge` at width 64; extend the rates"
+        in capsys.readouterr().err
+    )
 
 
 def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
@@ -142,7 +147,9 @@ def test_train_without_a_recipe_is_exit_code_2(tmp_path: Path, capsys: pytest.Ca
     assert "froude promote" in capsys.readouterr().err
 
 
-def test_an_override_without_a_reason_is_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_override_without_a_reason_is_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["promote", str(tmp_path), "--override", "lr_points"]) == 2
     assert "--reason" in capsys.readouterr().err
 
@@ -150,14 +157,20 @@ def test_an_override_without_a_reason_is_exit_code_2(tmp_path: Path, capsys: pyt
 def test_two_clusters_are_one_too_many(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from froude.store import Location
 
-    with pytest.raises(ConfigError, match="one cluster"), common.cluster("auto", 2, Location.parse(tmp_path), shared=False):
+    with (
+        pytest.raises(ConfigError, match="one cluster"),
+        common.cluster("auto", 2, Location.parse(tmp_path), shared=False),
+    ):
         raise AssertionError
 
 
 def test_a_broken_pipe_is_no_error(tmp_path: Path) -> None:
     script = "from froude.cli import main; raise SystemExit(main(['plan', '--help']))"
     process = subprocess.Popen(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, "COLUMNS": "80"}
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "COLUMNS": "80"},
     )
     assert process.stdout is not None
     process.stdout.close()

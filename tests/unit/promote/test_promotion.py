@@ -96,7 +96,7 @@ def test_forecast_and_extrapolation(small_study: Path) -> None:
     assert ratios["tokens"] == pytest.approx(1300 / 972)
     assert ratios["compute"] == pytest.approx(ratios["params"] * ratios["tokens"])
     assert ratios["batch"] == 1
-    assert PRIOR == {"alpha": (0.35, 0.1), "beta": (0.35, 0.1)}
+    assert dict(PRIOR) == {"alpha": (0.35, 0.1), "beta": (0.35, 0.1)}
 
 
 def test_without_an_override_nothing_is_written(small_study: Path) -> None:
@@ -107,13 +107,21 @@ def test_without_an_override_nothing_is_written(small_study: Path) -> None:
     assert sorted(path.name for path in small_study.iterdir()) == before
 
 
-def test_a_promotion_is_sealed_and_says_what_was_overridden(tmp_path: Path, study_factory: Callable[..., Path]) -> None:
+def test_a_promotion_is_sealed_and_says_what_was_overridden(
+    tmp_path: Path, study_factory: Callable[..., Path]
+) -> None:
     study = study_factory(tmp_path / "study")
     written = promote(Study(study), overrides=OVERRIDE)
     stored = read(str(study / "recipe.toml"))
     assert stored == written or stored.sha256 == written.sha256
     assert stored.overrides == OVERRIDE
-    assert set(stored.fingerprints) == {"search", "lr_transfer_mup", "lr_transfer_sp", "critical_batch", "loss_law"}
+    assert set(stored.fingerprints) == {
+        "search",
+        "lr_transfer_mup",
+        "lr_transfer_sp",
+        "critical_batch",
+        "loss_law",
+    }
     assert stored.fits["critical_batch"]["status"] == "ok"
     assert [check.name for check in stored.checks] == list(gate.NAMES)
     warning = next(check for check in stored.checks if check.name == "batch_below_critical")
@@ -123,7 +131,9 @@ def test_a_promotion_is_sealed_and_says_what_was_overridden(tmp_path: Path, stud
     Study(study)  # what was written is no foreign file
 
 
-def test_few_rates_are_refused_and_can_be_overridden(tmp_path: Path, study_factory: Callable[..., Path]) -> None:
+def test_few_rates_are_refused_and_can_be_overridden(
+    tmp_path: Path, study_factory: Callable[..., Path]
+) -> None:
     study = Study(study_factory(tmp_path / "study", rates=5))
     with pytest.raises(gate.Refused) as refusal:
         promote(study, overrides=OVERRIDE)
@@ -138,8 +148,14 @@ def test_rates_at_an_edge_are_refused_with_every_reason(
     tmp_path: Path, study_factory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     study = Study(study_factory(tmp_path / "study"))
-    trials = study.trials().collect().with_columns(
-        loss=pl.when(pl.col("stage") == "transfer").then(1 + 0.02 * (pl.col("lr").log() + 9) ** 2).otherwise("loss")
+    trials = (
+        study.trials()
+        .collect()
+        .with_columns(
+            loss=pl.when(pl.col("stage") == "transfer")
+            .then(1 + 0.02 * (pl.col("lr").log() + 9) ** 2)
+            .otherwise("loss")
+        )
     )
     monkeypatch.setattr(Study, "trials", lambda self: trials.lazy())
     with pytest.raises(gate.Refused) as refusal:
@@ -168,7 +184,9 @@ def test_the_command_line_refuses_with_3_and_writes_with_0(
     assert json.loads(capsys.readouterr().out)["critical_batch"]["status"] == "ok"
 
 
-def test_an_unfinished_study_is_no_input_for_promotion(tmp_path: Path, study_factory: Callable[..., Path]) -> None:
+def test_an_unfinished_study_is_no_input_for_promotion(
+    tmp_path: Path, study_factory: Callable[..., Path]
+) -> None:
     study = study_factory(tmp_path / "study")
     for part in (study / "trials").glob("w*.parquet"):
         part.unlink()

@@ -1,9 +1,12 @@
-"""A study whose promoted run went 3 → 2 → 3 workers, with its recipe sealed, written the way the launcher writes one."""
+"""A study whose promoted run went 3 → 2 → 3 workers, its recipe sealed, written the way the launcher writes one."""
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,10 @@ import pytest
 
 from froude import Study, records
 from froude.config import Run
+from froude.promote.fits import Fits, fit
 from froude.promote.promotion import promote
 from froude.promote.recipe import Recipe
 from froude.runlog import NO_BASE, Part, Record, record_name
-from froude.store import Location
 
 #: attempt: workers, seconds after the first record at which it opened, seconds to its first step, last step kept.
 LIVES = ((3, 0.0, 9.0, 433), (2, 40.0, 7.5, 900), (3, 95.0, 6.0, 1300))
@@ -26,11 +29,12 @@ FINAL = 1.245
 OVERRIDES = {
     "forecast_certified": "a study of minutes has too few sizes",
     "lr_points": "five rates suffice for a joint fit",
-    "diverged_near_optimum": "no such run here",
 }
 
 
-def rows_of(run: Run, attempt: int, first: int, last: int, began: datetime) -> dict[str, list[dict[str, Any]]]:
+def rows_of(
+    run: Run, attempt: int, first: int, last: int, began: datetime
+) -> dict[str, list[dict[str, Any]]]:
     """Steps, evals and ledger rows of one attempt that made the steps `first` to `last`."""
     noise = np.random.default_rng(attempt)
     world = LIVES[attempt - 1][0]
@@ -40,7 +44,15 @@ def rows_of(run: Run, attempt: int, first: int, last: int, began: datetime) -> d
         done = step / run.steps
         loss = FINAL + 1.9 * math.exp(-9 * done) + 0.35 * (1 - done) ** 1.5 - 0.02
         base = {"run": run.name, "attempt": attempt, "step": step, "tokens": step * run.batch, "time": time}
-        steps.append({**base, "loss": loss + 0.05 * noise.standard_normal(), "lr": 0.005, "grad_norm": 1.0, "world": world})
+        steps.append(
+            {
+                **base,
+                "loss": loss + 0.05 * noise.standard_normal(),
+                "lr": 0.005,
+                "grad_norm": 1.0,
+                "world": world,
+            }
+        )
         if step % 100 == 0:
             evals.append({**base, "split": "validation", "loss": loss + 0.02 if step < run.steps else FINAL})
         for slot in range(run.slots):
@@ -55,64 +67,70 @@ def rows_of(run: Run, attempt: int, first: int, last: int, began: datetime) -> d
     return {"steps": steps, "evals": evals, "ledger": ledger}
 
 
-def train(study: Study, recipe: Recipe, lives: int = len(LIVES), **meta: Any) -> None:
-    """Write the commit log of the recipe's run and its parts, for so many of the attempts above."""
+def train(
+    study: Study, recipe: Recipe, lives: int = len(LIVES), meta: Mapping[int, dict[str, Any]] | None = None
+) -> None:
+    """Write the commit log of the recipe's run and its parts, for so many of the attempts above.
+
+    `meta` maps an attempt to what its record says besides the name of its driver.
+    """
     run = recipe.run
     place = study.location / "runs" / run.name
     before: Record | None = None
-    checkpoint = NO_BASE
-    done = 0
+    base, done = NO_BASE, 0
 
-    def commit(kind: str, attempt: int, step: int, time: datetime, parts: tuple[Part, ...], info: dict[str, Any]) -> None:
-        nonlocal before, checkpoint
-        import hashlib
-        from dataclasses import replace
-
+    def commit(kind: str, attempt: int, step: int, time: datetime, **more: Any) -> Record:
         record = Record(
             run=run.name, seq=before.seq + 1 if before else 0, parent=before.digest if before else None,
-            base=checkpoint, attempt=attempt, generation=f"g{attempt}", kind=kind, step=step,
-            tokens=step * run.batch, time=time, world=LIVES[attempt - 1][0], recipe=recipe.sha256, meta=info, parts=parts,
+            base=base, attempt=attempt, generation=f"g{attempt}", kind=kind, step=step, tokens=step * run.batch,
+            time=time, world=LIVES[attempt - 1][0], recipe=recipe.sha256, **more,
         )  # fmt: skip
         content = record.to_bytes()
         assert (place / "commits" / record_name(record.seq)).create(content)
-        before = replace(record, digest=hashlib.sha256(content).hexdigest())
-        checkpoint = record.seq if kind != "attempt" else checkpoint
+        return replace(record, digest=hashlib.sha256(content).hexdigest())
 
     for attempt, (_, opened, starting, last) in enumerate(LIVES[:lives], 1):
         began = BEGAN + timedelta(seconds=opened)
-        commit("attempt", attempt, done, began, (), {"run_id": "one driver", **meta.get(f"attempt_{attempt}", {})})
+        before = commit(
+            "attempt", attempt, done, began, meta={"run_id": "one driver", **(meta or {}).get(attempt, {})}
+        )
         first_step = began + timedelta(seconds=starting)
-        rows = rows_of(run, attempt, done + 1, last, first_step)
         parts = []
-        for kind, content in rows.items():
+        for kind, content in rows_of(run, attempt, done + 1, last, first_step).items():
             part = Part(kind, f"parts/{kind}-g{attempt}-{last:012d}-r0.parquet", 0, "")
             assert (place / part.path).create(records.to_bytes(records.table(records.SCHEMAS[kind], content)))
             parts.append(part)
         kind = "finished" if last == run.steps else "checkpoint"
-        commit(kind, attempt, last, first_step + timedelta(seconds=STEP_SECONDS * (last - done)), tuple(parts), {})
-        done = last
+        ended = first_step + timedelta(seconds=STEP_SECONDS * (last - done - 1))
+        before = commit(kind, attempt, last, ended, parts=tuple(parts))
+        base, done = before.seq, last
 
 
-@pytest.fixture(scope="session")
-def promoted(tmp_path_factory: pytest.TempPathFactory, study_factory: Callable[..., Path]) -> Callable[..., Study]:
-    """Make a study with a recipe, whose run has lived through so many attempts (3: to its end)."""
+@dataclass(frozen=True)
+class Promoted:
+    """A promoted study without a run, to be copied; `fits` are its laws."""
 
-    def make(lives: int = len(LIVES), **meta: Any) -> Study:
-        study = Study(study_factory(tmp_path_factory.mktemp("promoted") / "towing-tank", rates=5))
-        recipe = promote(study, overrides=OVERRIDES)
+    study: Study
+    recipe: Recipe
+    fits: Fits
+
+    def copy(self, folder: Path, lives: int = 0, meta: Mapping[int, dict[str, Any]] | None = None) -> Study:
+        """A copy whose run has lived through so many attempts."""
+        shutil.copytree(self.study.location.path, folder)
+        study = Study(folder)
         if lives:
-            train(study, recipe, lives, **meta)
+            train(study, self.recipe, lives, meta)
         return study
 
-    return make
+
+@pytest.fixture(scope="session")
+def promoted(tmp_path_factory: pytest.TempPathFactory, study_factory: Callable[..., Path]) -> Promoted:
+    study = Study(study_factory(tmp_path_factory.mktemp("promoted") / "towing-tank", rates=5))
+    fits = fit(study)
+    return Promoted(study, promote(study, overrides=OVERRIDES, fits=fits), fits)
 
 
 @pytest.fixture(scope="session")
-def finished(promoted: Callable[..., Study]) -> Study:
+def finished(promoted: Promoted, tmp_path_factory: pytest.TempPathFactory) -> Study:
     """A study whose promoted run is finished; read only."""
-    return promoted()
-
-
-@pytest.fixture(scope="session")
-def location(finished: Study) -> Location:
-    return finished.location
+    return promoted.copy(tmp_path_factory.mktemp("finished") / "towing-tank", lives=3)

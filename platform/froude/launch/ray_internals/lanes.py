@@ -10,16 +10,16 @@ from ray.tune.schedulers import FIFOScheduler
 from froude.launch.ray_internals import supported
 
 
-class Lanes(FIFOScheduler):  # type: ignore[misc]
+class Lanes(FIFOScheduler):
     """Trials in the order in which they come; the process of each lane lives on between stages of a sweep.
 
     Tune keeps one idle process at most unless trials wait for it, so between two stages all others would end, and
-    take seconds to start again. Here those of one-process trials are kept until a trial of several workers comes, which needs
-    what they hold.
+    take seconds to start again. Here those of one-process trials are kept until a trial of several workers comes,
+    which needs what they hold.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._kept: set[Any] = set()
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from froude import records
 from froude.config import Run
+from froude.launch import parts
+from froude.space import Trial
 from froude.store import Location
 
 TARGET = Run(
-    name="large", batch=768, slots=12, tokens=768 * 1300, workers=(1, 3), schedule={"warmup_tokens": 768 * 4}, model={"width": 192}
+    name="large",
+    batch=768,
+    slots=12,
+    tokens=768 * 1300,
+    workers=(1, 3),
+    schedule={"warmup_tokens": 768 * 4},
+    model={"width": 192},
 )
 BEST_LR = 2**-7.5
 B_CRIT, S_MIN, GOAL = 340.0, 55.0, 2.2
@@ -32,9 +37,11 @@ def params(run: Run) -> int:
 
 
 def row(run: Run, loss: float | None, trial: str = "") -> dict[str, Any]:
+    """A row of `trials()`, with its Run under the key "made"."""
     from froude.train.loop import describe
 
     return {
+        "made": run,
         **describe(run),
         "status": "finished" if loss is not None else "diverged",
         "params": params(run),
@@ -49,18 +56,33 @@ def row(run: Run, loss: float | None, trial: str = "") -> dict[str, Any]:
 
 
 def base(stage: str, **changes: Any) -> Run:
-    return TARGET.replace({"workers": 1, "stage": stage, "model.width": 64, "tokens": 768 * 170, **changes}, name="x")
+    return TARGET.replace(
+        {"workers": 1, "stage": stage, "model.width": 64, "tokens": 768 * 170, **changes}, name="x"
+    )
 
 
 def search() -> list[dict[str, Any]]:
     rows = []
     for i, (octaves, batch, schedule) in enumerate(
-        [(0, 768, "wsd"), (0.5, 768, "wsd"), (-1, 768, "wsd"), (0, 384 * 2, "cosine"), (1, 1536, "wsd"), (0.2, 1536, "wsd")]
+        [
+            (0, 768, "wsd"),
+            (0.5, 768, "wsd"),
+            (-1, 768, "wsd"),
+            (0, 384 * 2, "cosine"),
+            (1, 1536, "wsd"),
+            (0.2, 1536, "wsd"),
+        ]
     ):
         changes = {"optimizer.lr": BEST_LR * 2**octaves, "batch": batch, "schedule.name": schedule}
-        changes |= {"optimizer.beta2": 0.93 + 0.01 * i, "schedule.warmup_tokens": batch * (10 + i), "tokens": 1536 * 85}
+        changes |= {
+            "optimizer.beta2": 0.93 + 0.01 * i,
+            "schedule.warmup_tokens": batch * (10 + i),
+            "tokens": 1536 * 85,
+        }
         run = base("recipe", **changes).replace(name=f"search-{i}")
-        rows.append(row(run, 1.6 + 0.04 * octaves**2 + 0.07 * (schedule == "cosine") - 0.02 * (batch == 1536)))
+        rows.append(
+            row(run, 1.6 + 0.04 * octaves**2 + 0.07 * (schedule == "cosine") - 0.02 * (batch == 1536))
+        )
     return rows
 
 
@@ -87,7 +109,9 @@ def batches() -> list[dict[str, Any]]:
                 steps = round(40 * 1.35**i)
                 lr = BEST_LR * factor * math.sqrt(batch / 768)
                 changes = {"batch": batch, "slots": 1, "tokens": batch * steps, "optimizer.lr": lr}
-                run = base("batch", **changes, **{"schedule.warmup_tokens": 0}).replace(name=f"b{batch}-x{factor}-{steps}")
+                run = base("batch", **changes, **{"schedule.warmup_tokens": 0}).replace(
+                    name=f"b{batch}-x{factor}-{steps}"
+                )
                 loss = GOAL - 0.5 * math.log(steps / needed)
                 rows.append(row(run, loss, trial=f"b{batch}-x{factor}"))
                 if loss <= GOAL:
@@ -99,7 +123,9 @@ def ladder() -> list[dict[str, Any]]:
     rows = []
     for width in (32, 48, 64, 96):
         for steps in (432, 648, 972):
-            run = base("law", **{"model.width": width, "tokens": 768 * steps}).replace(name=f"w{width}-{steps}")
+            run = base("law", **{"model.width": width, "tokens": 768 * steps}).replace(
+                name=f"w{width}-{steps}"
+            )
             rows.append(row(run, law(params(run), run.tokens), trial=f"w{width}"))
     return rows
 
@@ -114,23 +140,19 @@ def write_study(folder: Path, *, rates: int = 7, extra: list[dict[str, Any]] | N
         "batch": {"role": "critical_batch", "target_loss": GOAL},
         "law": {"role": "loss_law"},
     }
-    meta = {"froude": "study", "schema": 1, "space": "small.py", "seed": 0, "stages": stages, "target": TARGET.to_dict()}
+    meta = {
+        "froude": "study",
+        "schema": 1,
+        "space": "small.py",
+        "seed": 0,
+        "stages": stages,
+        "target": TARGET.to_dict(),
+    }
     assert (place / "study.json").create(json.dumps(meta).encode())
     by_trial: dict[str, list[dict[str, Any]]] = {}
     for one in rows:
         by_trial.setdefault(one["trial"], []).append(one)
     for name, branches in by_trial.items():
-        assert (place / "trials" / f"{name}.parquet").create(records.to_bytes(records.table(records.TRIALS, branches)))
+        runs = tuple(branch.pop("made") for branch in branches)
+        parts.write(place, Trial(name, runs), trials=branches)
     return folder
-
-
-@pytest.fixture(scope="session")
-def study_factory() -> Callable[..., Path]:
-    """`write_study` above: a folder in, a study with known laws out."""
-    return write_study
-
-
-@pytest.fixture(scope="session")
-def small_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A study with known laws; read only."""
-    return write_study(tmp_path_factory.mktemp("small") / "study")

@@ -1,0 +1,1 @@
+"""What runs on a cluster; the only home of Ray."""

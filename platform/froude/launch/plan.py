@@ -1,0 +1,164 @@
+"""What a sweep and its large run would take: runs, tokens, FLOPs, minutes on this machine, memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from froude.config import Run
+from froude.launch.preflight import GIB, check_memory, free_memory
+from froude.launch.speed import Speed, measure, step_flops
+from froude.space import Search, Space, Trial
+
+#: A worker process before it has a model (Python, torch, Ray), and Ray's own processes; resident bytes, measured.
+PROCESS_BYTES = 450 * 2**20
+CLUSTER_BYTES = 1200 * 2**20
+STATE_BYTES = 28  # of a parameter: value, gradient and two moments of AdamW, and a copy of three for branches
+EVALUATION_WINDOWS = 96
+
+
+@dataclass(frozen=True)
+class StagePlan:
+    """One stage, or the large run: `seconds` of one worker in all, `adaptive` says what is known only on the way."""
+
+    name: str
+    role: str
+    trials: int
+    runs: int
+    tokens: int
+    flops: float
+    seconds: float
+    adaptive: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A space's stages and its target; `workers` trials at a time; memory in bytes."""
+
+    space: str
+    seed: int
+    stages: tuple[StagePlan, ...]
+    target: StagePlan
+    workers: int
+    worker_bytes: int
+    needed_bytes: int
+    free_bytes: int
+
+    @property
+    def seconds(self) -> float:
+        """Wall seconds of the sweep, if nothing waits."""
+        return sum(stage.seconds for stage in self.stages) / self.workers
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {**asdict(self), "seconds": self.seconds}
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        head = f"{'stage':<16}{'trials':>7}{'runs':>6}{'tokens':>9}{'FLOPs':>10}{'CPU min':>9}  known only on the way"
+        total = StagePlan(
+            name="sweep",
+            role="",
+            trials=sum(stage.trials for stage in self.stages),
+            runs=sum(stage.runs for stage in self.stages),
+            tokens=sum(stage.tokens for stage in self.stages),
+            flops=sum(stage.flops for stage in self.stages),
+            seconds=sum(stage.seconds for stage in self.stages),
+            adaptive="",
+        )
+        rows = [*self.stages, total, self.target]
+        body = [
+            f"{row.name:<16}{row.trials:>7}{row.runs:>6}{row.tokens / 1e6:>8.2f}M{row.flops:>10.1e}"
+            f"{row.seconds / 60:>9.1f}  {row.adaptive}".rstrip()
+            for row in rows
+        ]
+        return [
+            f"{self.space}, seed {self.seed}: a sweep of about {self.seconds / 60:.1f} minutes with {self.workers} "
+            "workers of one thread here; CPU minutes are timed on this machine",
+            head,
+            *body,
+            f"memory: {self.worker_bytes / GIB:.1f} GiB a worker, {self.needed_bytes / GIB:.1f} GiB in all; "
+            f"{self.free_bytes / GIB:.1f} GiB are free",
+        ]
+
+
+def plan(space: Space, *, trust: bool = False, workers: int | None = None) -> Plan:
+    """Work out the plan, timing a few steps of the real models; `workers` defaults to this machine's CPUs.
+
+    ConfigError if a run needs trust that is not given, or more memory than is free.
+    """
+    from froude.train.api import check_trust
+
+    planned = space.planned()
+    runs = [run for trials in planned.values() for trial in trials for run in trial.runs[-1:]]
+    for run in (*runs, space.target):
+        check_trust(run, trust)
+    workers = workers or max(1, len(os.sched_getaffinity(0)))
+    speed = measure([*runs, space.target])
+    stages = []
+    for stage in space.stages:
+        adaptive = (
+            f"axis values, by TPE from trial {stage.startup + 1} on" if isinstance(stage, Search) else ""
+        )
+        if not isinstance(stage, Search) and space.before(stage):
+            adaptive = f"settings, from {', '.join(space.before(stage))}" + (
+                "; more trials at an edge" if stage.extend else ""
+            )
+        if any(trial.stop_loss is not None for trial in planned[stage.name]):
+            adaptive += "; ends at the target loss"
+        stages.append(_stage(stage.name, stage.role, planned[stage.name], speed, adaptive))
+    target = _stage(
+        "target", "target", [Trial(space.target.name, (space.target,))], speed, "settings, by promote"
+    )
+    needed = memory(space, workers)
+    made = Plan(
+        space.name,
+        space.seed,
+        tuple(stages),
+        target,
+        workers,
+        max(map(worker_bytes, runs)),
+        needed,
+        free_memory(),
+    )
+    check_memory(needed, what=f"a sweep of {space.name} with {workers} workers")
+    return made
+
+
+def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive: str) -> StagePlan:
+    flops = seconds = 0.0
+    for trial in trials:
+        run = trial.runs[-1]
+        each = step_flops(run)
+        flops += each * trial.steps
+        evaluated = (
+            len(trial.runs) * run.eval_windows * run.model.context / run.batch / 3
+        )  # a forward pass is a third
+        seconds += speed.seconds(each) * (trial.steps + evaluated)
+    runs, tokens = sum(len(trial.runs) for trial in trials), sum(trial.tokens for trial in trials)
+    return StagePlan(name, role, len(trials), runs, tokens, flops, seconds, adaptive)
+
+
+def worker_bytes(run: Run) -> int:
+    """Resident bytes of a worker that trains the run, estimated: process, parameters and state, activations."""
+    from froude.train.api import build_model, count_parameters
+
+    shape = run.model
+    parameters = count_parameters(build_model(run, "meta")).params_with_embeddings
+    tokens = max(run.micro_batch or run.batch, EVALUATION_WINDOWS * shape.context)
+    # Of a token, in fp32: what each block keeps for its backward pass, attention's weights, three copies of the logits.
+    block = (14 + 4 * shape.mlp_ratio) * shape.width + 2 * shape.context * shape.width / shape.head_dim
+    return round(
+        PROCESS_BYTES + STATE_BYTES * parameters + 4 * tokens * (shape.depth * block + 3 * shape.vocab)
+    )
+
+
+def memory(space: Space, workers: int) -> int:
+    """Bytes that the sweep and, after it, the large run need on this machine, Ray's processes included."""
+    trials = [trial for found in space.planned().values() for trial in found]
+    sizes = {run.fingerprint: worker_bytes(run) for run in (trial.runs[-1] for trial in trials)}
+    return CLUSTER_BYTES + max(
+        workers * max(sizes.values()), space.target.min_workers * worker_bytes(space.target)
+    )

@@ -1,0 +1,93 @@
+"""How long steps take here: a short timing of the real models, kept for the next time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from froude.config import Run
+
+SHAPES = 3  # timed, from the cheapest step to the dearest
+SECONDS = 0.4  # of timing per shape
+
+
+def step_flops(run: Run) -> float:
+    """FLOPs of one optimizer step."""
+    from froude.train.api import build_model
+
+    return float(build_model(run, "meta").flops_per_token()) * run.batch  # type: ignore[operator]
+
+
+class Speed:
+    """CPU seconds of one step on one thread of this machine, interpolated between a few shapes by their FLOPs."""
+
+    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
+        self.points = sorted(points)
+
+    def seconds(self, flops: float) -> float:
+        """Seconds of a step of so many FLOPs: piecewise a power of the FLOPs, beyond the ends proportional to them."""
+        below = [point for point in self.points if point[0] <= flops]
+        above = [point for point in self.points if point[0] >= flops]
+        if not below or not above:
+            at, seconds = self.points[0] if not below else self.points[-1]
+            return seconds * flops / at
+        (x0, y0), (x1, y1) = below[-1], above[0]
+        share = 0.0 if x0 == x1 else math.log(flops / x0) / math.log(x1 / x0)
+        return math.exp(math.log(y0) + share * math.log(y1 / y0))
+
+
+def measure(runs: Sequence[Run]) -> Speed:
+    """Time a few of these runs' steps on the CPU, or read what an earlier call of this machine and torch found."""
+    ranked = sorted(
+        {run.fingerprint: (step_flops(run), run) for run in runs}.values(), key=lambda item: item[0]
+    )
+    chosen = [ranked[round(i * (len(ranked) - 1) / (SHAPES - 1))] for i in range(SHAPES)]
+    shapes = dict(chosen)
+    file = _cache(list(shapes.values()))
+    try:
+        return Speed([(float(x), float(y)) for x, y in json.loads(file.read_text())])
+    except (OSError, ValueError, TypeError):
+        points = [(flops, _time(run)) for flops, run in shapes.items()]
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(json.dumps(points))
+    except OSError:
+        pass  # a plan without a cache is only slower
+    return Speed(points)
+
+
+def _cache(runs: Sequence[Run]) -> Path:
+    import torch
+
+    known = json.dumps(
+        [torch.__version__, platform.node(), platform.processor(), sorted(r.fingerprint for r in runs)]
+    )
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "froude"
+    return folder / f"speed-{hashlib.sha256(known.encode()).hexdigest()[:16]}.json"
+
+
+def _time(run: Run) -> float:
+    import torch
+
+    from froude.train.trainer import Trainer
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        trainer = Trainer(run.replace(eval_windows=1))
+        trainer.step(run, 0)
+        times: list[float] = []
+        while sum(times) < SECONDS and len(times) < 50:
+            before = time.thread_time()
+            trainer.step(run, 1 + len(times))
+            times.append(time.thread_time() - before)
+    finally:
+        torch.set_num_threads(threads)
+    return statistics.median(times)

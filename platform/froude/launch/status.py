@@ -1,0 +1,95 @@
+"""What of a study is done: trials by stage, the recipe, how far the large run is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from froude.config import ConfigError, Run
+from froude.launch import parts
+from froude.store import Location
+from froude.study import Study
+
+
+@dataclass(frozen=True)
+class StageStatus:
+    """Trials of one stage by how they ended, and how many the plan had; a search may be extended beyond it."""
+
+    planned: int
+    finished: int
+    diverged: int
+    failed: int
+
+
+@dataclass(frozen=True)
+class Status:
+    """A study's state; `step` of the large run is that of its newest committed checkpoint, `steps` those it has."""
+
+    study: str
+    stages: Mapping[str, StageStatus]
+    recipe: bool
+    run: str
+    step: int
+    steps: int
+    finished: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        from dataclasses import asdict
+
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        head = f"{self.study}\n{'stage':<16}{'planned':>8}{'finished':>9}{'diverged':>9}{'failed':>7}"
+        rows = [
+            f"{n:<16}{s.planned:>8}{s.finished:>9}{s.diverged:>9}{s.failed:>7}"
+            for n, s in self.stages.items()
+        ]
+        large = (
+            "finished"
+            if self.finished
+            else f"{self.step} of {self.steps} steps"
+            if self.step
+            else "not begun"
+        )
+        return [
+            head,
+            *rows,
+            f"recipe          {'sealed' if self.recipe else 'none yet'}",
+            f"{self.run:<16}{large}",
+        ]
+
+
+def status(url: str | os.PathLike[str] | Location) -> Status:
+    """The state of the study at `url`; ConfigError if there is none."""
+    study = Study(url)
+    if not study.exists:
+        raise ConfigError(
+            f"a study must exist to have a status, but there is none at {study.location}; run `froude sweep`"
+        )
+    meta = study.meta
+    ended: dict[str, list[str]] = {name: [] for name in meta["stages"]}
+    for stored in parts.read_all(study.location).values():
+        statuses = set(stored.rows["status"].to_pylist())
+        worst = next((word for word in ("failed", "diverged") if word in statuses), "finished")
+        ended.setdefault(stored.trial.runs[0].stage, []).append(worst)
+    stages = {}
+    for name, words in ended.items():
+        planned = int(meta["stages"].get(name, {}).get("trials", 0))
+        stages[name] = StageStatus(
+            planned, *(words.count(word) for word in ("finished", "diverged", "failed"))
+        )
+    target = Run.from_dict(meta["target"])
+    commits = [row for row in study.commits().collect().to_dicts() if row["run"] == target.name]
+    return Status(
+        study=study.location.url,
+        stages=stages,
+        recipe=(study.location / "recipe.toml").exists(),
+        run=target.name,
+        step=max((row["step"] for row in commits), default=0),
+        steps=target.steps,
+        finished=any(row["kind"] == "finished" for row in commits),
+    )

@@ -1,0 +1,20 @@
+"""Define a search space: stages of trials that each use what the former returned, and the large run they are for."""
+
+from froude.space.axes import Axis, Choice, LogUniform, Uniform
+from froude.space.space import Space, load_space
+from froude.space.stages import WARMUP, Grid, Search
+from froude.space.trial import Trial, unique
+
+__all__ = [
+    "WARMUP",
+    "Axis",
+    "Choice",
+    "Grid",
+    "LogUniform",
+    "Search",
+    "Space",
+    "Trial",
+    "Uniform",
+    "load_space",
+    "unique",
+]

@@ -1,0 +1,59 @@
+"""Axes of a search: where the values of a setting may lie."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from froude.config import ConfigError, Scalar
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """A float between `low` and `high`, uniform in its logarithm."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.low < self.high < math.inf:
+            raise ConfigError(
+                f"a LogUniform axis needs 0 < low < high, but got ({self.low}, {self.high}); mend it"
+            )
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, int | float) and self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """A float between `low` and `high`."""
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.low < self.high < math.inf:
+            raise ConfigError(
+                f"a Uniform axis needs low < high, both finite, but got ({self.low}, {self.high}); mend it"
+            )
+
+    def __contains__(self, value: object) -> bool:
+        return isinstance(value, int | float) and self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several values."""
+
+    options: tuple[Scalar, ...]
+
+    def __post_init__(self) -> None:
+        if not self.options or len(set(self.options)) < len(self.options):
+            raise ConfigError(f"a Choice axis needs different options, but got {self.options}; mend it")
+
+    def __contains__(self, value: object) -> bool:
+        return value in self.options
+
+
+Axis = LogUniform | Uniform | Choice

@@ -1,0 +1,111 @@
+"""A study to be made: its stages and its target, from Python or from a user's file."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from froude.config import ConfigError, Run
+from froude.space.stages import Grid, Search, call_user
+from froude.space.trial import Trial, check_name, unique
+
+
+@dataclass(frozen=True)
+class Space:
+    """A study to be made: its stages, in order, and the large run (`target`) that they are for."""
+
+    name: str
+    seed: int
+    stages: tuple[Search | Grid, ...]
+    target: Run
+
+    def __post_init__(self) -> None:
+        check_name("a search space", self.name)
+        seen: list[str] = []
+        for stage in self.stages:
+            if stage.name in seen:
+                raise ConfigError(
+                    f"stages must have different names, but {stage.name!r} comes twice; rename one"
+                )
+            if unknown := set(stage.after or ()) - set(seen):
+                raise ConfigError(
+                    f"stage {stage.name!r} can only come after stages before it, but got {', '.join(sorted(unknown))}"
+                )
+            seen.append(stage.name)
+        if not seen:
+            raise ConfigError(f"a search space must have a stage, but {self.name!r} has none; add one")
+
+    def before(self, stage: Search | Grid) -> tuple[str, ...]:
+        """Names of the stages that must be done before this one begins."""
+        names = [other.name for other in self.stages]
+        return stage.after if stage.after is not None else tuple(names[: names.index(stage.name)])
+
+    def planned(self) -> dict[str, list[Trial]]:
+        """Every stage's trials as far as known before any has run; ConfigError if two have one name."""
+        import polars as pl
+
+        from froude import records
+
+        empty = pl.from_arrow(records.TRIALS.empty_table())
+        assert isinstance(empty, pl.DataFrame)
+        plan: dict[str, list[Trial]] = {}
+        for stage in self.stages:
+            if isinstance(stage, Search):
+                plan[stage.name] = [stage.trial(number, stage.default) for number in range(stage.trials)]
+            else:
+                plan[stage.name] = stage.lay_out(empty)
+        unique([trial for trials in plan.values() for trial in trials])
+        return plan
+
+    def stage_table(self) -> dict[str, dict[str, Any]]:
+        """Role and settings of every stage by name, as study.json keeps them."""
+        table: dict[str, dict[str, Any]] = {}
+        for stage, trials in zip(self.stages, self.planned().values(), strict=True):
+            goals = {trial.stop_loss for trial in trials} - {None}
+            table[stage.name] = {
+                "role": stage.role,
+                "trials": len(trials),
+                "extends": bool(getattr(stage, "extend", None)),
+            }
+            if len(goals) == 1:
+                table[stage.name]["target_loss"] = goals.pop()
+        return table
+
+
+def load_space(path: str | Path, *, seed: int = 0) -> Space:
+    """The Space that `space()` of a Python file returns; the file may take the seed: `def space(seed: int = 0)`.
+
+    ConfigError if there is no such file, if it has no `space()`, if that raises, or returns anything else.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(
+            f"a search space must be a Python file, but there is none at {file}; see search_spaces/"
+        )
+    spec = importlib.util.spec_from_file_location(f"froude_space_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"a search space must be a Python file, but got {file}; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses in the file look themselves up
+    call_user(f"{file}", spec.loader.exec_module, module)
+    function = getattr(module, "space", None)
+    if not callable(function):
+        raise ConfigError(
+            f"a search space must define space(), but {file} does not; add `def space(seed: int = 0) -> Space`"
+        )
+    takes_seed = "seed" in inspect.signature(function).parameters
+    if seed and not takes_seed:
+        raise ConfigError(
+            f"a seed needs a search space that takes one, but space() of {file} does not; write space(seed: int = 0)"
+        )
+    found = call_user(f"space() of {file}", function, **({"seed": seed} if takes_seed else {}))
+    if not isinstance(found, Space):
+        raise ConfigError(
+            f"space() must return a froude.space.Space, but that of {file} returned {type(found).__name__}"
+        )
+    found.planned()
+    return found

@@ -1,0 +1,95 @@
+"""A trial: what one worker computes in one go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from froude.config import NAME, ConfigError, Run, Scalar
+
+
+def check_name(what: str, name: str) -> None:
+    """ConfigError unless the name can be a file's."""
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"{what} must have a name of letters, digits and . _ -, but got {name!r}; rename it"
+        )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What one worker computes in one go: a run, or several that are WSD branches off one trunk.
+
+    Branches are equal but for name and tokens, and sorted by tokens. Those after the first that reaches `stop_loss`
+    (nats per token) are not trained. `params` is where a search placed the trial.
+    """
+
+    name: str
+    runs: tuple[Run, ...]
+    stop_loss: float | None = None
+    params: Mapping[str, Scalar] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_name("a trial", self.name)
+        if not self.runs:
+            raise ConfigError(f"a trial must have a run, but {self.name!r} has none; add one")
+        if len(self.runs) == 1:
+            return
+        if len({run.name for run in self.runs}) < len(self.runs):
+            raise ConfigError(
+                f"branches of a trial must have different names, but those of {self.name!r} do not"
+            )
+        horizons = [run.tokens for run in self.runs]
+        alike = {run.replace(tokens=horizons[-1]).fingerprint for run in self.runs}
+        if len(alike) > 1 or self.runs[0].schedule.name != "wsd" or self.runs[0].max_workers > 1:
+            raise ConfigError(
+                f"branches of a trial must be one-worker WSD runs equal but for name and tokens, but those of "
+                f"{self.name!r} differ in more; make them trials of their own"
+            )
+        if horizons != sorted(set(horizons)):
+            raise ConfigError(
+                f"branches of a trial must be sorted by tokens, but {self.name!r} has {horizons}; sort them"
+            )
+
+    @property
+    def workers(self) -> int:
+        return self.runs[0].max_workers
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps when no branch is left out."""
+        if len(self.runs) == 1:
+            return self.runs[0].steps
+        # A branch leaves the trunk where its tail begins.
+        starts = [
+            int(max(r.tokens * (1 - r.schedule.decay_fraction), r.schedule.warmup_tokens)) // r.batch
+            for r in self.runs
+        ]
+        return starts[-1] + sum(run.steps - start for run, start in zip(self.runs, starts, strict=True))
+
+    @property
+    def tokens(self) -> int:
+        """Tokens trained on when no branch is left out."""
+        return self.steps * self.runs[0].batch
+
+    def to_json(self) -> str:
+        content = {"name": self.name, "stop_loss": self.stop_loss, "params": dict(self.params)}
+        return json.dumps(content | {"runs": [run.to_dict() for run in self.runs]})
+
+    @classmethod
+    def from_json(cls, text: str) -> Trial:
+        content = json.loads(text)
+        return cls(**content | {"runs": tuple(Run.from_dict(run) for run in content["runs"])})
+
+
+def unique(trials: Sequence[Trial]) -> None:
+    """ConfigError if two trials, or two runs, have one name."""
+    for what, names in (
+        ("trials", [t.name for t in trials]),
+        ("runs", [r.name for t in trials for r in t.runs]),
+    ):
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise ConfigError(
+                f"{what} must have different names, but {twice[0]!r} comes more than once; rename them"
+            )

@@ -1,0 +1,209 @@
+"""The order of a sweep's work: what is next, what is resumed, what each stage makes of the one before."""
+
+import math
+
+import polars as pl
+import pytest
+
+from froude.config import ConfigError, Run
+from froude.launch.agenda import Agenda, cost
+from froude.space import Choice, Grid, LogUniform, Search, Space, Trial
+
+from .conftest import outcome, play
+
+BASE = Run(tokens=768 * 10)
+
+
+def search(trials=6, startup=2, parallel=2):
+    axes = {"optimizer.lr": LogUniform(1e-4, 1e-1), "batch": Choice((384, 768))}
+    return Search("s", BASE, axes, trials, startup, {"optimizer.lr": 1e-2, "batch": 768}, parallel)
+
+
+def trials(*rates):
+    return [Trial(f"g-{lr:g}", (BASE.replace({"optimizer.lr": lr}, name=f"g-{lr:g}"),)) for lr in rates]
+
+
+def parabola(run):
+    return 2.0 + (math.log2(run.optimizer.lr) + 8) ** 2 / 50
+
+
+def space(*stages, seed=0):
+    return Space("x", seed, stages or (search(),), BASE)
+
+
+def rates(agenda):
+    return [r.optimizer.lr for t in agenda.stages[0].trials for r in t.runs]
+
+
+@pytest.mark.parametrize("slots, order", [(1, 0), (2, 1), (2, 2), (3, 3)])
+def test_a_search_is_the_same_whichever_trial_ends_first(slots, order):
+    reference = Agenda(space(), {})
+    play(reference, parabola, slots=1)
+    other = Agenda(space(), {})
+    play(other, parabola, slots=slots, seed=order)
+    assert rates(other) == rates(reference)
+    assert len(set(rates(other))) == 6
+
+
+def test_a_search_of_another_seed_goes_elsewhere_and_keeps_its_default():
+    found = []
+    for seed in (0, 1):
+        agenda = Agenda(space(seed=seed), {})
+        play(agenda, parabola)
+        found.append(rates(agenda))
+    assert found[0][0] == found[1][0] == 1e-2
+    assert not set(found[0][1:]) & set(found[1][1:])
+
+
+def test_tpe_looks_where_the_loss_is_low():
+    """24 trials after 8 random ones: the later half lies nearer to the optimum than the random ones."""
+    agenda = Agenda(space(search(trials=32, startup=8)), {})
+    play(agenda, parabola)
+    miss = [abs(math.log2(lr) + 8) for lr in rates(agenda)]
+    assert sum(miss[-12:]) / 12 < 0.6 * sum(miss[1:9]) / 8
+
+
+def test_only_so_many_trials_of_a_search_run_ahead():
+    agenda = Agenda(space(search(parallel=2)), {})
+    names = [agenda.next().name for _ in range(3)]  # the default and the random ones wait for nothing
+    assert names == ["s-00", "s-01", "s-02"]
+    assert agenda.next() is None
+    first = agenda.stages[0].trials
+    agenda.finish(outcome(first[0], parabola))
+    assert agenda.next() is None
+    agenda.finish(outcome(first[1], parabola))
+    assert agenda.next().name == "s-03"  # sees 0 and 1, not 2
+
+
+@pytest.mark.parametrize("bad", [math.nan, -1.0])
+def test_a_search_goes_on_after_trials_without_a_loss(bad):
+    agenda = Agenda(space(), {})
+    play(agenda, lambda run: bad if run.name in ("s-01", "s-02") else parabola(run))
+    assert agenda.done
+    assert agenda.with_status("diverged" if math.isnan(bad) else "failed") == 2
+
+
+@pytest.mark.parametrize("after", range(1, 9))
+def test_an_interrupted_sweep_goes_on_as_if_it_had_not_been(after):
+    stages = (search(), Grid("g", lambda rows: trials(1e-3, rows["lr"].median() or 1e-2), role="loss_law"))
+    whole = Agenda(space(*stages), {})
+    play(whole, parabola)
+    cut = Agenda(space(*stages), {})
+    begun = set(play(cut, parabola, stop_after=after))
+    again = Agenda(space(*stages), cut.results)
+    assert again.resumed == len(cut.results) or not again.stages[0].done
+    more = play(again, parabola)
+    assert {n: s.rows for n, s in again.results.items()} == {n: s.rows for n, s in whole.results.items()}
+    assert not set(more) & set(cut.results)
+    assert begun | set(more) == set(whole.results)
+
+
+def test_a_complete_study_leaves_nothing_to_do():
+    first = Agenda(space(), {})
+    play(first, parabola)
+    again = Agenda(space(), first.results)
+    assert again.done
+    assert again.next() is None
+    assert again.left() == []
+    assert again.counts() == {"s": (6, 6)}
+
+
+def test_a_failed_trial_is_tried_again_by_the_next_sweep():
+    first = Agenda(space(), {})
+    play(first, lambda run: -1.0 if run.name == "s-05" else parabola(run))
+    assert first.done
+    again = Agenda(space(), first.results)
+    assert [trial.name for _, trial in again.left()] == ["s-05"]
+    assert play(again, parabola) == ["s-05"]
+
+
+def grid_space(planner, **changes):
+    return space(Grid("g", planner, role="loss_law", **changes))
+
+
+def test_one_name_with_another_configuration_is_refused():
+    first = Agenda(grid_space(lambda rows: trials(1e-3)), {})
+    play(first, parabola)
+    renamed = Trial("g-0.001", trials(2e-3)[0].runs)
+    stored = {name: found for name, found in first.results.items()}
+    with pytest.raises(ConfigError, match=r"'g-0.001' with other settings .*--fresh"):
+        Agenda(grid_space(lambda rows: [renamed]), stored)
+
+
+def test_a_search_on_other_axes_is_refused():
+    first = Agenda(space(), {})
+    play(first, parabola)
+    smaller = Search("s", BASE, {"optimizer.lr": LogUniform(1e-4, 1e-1)}, 6, 2, {"optimizer.lr": 1e-2})
+    with pytest.raises(ConfigError, match="'s-00' with other axes batch"):
+        Agenda(space(smaller), first.results)
+
+
+def branched(*steps, stop_loss=None):
+    runs = tuple(BASE.replace(name=f"b-n{n}", tokens=768 * n) for n in steps)
+    return Trial("b", runs, stop_loss=stop_loss)
+
+
+def test_a_trunk_without_all_its_branches_counts_only_if_it_reached_its_goal():
+    def loss(run):
+        return 4.0 - run.steps / 10
+
+    first = Agenda(grid_space(lambda rows: [branched(10, 20, 30, stop_loss=2.5)]), {})
+    play(first, loss)
+    assert first.results["b"].rows["run"].to_pylist() == ["b-n10", "b-n20"]
+    assert Agenda(grid_space(lambda rows: [branched(10, 20, 30, stop_loss=2.5)]), first.results).done
+    with pytest.raises(ConfigError, match=r"other branches \(2 of 3\)"):
+        Agenda(grid_space(lambda rows: [branched(10, 20, 30, stop_loss=1.5)]), first.results)
+
+
+def test_a_grid_is_extended_once_with_its_own_rows():
+    seen = []
+
+    def extend(rows):
+        seen.append(rows.height)
+        return trials(5e-2)
+
+    agenda = Agenda(grid_space(lambda rows: trials(1e-2, 2e-2), extend=extend), {})
+    assert play(agenda, parabola)[-1] == "g-0.05"
+    assert seen == [2]
+    assert Agenda(grid_space(lambda rows: trials(1e-2, 2e-2), extend=extend), agenda.results).done
+
+
+def test_stages_that_do_not_wait_for_each_other_overlap_and_see_only_what_they_come_after():
+    seen = {}
+
+    def planner(name, *found):
+        def lay_out(rows: pl.DataFrame):
+            seen[name] = sorted(rows["run"])
+            return found
+
+        return lay_out
+
+    a, b, c = trials(1e-3), trials(1e-2, 2e-2), trials(3e-2)
+    stages = (
+        Grid("a", planner("a", *a), role="loss_law"),
+        Grid("b", planner("b", *b), role="loss_law", after=("a",)),
+        Grid("c", planner("c", *c), role="loss_law", after=("a",)),
+    )
+    agenda = Agenda(space(*stages), {})
+    assert agenda.next().name == "g-0.001"
+    assert agenda.next() is None
+    agenda.finish(outcome(a[0], parabola))
+    assert [agenda.next().name for _ in range(3)] == ["g-0.01", "g-0.02", "g-0.03"]
+    assert seen == {"a": [], "b": ["g-0.001"], "c": ["g-0.001"]}
+
+
+def test_the_longest_trial_of_a_grid_comes_first():
+    lengths = [Trial(f"n{n}", (BASE.replace(name=f"n{n}", tokens=768 * n),)) for n in (5, 40, 10)]
+    agenda = Agenda(grid_space(lambda rows: lengths), {})
+    assert [agenda.next().name for _ in range(3)] == ["n40", "n10", "n5"]
+    assert cost(lengths[1]) > cost(lengths[2]) > cost(lengths[0])
+
+
+def test_two_stages_may_not_use_one_name():
+    def later(rows):
+        return trials(1e-3) if rows.height else []
+
+    stages = (Grid("a", lambda rows: trials(1e-3), role="loss_law"), Grid("b", later, role="loss_law"))
+    agenda = Agenda(space(*stages), {})
+    with pytest.raises(ConfigError, match="comes more than once"):
+        play(agenda, parabola)

@@ -1,0 +1,222 @@
+"""The loss law finds what is there, and says when it does not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from froude import laws
+from froude.laws import loss_fit
+
+Grid = Callable[..., pl.DataFrame]
+NAMES = ("E", "A", "B", "alpha", "beta")
+CHINCHILLA = (1.8172, 482.01, 2085.43, 0.3478, 0.3658)
+
+
+def values(law: laws.LossLaw) -> list[float]:
+    return [getattr(law, name) for name in NAMES]
+
+
+@pytest.mark.parametrize("truth", [CHINCHILLA, (0.4, 50.0, 60.0, 0.2, 0.15), (3.0, 1e3, 5e3, 0.6, 0.5)])
+@pytest.mark.parametrize("delta", [1e-3, None])
+def test_noiseless_rows_give_their_law_back(
+    grid: Grid, truth: tuple[float, ...], delta: float | None
+) -> None:
+    law = laws.loss_law(grid(truth), delta)
+    assert law.status == "ok"
+    assert values(law) == pytest.approx(truth, rel=1e-6)
+    assert law.objective < 1e-20
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    e=st.floats(0.5, 3),
+    size=st.floats(0.1, 1),
+    data=st.floats(0.1, 1),
+    alpha=st.floats(0.15, 0.7),
+    beta=st.floats(0.15, 0.7),
+)
+def test_any_law_is_recovered_to_one_in_ten_thousand(
+    e: float, size: float, data: float, alpha: float, beta: float
+) -> None:
+    n, d = (v.ravel() for v in np.meshgrid(np.geomspace(1e7, 1e9, 4), np.geomspace(1e9, 1e11, 4)))
+    a, b = size * 1e8**alpha, data * 1e10**beta
+    frame = pl.DataFrame({"params": n, "tokens": d, "loss": e + a * n**-alpha + b * d**-beta})
+    law = laws.loss_law(frame)
+    assert law.status == "ok"
+    assert values(law) == pytest.approx([e, a, b, alpha, beta], rel=1e-4)
+
+
+def test_the_tied_form_needs_five_rows_and_recovers_one_exponent(grid: Grid) -> None:
+    truth = (1.7, 300.0, 900.0, 0.3, 0.3)
+    frame = grid(truth, sizes=2, horizons=3)
+    law = laws.loss_law(frame[:5], form="tied")
+    assert law.status == "ok"
+    assert values(law) == pytest.approx(truth, rel=1e-5)
+    assert law.alpha == law.beta
+    assert laws.loss_law(frame[:4], form="tied").status == "too_few_points"
+
+
+def test_the_gradient_and_the_jacobian_are_those_of_the_objective(grid: Grid) -> None:
+    frame = grid(CHINCHILLA, noise=0.01)
+    columns = [frame[name].to_numpy() for name in ("params", "tokens", "loss")]
+    weights = np.linspace(0.5, 2, frame.height)
+    theta = np.array([-0.8, -0.4, 0.5, 0.4, 0.3])
+    for delta in (1e-3, 0.1, None):
+        problem = loss_fit.Problem.of(*columns, weights, delta, False)
+        step = 1e-6 * np.eye(5)
+        numeric = [(problem.objective(theta + h) - problem.objective(theta - h)) / 2e-6 for h in step]
+        assert problem.value_and_gradient(theta)[1] == pytest.approx(numeric, rel=1e-5)
+        columns_numeric = np.stack(
+            [(problem.residual(theta + h) - problem.residual(theta - h)) / 2e-6 for h in step], 1
+        )
+        assert problem.jacobian(theta) == pytest.approx(columns_numeric, rel=1e-4, abs=1e-8)
+
+
+def test_the_objective_is_the_sum_of_huber_terms(grid: Grid) -> None:
+    law = laws.loss_law(grid(CHINCHILLA, noise=0.01))
+    r = np.abs(np.log(law.rows["fitted"].to_numpy()) - np.log(law.rows["loss"].to_numpy()))
+    assert law.objective == pytest.approx(np.where(r <= 1e-3, r * r / 2, 1e-3 * (r - 5e-4)).sum(), rel=1e-9)
+    assert law.rows["residual"].to_numpy() == pytest.approx(
+        (law.rows["loss"] - law.rows["fitted"]).to_numpy()
+    )
+
+
+def test_a_weight_of_two_counts_as_two_rows(grid: Grid) -> None:
+    frame = grid(CHINCHILLA, noise=0.01)
+    weights = [1.0 + (i % 3 == 0) for i in range(frame.height)]
+    doubled = pl.concat([frame, frame[::3]])
+    weighted = laws.loss_law(frame.with_columns(pl.Series("w", weights)), weights="w")
+    twice = laws.loss_law(doubled)
+    assert values(weighted) == pytest.approx(values(twice), rel=1e-5)
+    assert weighted.objective == pytest.approx(twice.objective, rel=1e-9)
+
+
+def test_too_few_rows_sizes_or_horizons(grid: Grid) -> None:
+    full = grid(CHINCHILLA, sizes=3, horizons=3)
+    for frame in (full[:7], grid(CHINCHILLA, sizes=1, horizons=12), grid(CHINCHILLA, sizes=12, horizons=2)):
+        law = laws.loss_law(frame)
+        assert law.status == "too_few_points"
+        assert all(math.isnan(v) for v in values(law))
+        with pytest.raises(ValueError, match="too_few_points"):
+            law.predict(params=1e9, tokens=1e10)
+        assert law.table().height == 5
+        assert law.rows["fitted"].is_null().all()
+
+
+def test_equal_losses_and_vanishing_terms_are_never_ok(grid: Grid) -> None:
+    assert laws.loss_law(grid(CHINCHILLA).with_columns(loss=pl.lit(2.5))).status == "flat"
+    for truth in (
+        (1e-9, 480.0, 2100.0, 0.35, 0.37),
+        (1.8, 480.0, 1e-9, 0.35, 0.37),
+        (1.8, 1e-9, 2100.0, 0.35, 0.37),
+    ):
+        law = laws.loss_law(grid(truth))
+        assert law.status == "at_bound"
+        assert law.reasons
+        prediction = law.predict(params=1e10, tokens=1e11)
+        assert not prediction.certified
+        assert any("at_bound" in reason for reason in prediction.reasons)
+
+
+def test_a_design_that_cannot_separate_size_from_horizon_is_not_ok() -> None:
+    n = np.geomspace(1e7, 1e9, 12)
+    frame = pl.DataFrame(
+        {"params": n, "tokens": 20 * n, "loss": 1.8 + 480 * n**-0.35 + 800 * (20 * n) ** -0.35}
+    )
+    assert laws.loss_law(frame).status != "ok"
+    assert laws.loss_law(frame, form="tied").status != "ok"
+
+
+def test_predictions_cover_the_truth_and_say_why_they_are_not_certified(grid: Grid) -> None:
+    law = laws.loss_law(grid(CHINCHILLA, noise=0.004))
+    truth = 1.8172 + 482.01 * 3e10**-0.3478 + 2085.43 * 2e12**-0.3658
+    narrow, wide = (law.predict(params=3e10, tokens=2e12, level=level) for level in (0.5, 0.95))
+    assert wide.low < narrow.low < narrow.loss < narrow.high < wide.high
+    assert wide.low < truth < wide.high
+    assert wide.extrapolation == pytest.approx({"params": 3.0, "tokens": 2.0, "flops": 6.0})
+    assert not wide.certified
+    assert any("held-out" in reason for reason in wide.reasons)
+    far = law.predict(params=1e13, tokens=1e15)
+    assert any("compute" in reason for reason in far.reasons)
+    assert law.predict(params=1e300, tokens=1e300).loss == pytest.approx(law.E, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"params": 0},
+        {"params": math.inf},
+        {"tokens": -1},
+        {"tokens": math.nan},
+        {"level": 1},
+        {"level": 0},
+        {"params": None},
+    ],
+)
+def test_a_prediction_names_the_argument_that_is_wrong(grid: Grid, wrong: dict[str, Any]) -> None:
+    law = laws.loss_law(grid(CHINCHILLA))
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        law.predict(**{"params": 1e9, "tokens": 1e10, **wrong})
+
+
+def test_the_compute_optimum_is_where_the_predicted_loss_is_least(grid: Grid) -> None:
+    law = laws.loss_law(grid(CHINCHILLA))
+    best = law.compute_optimal(flops=1e21)
+    assert 6 * best.params * best.tokens == pytest.approx(1e21, rel=1e-9)
+    sizes = best.params * np.array([0.9, 1.0, 1.1])
+    losses = law.E + law.A / sizes**law.alpha + law.B / (1e21 / 6 / sizes) ** law.beta
+    assert losses.argmin() == 1
+    with pytest.raises(ValueError, match="flops"):
+        law.compute_optimal(flops=-1)
+
+
+def test_the_bootstrap_is_repeatable_and_moves_groups_together(grid: Grid) -> None:
+    frame = grid(CHINCHILLA, noise=0.01).with_columns(pl.col("params").alias("run"))
+    law = laws.loss_law(frame)
+    first = law.bootstrap(12, seed=3)
+    assert first.columns == ["replicate", *NAMES, "objective"]
+    assert first.equals(laws.loss_law(frame).bootstrap(12, seed=3))
+    assert not first.equals(law.bootstrap(12, seed=4))
+    assert first.select(pl.all().is_finite().all()).row(0) == (True,) * 7
+    # With two groups a resample is one of them twice, or both: the second and the fourth of these are equal to the fit.
+    halves = frame.with_columns((pl.int_range(pl.len()) % 2).alias("half"))
+    grouped = laws.loss_law(halves, groups="half").bootstrap(12)
+    assert grouped["objective"].round(12).n_unique() <= 3
+    with pytest.raises(ValueError, match="n must"):
+        law.bootstrap(0)
+
+
+def test_rows_mark_the_run_that_contradicts_the_rest(grid: Grid) -> None:
+    frame = grid(CHINCHILLA, noise=0.002)
+    spoiled = frame.with_columns(
+        pl.when(pl.int_range(pl.len()) == 7).then(pl.col("loss") * 1.08).otherwise("loss").alias("loss")
+    )
+    assert laws.loss_law(spoiled).rows["outlier"].arg_true().to_list() == [7]
+    assert not laws.loss_law(frame).rows["outlier"].any()
+
+
+def test_wrong_options_are_errors(grid: Grid) -> None:
+    frame = grid(CHINCHILLA)
+    for options in ({"delta": 0.0}, {"delta": -1.0}, {"form": "loose"}, {"prior": {"alpha": (0.3, 0.1)}}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            laws.loss_law(frame, **options)
+
+
+def test_a_hundred_thousand_rows_are_fitted_on_all_of_them(grid: Grid) -> None:
+    frame = grid(CHINCHILLA, sizes=300, horizons=300, noise=0.01)
+    law = laws.loss_law(frame)
+    assert law.status == "ok"
+    assert (law.alpha, law.beta) == pytest.approx((0.3478, 0.3658), abs=1.5e-3)
+    problem = law._problem
+    assert problem is not None
+    assert law._theta is not None
+    gradient = problem.value_and_gradient(law._theta)[1]
+    assert np.abs(gradient).max() < 1e-5 * law.objective * frame.height

@@ -1,0 +1,141 @@
+"""The learning-rate curve of one shape."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from froude import laws
+
+STEP = math.log(2) / 2
+
+
+def sweep(u: np.ndarray, loss: np.ndarray, best: float = 2e-3) -> pl.DataFrame:
+    return pl.DataFrame({"lr": best * np.exp(u), "loss": loss})
+
+
+def asymmetric(u: np.ndarray) -> np.ndarray:
+    """The U-curve of notes on published sweeps: steeper above the optimum."""
+    return np.asarray(0.5 * 0.045 * u**2 + 0.0072 * u**3 * (u > 0))
+
+
+def test_a_cubic_covers_the_optimum_of_an_asymmetric_curve_where_a_quadratic_does_not() -> None:
+    rng = np.random.default_rng(0)
+    trials, covered, bias, regret, quadratic = 400, 0, 0.0, 0.0, 0
+    for _ in range(trials):
+        u = np.repeat((np.arange(7) - 3 + rng.uniform(-0.5, 0.5)) * STEP, 2)
+        loss = 3 + asymmetric(u) + 0.003 * rng.standard_normal(14)
+        curve = laws.lr_curve(sweep(u, loss))
+        assert curve.status == "ok"
+        assert curve.degree == 3
+        at = math.log(curve.lr / 2e-3)
+        covered += curve.low <= 2e-3 <= curve.high
+        bias += at / trials
+        regret += float(asymmetric(np.array(at))) / trials
+        (c2, c1, _), covariance = np.polyfit(u, loss, 2, cov=True)
+        g = np.array([c1 / (2 * c2 * c2), -1 / (2 * c2), 0])
+        quadratic += abs(-c1 / (2 * c2)) <= 2.2 * math.sqrt(g @ covariance @ g)
+    assert 0.90 <= covered / trials <= 0.97
+    assert abs(bias) < 0.012
+    assert regret < 2e-4
+    assert quadratic / trials < 0.7
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    best=st.floats(1e-5, 1e-1),
+    shift=st.floats(-0.9, 0.9),
+    bend=st.floats(0.01, 0.3),
+    skew=st.floats(-0.01, 0.01),
+)
+def test_a_noiseless_cubic_is_recovered(best: float, shift: float, bend: float, skew: float) -> None:
+    u = (np.arange(7) - 3) * STEP + shift * STEP
+    curve = laws.lr_curve(sweep(u, 3 + 0.5 * bend * u**2 + skew * bend * u**3, best))
+    assert curve.status == "ok"
+    assert curve.lr == pytest.approx(best, rel=1e-6)
+    assert curve.curvature == pytest.approx(bend, rel=1e-6)
+    assert curve.low <= best * (1 + 1e-6)
+    assert best * (1 - 1e-6) <= curve.high
+    assert curve.regret(curve.lr) == pytest.approx(0, abs=1e-12)
+
+
+def test_the_regret_is_what_missing_the_optimum_costs() -> None:
+    u = (np.arange(7) - 3) * STEP
+    curve = laws.lr_curve(sweep(u, 3 + 0.02 * u**2))
+    assert curve.regret(4e-3) == pytest.approx(0.02 * math.log(2) ** 2, rel=1e-6)
+    assert curve.regret(2e-2) > curve.regret(4e-3)
+    row = curve.table().row(0, named=True)
+    assert row["half"] == pytest.approx(row["double"], rel=1e-6)
+    for wrong in (0, -1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="lr"):
+            curve.regret(wrong)
+
+
+def test_four_rates_are_enough_for_a_quadratic_three_are_not() -> None:
+    u = (np.arange(4) - 1.4) * STEP * 1.5
+    curve = laws.lr_curve(sweep(u, 3 + 0.1 * u**2))
+    assert (curve.status, curve.degree) == ("ok", 2)
+    assert curve.lr == pytest.approx(2e-3, rel=1e-6)
+    assert math.log(curve.high / curve.lr) >= 0.1
+    few = laws.lr_curve(sweep(u[:3], 3 + 0.1 * u[:3] ** 2))
+    assert few.status == "too_few_points"
+    with pytest.raises(ValueError, match="too_few_points"):
+        few.regret(1e-3)
+
+
+@pytest.mark.parametrize("side", [-1, 1])
+def test_a_best_rate_at_the_end_of_the_grid_is_an_edge(side: int) -> None:
+    u = (np.arange(7) - 3) * STEP
+    curve = laws.lr_curve(sweep(u, 3 + 0.03 * (u - side * 1.2) ** 2))
+    assert curve.status == "edge"
+    assert math.isnan(curve.low)
+    assert curve.lr == pytest.approx(2e-3 * math.exp(side * 3 * STEP))
+
+
+def test_diverged_rates_bound_the_grid_and_are_not_fitted() -> None:
+    u = (np.arange(8) - 3) * STEP
+    loss = 3 + 0.03 * u**2
+    wild = loss.copy()
+    wild[6], wild[7] = loss.min() + 0.6, math.nan
+    curve = laws.lr_curve(sweep(u, wild))
+    assert curve.status == "ok"
+    assert curve.lr == pytest.approx(2e-3, rel=1e-6)
+    assert curve.rows["fitted"].is_null().to_list() == [False] * 6 + [True] * 2
+    with_status = sweep(u, loss).with_columns(pl.Series("status", ["finished"] * 6 + ["diverged"] * 2))
+    assert laws.lr_curve(with_status).lr == pytest.approx(2e-3, rel=1e-6)
+
+
+def test_equal_losses_noise_and_an_arch_have_no_optimum() -> None:
+    u = (np.arange(7) - 3) * STEP
+    assert laws.lr_curve(sweep(u, np.full(7, 3.0))).status == "flat"
+    assert laws.lr_curve(sweep(u, 3 - 0.05 * u**2)).status in {"edge", "not_convex"}
+    two_valleys = laws.lr_curve(sweep(u, 3 + 0.02 * np.cos(4 * u)))
+    assert two_valleys.status != "ok"
+    for seed in range(20):
+        curve = laws.lr_curve(sweep(u, 3 + 0.03 * np.random.default_rng(seed).standard_normal(7)))
+        if curve.status == "ok":
+            assert math.isfinite(curve.low)
+            assert math.isfinite(curve.high)
+
+
+def test_an_interval_wider_than_a_factor_of_two_is_flat() -> None:
+    rng = np.random.default_rng(2)
+    u = np.repeat((np.arange(7) - 3) * STEP, 3)
+    statuses = {
+        laws.lr_curve(sweep(u, 3 + 0.002 * u**2 + 0.01 * rng.standard_normal(21))).status for _ in range(30)
+    }
+    assert "ok" not in statuses
+    assert "flat" in statuses
+
+
+def test_an_outlier_is_marked() -> None:
+    rng = np.random.default_rng(1)
+    u = np.repeat((np.arange(7) - 3) * STEP, 3)
+    loss = 3 + 0.03 * u**2 + 0.001 * rng.standard_normal(21)
+    loss[10] += 0.05
+    assert laws.lr_curve(sweep(u, loss)).rows["outlier"].arg_true().to_list() == [10]

@@ -1,0 +1,136 @@
+"""How the optimum moves with width, from one fit over all curves."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from froude import laws
+
+OFFSETS = (-1.5, -0.75, 0.0, 0.75, 1.5)  # octaves
+WIDTHS = (32, 64, 128)
+
+
+def sweep(
+    slope: float,
+    *,
+    design_slope: float | None = None,
+    noise: float = 0.0,
+    seed: int = 0,
+    widths: tuple[int, ...] = WIDTHS,
+) -> pl.DataFrame:
+    """Five rates around 2^-7.5 per width, optimum 2^-7.4 at width 64, curvature .04 nats per octave squared."""
+    rng = np.random.default_rng(seed)
+    design = slope if design_slope is None else design_slope
+    rows = []
+    for width in widths:
+        octaves = math.log2(width / 64)
+        for offset in OFFSETS:
+            x = -7.5 + design * octaves + offset
+            loss = 2 - 0.15 * octaves + 0.04 * (x + 7.4 - slope * octaves) ** 2
+            rows.append((width, 2**x, loss + noise * rng.standard_normal()))
+    return pl.DataFrame(rows, schema=["width", "lr", "loss"], orient="row")
+
+
+@settings(max_examples=30, deadline=None)
+@given(slope=st.floats(-1.3, 0.5))
+def test_a_noiseless_slope_is_recovered(slope: float) -> None:
+    law = laws.lr_transfer(sweep(slope))
+    assert law.status == "ok"
+    assert law.slope.value == pytest.approx(slope, abs=1e-8)
+    assert law.curvature == pytest.approx(2 * 0.04 / math.log(2) ** 2, rel=1e-6)
+    at = law.optimum(256)
+    assert at.value == pytest.approx(2 ** (-7.4 + 2 * slope), rel=1e-6)
+    lrs = law.curves.sort("width")["lr"].to_list()
+    assert lrs == pytest.approx([2 ** (-7.4 + slope * k) for k in (-1, 0, 1)], rel=1e-6)
+
+
+@pytest.mark.parametrize("slope", [0.0, -1.0])
+def test_intervals_cover_at_the_noise_of_small_proxies(slope: float) -> None:
+    found = [laws.lr_transfer(sweep(slope, noise=0.025, seed=seed)) for seed in range(150)]
+    assert all(law.status == "ok" for law in found)
+    covered = np.mean([law.slope.low <= slope <= law.slope.high for law in found])
+    assert 0.9 <= covered <= 0.99
+    assert abs(np.mean([law.slope.value for law in found]) - slope) < 0.03
+    assert np.mean([law.slope.se for law in found]) == pytest.approx(
+        np.std([law.slope.value for law in found]), rel=0.25
+    )
+
+
+def test_a_width_at_its_edge_is_named_and_does_not_enter_the_slope() -> None:
+    rest = sweep(-1.0, noise=0.01)
+    x = np.arange(-16.0, -11.0)
+    monotone = pl.DataFrame({"width": [256] * 5, "lr": 2.0**x, "loss": 2 - 0.05 * (x + 12)})
+    law = laws.lr_transfer(pl.concat([rest, monotone]))
+    assert law.status == "edge"
+    assert "256" in law.reasons[0]
+    alone = laws.lr_transfer(rest)
+    assert law.slope.value == pytest.approx(alone.slope.value, rel=1e-9)
+    assert law.slope.se == pytest.approx(alone.slope.se, rel=1e-9)
+    assert law.curves.filter(pl.col("width") == 256)["status"].item() == "edge"
+    assert law.rows.filter(pl.col("width") == 256)["fitted"].is_null().all()
+
+
+def test_sp_swept_on_a_grid_that_does_not_follow_it_is_an_edge() -> None:
+    law = laws.lr_transfer(sweep(-1.0, design_slope=0.0, noise=0.01, widths=(16, 64, 96, 128, 256)))
+    assert law.status == "edge"
+    statuses = dict(law.curves.select("width", "status").iter_rows())
+    assert {width for width, status in statuses.items() if status == "edge"} == {16.0, 256.0}
+    assert law.slope.value == pytest.approx(-1.0, abs=0.15)
+
+
+def test_diverged_runs_do_not_enter() -> None:
+    frame = sweep(0.0)
+    high = pl.col("lr") == pl.col("lr").max().over("width")
+    lost = frame.with_columns(
+        pl.when(high & (pl.col("width") == 128)).then(None).otherwise("loss").alias("loss")
+    )
+    law = laws.lr_transfer(lost)
+    assert law.status == "ok"
+    assert law.slope.value == pytest.approx(0, abs=1e-8)
+    assert law.rows["fitted"].null_count() == 1
+    wild = frame.with_columns(
+        pl.when(high & (pl.col("width") == 128)).then(9.0).otherwise("loss").alias("loss")
+    )
+    assert laws.lr_transfer(wild).slope.value == pytest.approx(0, abs=1e-8)
+
+
+def test_one_width_few_rates_equal_losses_and_arches_are_not_ok() -> None:
+    assert laws.lr_transfer(sweep(0.0, widths=(64,))).status == "too_few_points"
+    assert (
+        laws.lr_transfer(sweep(0.0).filter(pl.int_range(pl.len()).over("width") < 2)).status
+        == "too_few_points"
+    )
+    assert laws.lr_transfer(sweep(0.0).with_columns(loss=pl.lit(2.0))).status == "flat"
+    arch = sweep(0.0).with_columns(loss=5 - pl.col("loss"))
+    assert laws.lr_transfer(arch).status in {"not_convex", "edge"}
+    noisy = [laws.lr_transfer(sweep(0.0, noise=0.5, seed=s)) for s in range(10)]
+    assert all(law.status != "ok" for law in noisy)
+    for law in noisy:
+        assert law.table().height == 3
+        assert law.rows.height == 15
+
+
+def test_a_status_of_ok_has_finite_numbers_and_a_bad_one_refuses_an_optimum() -> None:
+    law = laws.lr_transfer(sweep(0.0, widths=(64,)))
+    with pytest.raises(ValueError, match="too_few_points"):
+        law.optimum(128)
+    good = laws.lr_transfer(sweep(0.0, noise=0.01))
+    assert all(math.isfinite(v) for v in (good.slope.value, good.slope.se, good.slope.low, good.slope.high))
+    assert good.curves.select("lr", "low", "high", "loss").null_count().sum_horizontal().item() == 0
+    with pytest.raises(ValueError, match="width"):
+        good.optimum(-1)
+    with pytest.raises(ValueError, match="over"):
+        laws.lr_transfer(sweep(0.0), over="loss")
+
+
+def test_any_column_can_take_the_place_of_width() -> None:
+    frame = sweep(-0.5).rename({"width": "depth"})
+    law = laws.lr_transfer(frame, over="depth")
+    assert law.slope.value == pytest.approx(-0.5, abs=1e-8)
+    assert "depth" in law.curves.columns
