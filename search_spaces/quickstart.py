@@ -135,20 +135,23 @@ def lr_transfer(seed: int) -> Grid:
         ]
 
     def extend(rows: pl.DataFrame) -> list[Trial]:
-        """Two more rates beyond the edge at which a width's optimum lies."""
+        """Two more rates beyond the edge at which a width's optimum lies, in the joint fit of its parametrization."""
         beta2, more = searched_beta2(rows), []
-        for p, width in CURVES:
-            own = rows.filter(
-                (pl.col("stage") == "lr_transfer")
-                & (pl.col("parametrization") == p)
-                & (pl.col("width") == width)
+        for p in ("mup", "sp"):
+            grid = rows.filter(pl.col("stage") == "lr_transfer").filter(
+                (pl.col("parametrization") == p) | (pl.col("width") == BASE_WIDTH)
             )
-            curve = laws.lr_curve(own)
-            if curve.status != "edge":
-                continue
-            middle = centre(rows, p, width)
-            side = math.copysign(1.0, math.log2(curve.lr) - middle)
-            more += [rate_trial(seed, p, width, middle + side * offset, beta2) for offset in (2.25, 3.0)]
+            curves = laws.lr_transfer(grid, over="width").curves
+            for width in curves.filter(pl.col("status") == "edge")["width"].to_list():
+                if (p, width) not in CURVES:  # the base width is extended under muP
+                    continue
+                middle = centre(rows, p, width)
+                finished = grid.filter((pl.col("width") == width) & (pl.col("status") == "finished"))
+                best = math.log2(finished.sort("loss")["lr"][0])
+                side = math.copysign(1.0, best - middle)
+                more += [
+                    rate_trial(seed, p, int(width), middle + side * offset, beta2) for offset in (2.25, 3.0)
+                ]
         return more
 
     return Grid("lr_transfer", trials, role="lr_transfer", extend=extend)

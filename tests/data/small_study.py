@@ -11,7 +11,7 @@ import numpy as np
 
 from froude.config import Run
 from froude.launch import parts
-from froude.space import Trial
+from froude.space import Grid, Space, Trial
 from froude.store import Location
 
 TARGET = Run(
@@ -130,29 +130,41 @@ def ladder() -> list[dict[str, Any]]:
     return rows
 
 
-def write_study(folder: Path, *, rates: int = 7, extra: list[dict[str, Any]] | None = None) -> Path:
+def rows_by_trial(rates: int) -> dict[str, list[dict[str, Any]]]:
+    """Every row of the study, by the trial that computed it."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for one in [*search(), *transfer(rates, np.random.default_rng(0)), *batches(), *ladder()]:
+        found.setdefault(one["trial"], []).append(one)
+    return found
+
+
+ROLES: dict[str, Any] = {
+    "recipe": "search",
+    "transfer": "lr_transfer",
+    "batch": "critical_batch",
+    "law": "loss_law",
+}
+
+
+def make_space(seed: int = 0, *, rates: int = 7, target: Run = TARGET) -> Space:
+    """The search space that this study is of."""
+    stages: dict[str, list[Trial]] = {name: [] for name in ROLES}
+    for name, rows in rows_by_trial(rates).items():
+        stage = rows[0]["stage"]
+        goal = GOAL if stage == "batch" else None
+        stages[stage].append(Trial(name, tuple(row["made"] for row in rows), stop_loss=goal))
+    grids = [Grid(name, lambda _, trials=trials: trials, ROLES[name]) for name, trials in stages.items()]
+    return Space("small", seed, tuple(grids), target)
+
+
+def write_study(folder: Path, *, rates: int = 7, target: Run = TARGET) -> Path:
     """Write the study's description and its trials, one part a trial."""
-    place = Location.parse(folder)
-    rows = [*search(), *transfer(rates, np.random.default_rng(0)), *batches(), *ladder(), *(extra or [])]
-    stages = {
-        "recipe": {"role": "search"},
-        "transfer": {"role": "lr_transfer"},
-        "batch": {"role": "critical_batch", "target_loss": GOAL},
-        "law": {"role": "loss_law"},
-    }
-    meta = {
-        "froude": "study",
-        "schema": 1,
-        "space": "small.py",
-        "seed": 0,
-        "stages": stages,
-        "target": TARGET.to_dict(),
-    }
+    place, made = Location.parse(folder), make_space(rates=rates, target=target)
+    meta = {"froude": "study", "schema": 1, "space": made.name, "seed": made.seed}
+    meta |= {"stages": made.stage_table(), "target": target.to_dict()}
     assert (place / "study.json").create(json.dumps(meta).encode())
-    by_trial: dict[str, list[dict[str, Any]]] = {}
-    for one in rows:
-        by_trial.setdefault(one["trial"], []).append(one)
-    for name, branches in by_trial.items():
-        runs = tuple(branch.pop("made") for branch in branches)
-        parts.write(place, Trial(name, runs), trials=branches)
+    rows = rows_by_trial(rates)
+    for trial in (trial for trials in made.planned().values() for trial in trials):
+        own = [{key: value for key, value in row.items() if key != "made"} for row in rows[trial.name]]
+        parts.write(place, trial, trials=own)
     return folder

@@ -21,7 +21,8 @@ HEALTHY: dict[str, Any] = {
     },
     "critical_batch": {"b_crit": 338.0, "low": 240.0, "high": 470.0, "status": "ok"},
     "forecast": {
-        "loss": 1.298, "low": 1.251, "high": 1.341, "level": 0.9, "certified": False, "naive": 1.36, "sha256": "ab" * 32,
+        "loss": 1.298, "low": 1.251, "high": 1.341, "level": 0.9, "certified": False, "naive": 1.36,
+        "sha256": "ab" * 32,
     },
     "actual": {"loss": 1.28, "inside": True, "relative_error": 0.015},
     "elastic": {

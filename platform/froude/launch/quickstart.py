@@ -200,7 +200,7 @@ def run_large(loop: Loop, recipe: Recipe, cluster: SimulatedCluster) -> None:
 def conclude(loop: Loop, fits: Fits, recipe: Recipe, began: float) -> dict[str, Any]:
     """Write the report and the summary, print the closing block."""
     loop.display.stage("report")
-    place = report.write(loop.study)
+    place = report.write(loop.study, fits=fits)
     seconds = total_seconds(loop, recipe, began)
     place_of_run = loop.location / "runs" / recipe.run.name
     digest = parameters_digest(place_of_run, LogReader(place_of_run).lineage()[-1])

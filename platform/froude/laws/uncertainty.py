@@ -74,8 +74,8 @@ def outliers(left_out: Array, error: float = 0.01) -> Mask:
 def studentized_outliers(residual: Array, leverage: Array, parameters: int, error: float = 0.01) -> Mask:
     """Mark rows of a linear fit whose residual is too large for the scatter of the others, by Student's t.
 
-    Both the prediction and the scatter are those of the fit without the row (closed forms), with Bonferroni's correction. A
-    row that alone determines a parameter has no scatter to be compared with and is not marked.
+    Both the prediction and the scatter are those of the fit without the row (closed forms), with Bonferroni's
+    correction. A row that alone determines a parameter has nothing to be compared with and is not marked.
     """
     dof = residual.size - parameters - 1
     if dof < 1:

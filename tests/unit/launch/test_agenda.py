@@ -125,9 +125,8 @@ def test_one_name_with_another_configuration_is_refused():
     first = Agenda(grid_space(lambda rows: trials(1e-3)), {})
     play(first, parabola)
     renamed = Trial("g-0.001", trials(2e-3)[0].runs)
-    stored = {name: found for name, found in first.results.items()}
     with pytest.raises(ConfigError, match=r"'g-0.001' with other settings .*--fresh"):
-        Agenda(grid_space(lambda rows: [renamed]), stored)
+        Agenda(grid_space(lambda rows: [renamed]), first.results)
 
 
 def test_a_search_on_other_axes_is_refused():

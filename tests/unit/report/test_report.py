@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -306,4 +305,3 @@ def test_a_study_that_cannot_be_fitted_says_why(promoted: Promoted, tmp_path: Pa
 def test_the_target_of_the_law_is_the_promoted_run(view: View) -> None:
     assert view.recipe is not None
     assert view.target == pytest.approx((parameters(view.recipe.run), 998_400))
-    assert json.loads(json.dumps(view.meta))["space"] == "small.py"

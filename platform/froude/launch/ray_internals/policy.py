@@ -8,6 +8,7 @@ from typing import Any
 
 import ray
 from ray.train.torch import TorchTrainer
+from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from ray.train.v2._internal.execution.failure_handling.default import DefaultFailurePolicy
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingDecision
@@ -128,6 +129,10 @@ class ElasticTrainer(TorchTrainer):
 
     def use(self, scaling: PlannedResize, failures: BoundedFailures) -> None:
         self._policies = {"scaling_policy": scaling, "failure_policy": failures}
+
+    def _create_default_callbacks(self) -> list[Any]:
+        """Without the one for datasets: we have none, and it starts a process of its own with every worker group."""
+        return [call for call in super()._create_default_callbacks() if not isinstance(call, DatasetsCallback)]
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Any:
         run: Any = super()._initialize_and_run_controller  # type: ignore[misc]

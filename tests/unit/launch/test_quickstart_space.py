@@ -9,7 +9,7 @@ import pytest
 from froude.launch.agenda import Agenda
 from froude.space import load_space
 
-from ..launch.conftest import play, towing_tank  # noqa: F401
+from .conftest import play, tank
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +22,10 @@ def space(path):
     return load_space(path)
 
 
-@pytest.fixture
-def swept(space, towing_tank):  # noqa: F811
+@pytest.fixture(scope="module")
+def swept(space):
     agenda = Agenda(space, {})
-    play(agenda, towing_tank)
+    play(agenda, tank)
     return agenda
 
 
@@ -107,11 +107,11 @@ def test_later_stages_train_at_the_pooled_optimum(swept):
         assert run.optimizer.beta2 == pytest.approx(min(0.99, max(0.9, beta2 ** (run.batch / 768))))
 
 
-def test_grids_are_extended_where_the_optimum_is_at_their_edge(space, towing_tank):  # noqa: F811
+def test_grids_are_extended_where_the_optimum_is_at_their_edge(space):
     """An optimum five octaves higher than expected: each curve gets two more rates above, and only there."""
 
     def far(run):
-        return towing_tank(run.replace({"optimizer.lr": run.optimizer.lr / 2**3}))
+        return tank(run.replace({"optimizer.lr": run.optimizer.lr / 2**3}))
 
     agenda = Agenda(space, {})
     play(agenda, far)

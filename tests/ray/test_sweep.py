@@ -1,0 +1,241 @@
+"""Sweeps on a real cluster of two nodes: to the end, again, and through every kind of trouble."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from froude.config import ConfigError, Run
+from froude.launch import tuning
+from froude.launch.cluster import SimulatedCluster, simulated
+from froude.launch.progress import SweepProgress
+from froude.launch.sweep import sweep
+from froude.space import Grid, LogUniform, Search, Space, Trial
+from froude.store import Location
+from froude.study import Study
+
+STEPS = 12
+BASE = Run(
+    name="base",
+    model={"width": 32},
+    tokens=768 * STEPS,
+    eval_windows=16,
+    schedule={"warmup_tokens": 768 * 2},
+    device="cpu",
+)
+
+FRAGILE = """
+from pathlib import Path
+from froude.train.model import Transformer
+
+class Fragile(Transformer):
+    def __init__(self, run):
+        super().__init__(run)
+        self.broken = Path(run.model.options["broken"])
+
+    def forward(self, tokens):
+        if self.broken.exists():
+            raise OSError("the disk is on fire")
+        return super().forward(tokens)
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedCluster]:
+    """Two nodes, whose processes can import `fragile` as the driver can."""
+    modules = tmp_path_factory.mktemp("modules")
+    (modules / "fragile.py").write_text(FRAGILE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(modules))
+        with simulated(2, log_dir=tmp_path_factory.mktemp("logs")) as running:
+            yield running
+
+
+def run(name: str, changes: dict | None = None, /, **more) -> Run:
+    return BASE.replace({**(changes or {}), **more}, name=name)
+
+
+def grid(*trials: Trial | Run, name: str = "loss_law", role: str = "loss_law") -> Grid:
+    found = [trial if isinstance(trial, Trial) else Trial(trial.name, (trial,)) for trial in trials]
+    return Grid(name, lambda rows: found, role=role)
+
+
+def space(*stages: Search | Grid) -> Space:
+    return Space("tiny", 0, stages, BASE)
+
+
+def files(study: Location) -> dict[str, tuple[int, str]]:
+    """Every Parquet file: when it was made and what is in it."""
+    found = {}
+    for file in study.walk(".parquet"):
+        found[file.url] = (file.path.stat().st_mtime_ns, hashlib.sha256(file.read()).hexdigest())
+    return found
+
+
+def trials(study: Location) -> pl.DataFrame:
+    return Study(study).trials().sort("run").collect()
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Location:
+    return Location.parse(tmp_path / "study")
+
+
+def test_a_sweep_runs_every_stage_once_in_processes_that_it_uses_again(cluster, study, monkeypatch):
+    pids, told = set(), []
+    hear = tuning._Ear.on_trial_result
+
+    def listen(self, iteration, trials, trial, result, **info):
+        pids.add(result["pid"])
+        hear(self, iteration, trials, trial, result, **info)
+
+    monkeypatch.setattr(tuning._Ear, "on_trial_result", listen)
+    search = Search(
+        "search", BASE, {"optimizer.lr": LogUniform(1e-3, 1e-1)}, 4, 2, {"optimizer.lr": 1e-2}, parallel=2
+    )
+
+    def from_search(rows: pl.DataFrame) -> list[Trial]:
+        lr = rows.sort("loss")["lr"][0] if rows.height else 1e-2
+        wild = run("wild", {"optimizer.lr": 50.0, "optimizer.clip": 1e6})
+        branches = tuple(run(f"n{n}", {"optimizer.lr": lr}, tokens=768 * n) for n in (6, 12))
+        return [Trial("wild", (wild,)), Trial("trunk", branches)]
+
+    stages = (search, Grid("loss_law", from_search, role="loss_law"))
+    sweep(space(*stages), study, cluster, progress=told.append)
+
+    rows = trials(study)
+    assert dict(rows.select("run", "status").iter_rows()) == {
+        "n12": "finished", "n6": "finished", "wild": "diverged", **{f"search-{i:02d}": "finished" for i in range(4)}
+    }  # fmt: skip
+    best = rows.filter(pl.col("stage") == "search").sort("loss")["lr"][0]
+    assert set(rows.filter(pl.col("trial") == "trunk")["lr"]) == {best}
+    assert rows["attempts"].to_list() == [1] * rows.height
+    assert set(Study(study).steps().filter(pl.col("run") == "n12").collect()["step"]) == set(range(1, 13))
+    assert Study(study).evals().collect().height == 7
+    assert len(pids) <= 2
+    assert (told[-1].done, told[-1].diverged) == (6, 1)
+    assert Study(study).meta["stages"]["search"]["role"] == "search"
+
+    before, began = files(study), time.monotonic()
+    sweep(space(*stages), study, cluster)
+    assert files(study) == before
+    assert time.monotonic() - began < 30
+
+
+def test_a_model_that_raises_makes_a_failed_row_and_is_tried_again_by_the_next_sweep(
+    cluster, study, tmp_path
+):
+    broken = tmp_path / "broken"
+    broken.touch()
+    options = {"model.factory": "fragile:Fragile", "model.options": {"broken": str(broken)}}
+    work = space(grid(run("fragile", options), run("sound")))
+    with pytest.raises(ConfigError, match=r"fragile:Fragile.*--trust"):
+        sweep(work, study, cluster)
+    assert study.children() == []
+
+    sweep(work, study, cluster, trust=True)
+    rows = {row["run"]: row for row in trials(study).to_dicts()}
+    assert (rows["fragile"]["status"], rows["sound"]["status"]) == ("failed", "finished")
+    assert rows["fragile"]["error"] == "OSError: the disk is on fire"
+    assert rows["fragile"]["attempts"] == 1 + tuning.RETRIES
+    assert rows["fragile"]["loss"] is None
+
+    broken.unlink()
+    sound = files(study)[(study / "trials" / "sound.parquet").url]
+    sweep(work, study, cluster, trust=True)
+    assert trials(study)["status"].to_list() == ["finished"] * 2
+    assert files(study)[(study / "trials" / "sound.parquet").url] == sound
+
+
+def long_runs(count: int) -> list[Run]:
+    return [run(f"long-{i}", seed=i, tokens=768 * 150) for i in range(count)]
+
+
+def test_trials_of_a_node_that_dies_are_tried_again_elsewhere(cluster, study):
+    killed: list[float] = []
+
+    def kill(progress: SweepProgress) -> None:
+        if not killed and len(progress.running) == 2 and min(progress.running.values()) > 0:
+            killed.append(progress.done)
+            cluster.kill_node(cluster.nodes[0])
+
+    sweep(space(grid(*long_runs(4))), study, cluster, progress=kill)
+    cluster.add_node()
+    rows = trials(study)
+    assert killed
+    assert rows["status"].to_list() == ["finished"] * 4
+    assert sorted(rows["attempts"])[-1] == 2
+    assert Study(study).steps().collect().height == 4 * 150
+
+
+def test_a_proxy_of_two_ranks_trains_on_two_nodes_as_one_of_one_does(cluster, study):
+    two = run("two", workers=2, slots=12, checkpoint_every=6)
+    one = run("one", slots=12)
+    sweep(space(grid(two, one)), study, cluster)
+    rows = {row["run"]: row for row in trials(study).to_dicts()}
+    assert {name: row["status"] for name, row in rows.items()} == {"one": "finished", "two": "finished"}
+    assert rows["two"]["workers"] == 2
+    assert rows["two"]["loss"] == pytest.approx(rows["one"]["loss"], abs=1e-4)
+    for column in ("params", "params_with_embeddings", "flops", "tokens"):
+        assert rows["two"][column] == rows["one"][column]
+    steps = Study(study).steps().filter(pl.col("run") == "two").collect()
+    assert steps["world"].to_list() == [2] * STEPS
+    before = files(study)
+    sweep(space(grid(two, one)), study, cluster)
+    assert files(study) == before
+
+
+def test_more_ranks_than_the_cluster_has_are_refused(cluster, study):
+    with pytest.raises(ConfigError, match="5 workers needs as many CPUs"):
+        sweep(space(grid(run("five", workers=5, slots=12))), study, cluster)
+
+
+DRIVER = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import test_sweep
+from froude.launch.cluster import connect
+from froude.launch.sweep import sweep
+from froude.store import Location
+with connect(sys.argv[2]) as cluster:
+    sweep(test_sweep.space(test_sweep.grid(*test_sweep.long_runs(5))), Location.parse(sys.argv[3]), cluster)
+"""
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.05)
+
+
+def test_a_sweep_whose_driver_was_killed_goes_on_where_it_was(cluster, study, tmp_path):
+    log = (tmp_path / "driver.log").open("wb")
+    command = [sys.executable, "-c", DRIVER, str(Path(__file__).parent), cluster.address, study.url]
+    driver = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def some_are_done() -> bool:
+        assert driver.poll() is None, (tmp_path / "driver.log").read_text()
+        return len((study / "trials").children()) >= 2
+
+    try:
+        wait_for(some_are_done, 120)
+    finally:
+        driver.send_signal(signal.SIGKILL)
+        driver.wait()
+    before = files(study)
+    done = set(trials(study)["run"])
+    assert 2 <= len(done) < 5
+    sweep(space(grid(*long_runs(5))), study, cluster)
+    after = files(study)
+    kept = [url for url in before if any(url.endswith(f"/{name}.parquet") for name in done)]
+    assert {url: after[url] for url in kept} == {url: before[url] for url in kept}
+    assert trials(study)["status"].to_list() == ["finished"] * 5

@@ -1,0 +1,68 @@
+"""What is checked before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from froude.config import ConfigError
+from froude.launch import preflight
+from froude.store import Location
+
+
+@pytest.fixture
+def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(preflight, "CGROUP", tmp_path)
+    monkeypatch.setattr(
+        preflight.psutil, "virtual_memory", lambda: type("M", (), {"available": 8 * preflight.GIB})
+    )
+    return tmp_path
+
+
+def limit(cgroup: Path, most: str, current: int, inactive: int) -> None:
+    (cgroup / "memory.max").write_text(f"{most}\n")
+    (cgroup / "memory.current").write_text(f"{current}\n")
+    (cgroup / "memory.stat").write_text(f"anon 1\ninactive_file {inactive}\n")
+
+
+def test_free_memory_is_the_machines_without_a_cgroup(cgroup: Path) -> None:
+    assert preflight.free_memory() == 8 * preflight.GIB
+
+
+def test_a_cgroup_can_leave_less(cgroup: Path) -> None:
+    limit(cgroup, str(4 * preflight.GIB), 3 * preflight.GIB, preflight.GIB)
+    assert preflight.free_memory() == 2 * preflight.GIB
+    limit(cgroup, "max", 3 * preflight.GIB, 0)
+    assert preflight.free_memory() == 8 * preflight.GIB
+    limit(cgroup, str(100 * preflight.GIB), 0, 0)
+    assert preflight.free_memory() == 8 * preflight.GIB
+
+
+def test_too_little_memory_is_an_error_with_both_numbers(cgroup: Path) -> None:
+    preflight.check_memory(8 * preflight.GIB, what="the quickstart")
+    with pytest.raises(
+        ConfigError, match=r"the quickstart needs 9\.0 GiB of free memory, but 8\.0 GiB are free"
+    ):
+        preflight.check_memory(9 * preflight.GIB, what="the quickstart")
+
+
+def nodes(*addresses: str) -> list[dict[str, Any]]:
+    return [{"NodeManagerAddress": address, "Alive": not address.endswith(".9")} for address in addresses]
+
+
+def test_a_local_study_is_for_one_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    place = Location.parse(tmp_path)
+    monkeypatch.setattr(ray, "nodes", lambda: nodes("10.0.0.1", "10.0.0.2"))
+    with pytest.raises(
+        ConfigError, match=r"all 2 hosts of the cluster can write, but .* is a local path; use an s3"
+    ):
+        preflight.check_shared(place, shared=False)
+    preflight.check_shared(place, shared=True)
+    preflight.check_shared(Location.parse("s3://bucket/study"), shared=False)
+    for alone in (nodes("10.0.0.1", "10.0.0.9"), nodes("127.0.0.1", "127.0.0.2")):
+        monkeypatch.setattr(ray, "nodes", lambda alone=alone: alone)
+        preflight.check_shared(place, shared=False)
