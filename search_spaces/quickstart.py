@@ -77,9 +77,12 @@ def pooled_rate(rows: pl.DataFrame) -> float:
     usable = law.curves.filter(pl.col("status").is_in(["ok", "flat"]))
     if usable.height >= 2:
         middle = math.exp(float(usable["width"].log().mean()))
-        return float(law.optimum(middle).value)
-    best = grid.filter(pl.col("status") == "finished").sort("loss").group_by("width").first()
-    return float(2 ** best["lr"].log(2).mean()) if best.height else DEFAULT_LR
+        rate = float(law.optimum(middle).value)
+    else:
+        best = grid.filter(pl.col("status") == "finished").sort("loss").group_by("width").first()
+        rate = float(2 ** best["lr"].log(2).mean()) if best.height else DEFAULT_LR
+    # A resumed sweep must find the same number, whatever the last bits of a least-squares solver on that machine.
+    return float(f"{rate:.4g}")
 
 
 def rate_trial(seed: int, parametrization: str, width: int, log2_lr: float, beta2: float) -> Trial:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -149,7 +150,9 @@ with connect(sys.argv[1]) as cluster:
 """
 
 
-def test_a_killed_driver_is_followed_by_another(cluster: SimulatedCluster, study: Study) -> None:
+def test_a_killed_or_interrupted_driver_is_followed_by_another(
+    cluster: SimulatedCluster, study: Study
+) -> None:
     """On a living cluster, where the dead driver's reservation would block the next one for three minutes."""
     run = RUN.replace(name="driverless")
     with subprocess.Popen(
@@ -167,12 +170,20 @@ def test_a_killed_driver_is_followed_by_another(cluster: SimulatedCluster, study
                 break
         driver.send_signal(signal.SIGKILL)
     assert driver.returncode == -signal.SIGKILL
+
+    def interrupt(now: Progress) -> None:
+        if now.attempt == 2 and now.step >= run.steps / 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(run, study.location, cluster=cluster, progress=interrupt)
+    assert "ray-train" not in {thread.name for thread in threading.enumerate()}
     result = train(run, study.location, cluster=cluster)
     assert result.finished
-    assert result.restarts == 1
-    assert result.world_sizes == [3, 3]
+    assert result.restarts == 2
+    assert result.world_sizes == [3, 3, 3]
     assert result.recovery_seconds == []  # nobody recovered by itself
-    rows = study.ledger().filter(pl.col("run") == run.name).group_by("step", "slot").len().collect()
+    rows = study.ledger().filter(run=run.name).group_by("step", "slot").len().collect()
     assert rows.height == run.steps * run.slots
     assert rows["len"].unique().to_list() == [1]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,11 @@ def write_study(folder: Path, *, rates: int = 7, target: Run = TARGET) -> Path:
     meta |= {"stages": made.stage_table(), "target": target.to_dict()}
     assert (place / "study.json").create(json.dumps(meta).encode())
     rows = rows_by_trial(rates)
+    time = datetime(2025, 3, 1, 11, tzinfo=UTC)
     for trial in (trial for trials in made.planned().values() for trial in trials):
-        own = [{key: value for key, value in row.items() if key != "made"} for row in rows[trial.name]]
+        time += timedelta(seconds=2)
+        own = [{**row, "time": time} for row in rows[trial.name]]
+        for row in own:
+            del row["made"]
         parts.write(place, trial, trials=own)
     return folder

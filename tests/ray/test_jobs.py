@@ -200,6 +200,7 @@ def test_a_promoted_run_is_trained(submit: Submit, root: Path, tmp_path: Path) -
     from froude.promote.account import token_account
     from froude.promote.forecast import Forecast
     from froude.promote.recipe import seal
+    from froude.runlog import LogReader
     from froude.space import load_space
 
     target = load_space(root / "tests" / "data" / "tiny_space.py").target
@@ -219,6 +220,8 @@ def test_a_promoted_run_is_trained(submit: Submit, root: Path, tmp_path: Path) -
     assert done.last_line == "froude train: exit code 0"
     commits = study.commits().collect()
     assert commits["kind"][-1] == "finished"
+    records = LogReader(study.location / "runs" / target.name).records()
+    assert {record.recipe for record in records} == {recipe.sha256}
     assert token_account(study, target.name, target).whole
     losses = study.evals().filter(pl.col("step") == target.steps).collect()["loss"]
     assert len(losses) == 1

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import ray
 from ray.train import WorkerGroupError
+from ray.train.torch import TorchTrainer
 
 from froude.config import Run
 from froude.launch import ray_internals
@@ -76,14 +77,42 @@ def test_a_run_reserves_under_its_run_id() -> None:
     assert 'f"train-{train_run_context.run_id}"' in inspect.getsource(ScalingPolicy.after_controller_start)
 
 
-def test_policies_override_what_ray_calls() -> None:
-    for ours in (PlannedResize, BoundedFailures, ElasticTrainer):
-        (base,) = ours.__bases__
-        for name, method in vars(ours).items():
-            if callable(method) and name not in ("use", "_when_held", "_checkpoints", "__init__"):
-                theirs = inspect.signature(getattr(base, name))
-                mine = inspect.signature(method)
-                assert len(mine.parameters) == len(theirs.parameters), f"{ours.__name__}.{name}"
+@pytest.mark.parametrize(
+    "ours, hooks",
+    [
+        (
+            PlannedResize,
+            [
+                "_get_reserved_resources",
+                "_count_possible_workers",
+                "_get_resize_decision",
+                "on_controller_start_worker_group",
+                "make_decision_for_non_running_worker_group",
+                "make_decision_for_running_worker_group",
+            ],
+        ),
+        (BoundedFailures, ["make_decision"]),
+        (ElasticTrainer, ["_create_default_callbacks", "_initialize_and_run_controller"]),
+    ],
+)
+def test_policies_override_what_ray_calls(ours: type, hooks: list[str]) -> None:
+    (base,) = ours.__bases__
+    for hook in hooks:
+        theirs, mine = inspect.signature(getattr(base, hook)), inspect.signature(getattr(ours, hook))
+        assert [p.kind for p in mine.parameters.values()] == [p.kind for p in theirs.parameters.values()]
+
+
+def test_the_trainer_hands_both_policies_to_its_controller() -> None:
+    from ray.train.v2._internal.execution.controller import TrainController
+
+    fit = inspect.getsource(TorchTrainer.fit)
+    assert "scaling_policy=create_scaling_policy" in fit
+    assert "failure_policy=create_failure_policy" in fit
+    assert inspect.iscoroutinefunction(TrainController.abort)
+    callbacks = [type(call).__name__ for call in TorchTrainer(print)._create_default_callbacks()]
+    ours = [type(call).__name__ for call in ElasticTrainer(print)._create_default_callbacks()]
+    assert ours == [name for name in callbacks if name != "DatasetsCallback"]
+    assert len(ours) == len(callbacks) - 1
 
 
 def test_environment_variables_are_those_that_ray_reads() -> None:

@@ -19,6 +19,7 @@ from froude.runlog import LogReader
 from froude.store import Location
 
 WATCH_SECONDS = 0.25
+ABORT_SECONDS = 10.0
 
 
 class RunFailed(RuntimeError):
@@ -209,16 +210,19 @@ def _fit(trainer: Any, run_id: str, watch: Callable[[], None]) -> Exception | No
         except (TrainingFailedError, RayError) as error:
             outcome.append(error)
 
+    if not run_id:  # nothing of Ray's internals to end it by: as Ray does it, here
+        fit()
+        return outcome[0] if outcome else None
     thread = threading.Thread(target=fit, name="ray-train", daemon=True)
-    # Ray warns that it can't take over Ctrl-C from another thread than the main one: it shall not.
     thread.start()
     try:
         while thread.is_alive():
             thread.join(WATCH_SECONDS)
             watch()
     except BaseException:
-        if run_id:
-            ray_internals.cancel_reservation(run_id)
+        trainer.abort()
+        ray_internals.cancel_reservation(run_id)
+        thread.join(ABORT_SECONDS)  # it must not wait for Ray when the connection ends
         raise
     return outcome[0] if outcome else None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -65,7 +66,14 @@ def _name(trial: TuneTrial) -> str:
     return Trial.from_json(trial.config["trial"]).name
 
 
-class Queue(Searcher):
+class _Unpickled:
+    """Tune pickles what it is given, for its own way of resuming; this has nothing to say there."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class Queue(_Unpickled, Searcher):
     """Feeds an agenda's trials to Tune as workers come free; a trial counts as many as it has ranks."""
 
     def __init__(self, agenda: Agenda, study: Location, slots: int) -> None:
@@ -143,7 +151,14 @@ class Queue(Searcher):
         raise NotImplementedError("a sweep resumes from its study, not from Tune's checkpoint")
 
 
-class _Ear(tune.Callback):
+def _last_error(trial: TuneTrial) -> str:
+    """The last line of what the trial's last attempt raised."""
+    text = Path(trial.error_file).read_text() if trial.error_file else ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:ERROR_CHARACTERS] if lines else "no message"
+
+
+class _Ear(_Unpickled, tune.Callback):
     """What Tune tells of its trials, for the queue."""
 
     def __init__(self, queue: Queue, progress: Callable[[SweepProgress], None] | None) -> None:
@@ -167,8 +182,7 @@ class _Ear(tune.Callback):
         self._queue.end(_name(trial), None, trial.config["attempt"])
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        lines = str(trial.get_error()).strip().splitlines() or ["no message"]
-        self._queue.end(_name(trial), lines[-1][:ERROR_CHARACTERS], trial.config["attempt"])
+        self._queue.end(_name(trial), _last_error(trial), trial.config["attempt"])
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
         if self._progress:

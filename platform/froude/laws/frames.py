@@ -157,7 +157,7 @@ def _loss(table: pl.DataFrame, counted: Mask) -> tuple[Array, Mask]:
     bad = np.flatnonzero(counted & (values <= 0))
     if bad.size:
         raise ValueError(
-            f"Column 'loss' must be positive (nats per token), but row {int(bad[0])} holds {values[bad[0]]!r}."
+            f"Column 'loss' must be positive (nats per token), but row {int(bad[0])} holds {float(values[bad[0]])!r}."
             " A diverged run has a null loss."
         )
     return values, counted & ~np.isfinite(values)

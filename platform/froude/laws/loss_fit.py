@@ -9,6 +9,7 @@ Chinchilla fit to be such a case).
 import math
 import warnings
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +48,10 @@ class Problem:
         n, d = np.log(params), np.log(tokens)
         return cls(n - n.mean(), d - d.mean(), loss, weights, float(n.mean()), float(d.mean()), delta, tied)
 
+    @cached_property
+    def log_loss(self) -> Array:
+        return np.asarray(np.log(self.loss))
+
     def take(self, rows: NDArray[np.intp]) -> "Problem":
         """Return the problem on some rows, in the same coordinates."""
         return replace(self, n=self.n[rows], d=self.d[rows], loss=self.loss[rows], weights=self.weights[rows])
@@ -73,7 +78,7 @@ class Problem:
     def residual(self, theta: Array) -> Array:
         """Return ln(fitted) - ln(loss), or fitted - loss where `delta` is None."""
         fitted = self.fitted(theta)
-        return fitted - self.loss if self.delta is None else np.log(fitted) - np.log(self.loss)
+        return fitted - self.loss if self.delta is None else np.log(fitted) - self.log_loss
 
     def objective(self, theta: Array) -> float:
         """Return the weighted sum of Huber terms (half squares where `delta` is None)."""
@@ -86,8 +91,11 @@ class Problem:
             r = fitted - self.loss
             psi, scale = r, self.weights
         else:
-            r = np.log(fitted) - np.log(self.loss)
-            psi, scale = np.clip(r, -self.delta, self.delta), self.weights / fitted
+            r = np.log(fitted) - self.log_loss
+            psi = np.minimum(
+                np.maximum(r, -self.delta), self.delta
+            )  # np.clip takes three times as long on few rows
+            scale = self.weights / fitted
         value = float((self.weights * psi) @ (r - 0.5 * psi))
         g = scale * psi
         g_size, g_data = g * size, g * data
@@ -171,9 +179,9 @@ def starts(problem: Problem, rng: np.random.Generator, *, best: int = 6, random:
 def descend(problem: Problem, start: Array) -> tuple[Array, float]:
     """Run SLSQP with the analytic gradient to tight tolerances, rescaled until it gains nothing more.
 
-    It moves E, A' and B' themselves: in logs, a term that wants to vanish has no gradient left and the search crawls. SLSQP
-    needs fewer evaluations here than L-BFGS-B, and no threaded BLAS on its 5 × 5 systems: where other
-    processes use the cores, waking those threads made L-BFGS-B ten times slower.
+    It moves E, A' and B' themselves: in logs, a term that wants to vanish has no gradient left and the search
+    crawls. SLSQP needs fewer evaluations here than L-BFGS-B, and no threaded BLAS on its 5 × 5 systems: where
+    other processes use the cores, waking those threads made L-BFGS-B ten times slower.
     """
     low, high = np.array(problem.bounds()[:4] if problem.tied else problem.bounds()).T
     theta = problem.full(np.clip(problem.free(start), low, high))

@@ -69,11 +69,11 @@ class Elastic:
 
     @property
     def goodput(self) -> float | None:
-        """Proportion of the time between the first and the last step that was not spent on restarts."""
-        first = next((attempt.first for attempt in self.attempts if attempt.first is not None), None)
-        if first is None or self.seconds <= first:
+        """Proportion of the time between the first and the last step that went into steps that were kept."""
+        spans = [(a.first, a.last) for a in self.attempts if a.first is not None and a.last is not None]
+        if not spans or spans[-1][1] <= spans[0][0]:
             return None
-        return 1 - sum(self.recovery_seconds) / (self.seconds - first)
+        return sum(last - first for first, last in spans) / (spans[-1][1] - spans[0][0])
 
 
 def history(study: Study, run: str) -> Elastic | None:

@@ -124,7 +124,7 @@ def world_size(elastic: Elastic) -> Plot:
             svg = inline(drawing, f"world-{name}", f"World size over time: {sizes} workers.")
             svgs.append(f'<div class="{name}">{svg}</div>')
     caption = "Bars: an attempt from its first to its last kept step, as high as its number of workers. "
-    caption += "Between them: no step was made, from the last kept step to the first new one."
+    caption += "The number between two: seconds from the last step, kept or lost, to the first new one."
     return Plot("World size over time", "".join(svgs), caption)
 
 

@@ -50,7 +50,8 @@ def verdict(view: View) -> str:
         share = 100 * view.elastic.step / recipe.run.steps
         return f"{sealed} It is at step {view.elastic.step} of {recipe.run.steps} ({share:.0f}%)."
     side = "high" if score.relative_error > 0 else "low"
-    off = f"{abs(100 * score.relative_error):.1f}% too {side}"
+    error = abs(100 * score.relative_error)
+    off = f"{error:.1f}% too {side}" if error >= 0.05 else "off by less than 0.1%"
     where = "inside the interval" if score.inside else "outside the interval"
     return f"{sealed} It ended at {text.loss(score.loss)}, {where}: the forecast was {off}."
 

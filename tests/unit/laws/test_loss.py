@@ -35,7 +35,7 @@ def test_noiseless_rows_give_their_law_back(
     assert law.objective < 1e-20
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     e=st.floats(0.5, 3),
     size=st.floats(0.1, 1),
@@ -111,20 +111,23 @@ def test_too_few_rows_sizes_or_horizons(grid: Grid) -> None:
         assert law.rows["fitted"].is_null().all()
 
 
+# E = -0.1 is no law, but what losses look like whose slopes steepen: the best E >= 0 is zero.
+STEEPENING = (-0.1, 480.0, 2100.0, 0.35, 0.37)
+
+
 @pytest.mark.parametrize(
-    "truth",
-    [(1e-9, 480.0, 2100.0, 0.35, 0.37), (1.8, 480.0, 1e-9, 0.35, 0.37), (1.8, 1e-9, 2100.0, 0.35, 0.37)],
+    "truth,name",
+    [(STEEPENING, "E"), ((1.8, 480.0, 1e-9, 0.35, 0.37), "B"), ((1.8, 1e-9, 2100.0, 0.35, 0.37), "A")],
 )
-def test_a_term_that_vanishes_is_at_its_bound(grid: Grid, truth: tuple[float, ...]) -> None:
-    law = laws.loss_law(grid(truth, noise=0.001))
+def test_a_term_that_vanishes_is_at_its_bound(grid: Grid, truth: tuple[float, ...], name: str) -> None:
+    law = laws.loss_law(grid(truth))
     assert law.status == "at_bound"
-    assert any("ran to" in reason for reason in law.reasons)
+    assert any(reason.startswith(f"{name} ran to") for reason in law.reasons)
 
 
 def test_a_law_at_its_bound_predicts_without_a_certificate(grid: Grid) -> None:
-    prediction = laws.loss_law(grid((1e-9, 480.0, 2100.0, 0.35, 0.37), noise=0.01)).predict(
-        params=1e10, tokens=1e11
-    )
+    frame = grid(STEEPENING, sizes=3, horizons=4, noise=0.001)
+    prediction = laws.loss_law(frame).predict(params=1e10, tokens=1e11)
     assert prediction.low < prediction.loss < prediction.high
     assert not prediction.certified
     assert any("at_bound" in reason for reason in prediction.reasons)

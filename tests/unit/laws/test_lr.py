@@ -26,7 +26,7 @@ def asymmetric(u: np.ndarray) -> np.ndarray:
 
 def test_a_cubic_covers_the_optimum_of_an_asymmetric_curve_where_a_quadratic_does_not() -> None:
     rng = np.random.default_rng(0)
-    trials, clear, covered, bias, regret, quadratic = 400, 0, 0, 0.0, 0.0, 0
+    trials, clear, covered, bias, regret, quadratic = 300, 0, 0, 0.0, 0.0, 0
     for _ in range(trials):
         u = np.repeat((np.arange(7) - 3 + rng.uniform(-0.5, 0.5)) * STEP, 2)
         loss = 3 + asymmetric(u) + 0.003 * rng.standard_normal(14)
@@ -82,7 +82,7 @@ def test_four_rates_are_enough_for_a_quadratic_three_are_not() -> None:
     curve = laws.lr_curve(sweep(u, 3 + 0.1 * u**2))
     assert (curve.status, curve.degree) == ("ok", 2)
     assert curve.lr == pytest.approx(2e-3, rel=1e-6)
-    assert math.log(curve.high / curve.lr) >= 0.1
+    assert math.log(curve.high / curve.lr) == pytest.approx(0.1)
     few = laws.lr_curve(sweep(u[:3], 3 + 0.1 * u[:3] ** 2))
     assert few.status == "too_few_points"
     with pytest.raises(ValueError, match="too_few_points"):

@@ -75,7 +75,7 @@ def test_chinchilla_is_refitted_to_the_published_optimum(chinchilla: laws.LossLa
 
 
 def test_chinchilla_standard_errors_are_the_published_ones(chinchilla: laws.LossLaw) -> None:
-    spread = chinchilla.bootstrap(300).select(pl.col("E", "alpha", "beta").std())
+    spread = chinchilla.bootstrap(200).select(pl.col("E", "alpha", "beta").std())
     assert spread["E"].item() == pytest.approx(0.0257, rel=0.15)
     assert spread["alpha"].item() == pytest.approx(0.0154, rel=0.15)
     assert spread["beta"].item() == pytest.approx(0.0206, rel=0.15)

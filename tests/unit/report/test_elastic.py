@@ -68,9 +68,10 @@ def test_recovery_counts_from_the_last_step_even_if_it_was_lost() -> None:
         record(1, "checkpoint", 1, 10, 20),
         record(2, "attempt", 2, 10, 35, run_id="a", alive=at(30).timestamp()),
     ]
-    run = trace("r", log, steps((1, 10), (1, 20), (2, 40)))
+    run = trace("r", log, steps((1, 10), (1, 20), (2, 40), (2, 50)))
     assert run is not None
     assert run.recovery_seconds == pytest.approx([10.0])
+    assert run.goodput == pytest.approx((10 + 10) / 40)
 
 
 def test_an_attempt_that_kept_no_step_prolongs_the_recovery() -> None:

@@ -7,8 +7,14 @@ import time
 from typing import Any
 
 import ray
+from ray._common.constants import RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
+from ray.train.v2._internal.constants import (
+    DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE,
+    get_env_vars_to_propagate,
+)
+from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from ray.train.v2._internal.execution.failure_handling.default import DefaultFailurePolicy
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingDecision
@@ -23,6 +29,7 @@ from froude.store import Location
 
 logger = logging.getLogger("ray.train")
 
+NODE_LABEL = "ray.io/node-id"
 RETRY_SECONDS = 0.1
 HOLD_SECONDS = 30.0  # a checkpoint that takes longer postpones the resize
 
@@ -56,7 +63,7 @@ class PlannedResize(ElasticScalingPolicy):
 
     def on_controller_start_worker_group(self, *, scaling_config: ScalingConfig, num_workers: int) -> Any:
         """Keep the placement group off nodes that Ray still believes in."""
-        return {"ray.io/node-id": f"in({','.join(sorted(live_nodes()))})"}
+        return {NODE_LABEL: f"in({','.join(sorted(live_nodes()))})"}
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         self._asked = None
@@ -127,16 +134,39 @@ class BoundedFailures(DefaultFailurePolicy):
 class ElasticTrainer(TorchTrainer):
     """Ray's TorchTrainer with policies of ours in its controller."""
 
+    _controller: Any = None
+
     def use(self, scaling: PlannedResize, failures: BoundedFailures) -> None:
         self._policies = {"scaling_policy": scaling, "failure_policy": failures}
 
     def _create_default_callbacks(self) -> list[Any]:
         """Without the one for datasets: we have none, and it starts a process of its own with every worker group."""
-        return [call for call in super()._create_default_callbacks() if not isinstance(call, DatasetsCallback)]
+        theirs: Any = super()._create_default_callbacks  # type: ignore[misc]
+        return [call for call in theirs() if not isinstance(call, DatasetsCallback)]
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Any:
-        run: Any = super()._initialize_and_run_controller  # type: ignore[misc]
-        return run(**{**arguments, **self._policies})
+        """As Ray does it, but keeping hold of the controller, so that another thread can end it."""
+        variables = get_env_vars_to_propagate()
+        variables.setdefault(
+            RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR, DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE
+        )
+        here = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
+        actor: Any = ray.remote(num_cpus=0, label_selector=here, runtime_env={"env_vars": variables})(
+            TrainController
+        )
+        self._controller = actor.remote(**{**arguments, **self._policies})
+        ray.get(self._controller.run.remote())
+        return ray.get(self._controller.get_result.remote())
+
+    def abort(self, seconds: float = 10) -> None:
+        """End the workers and the controller; whoever waits in `fit` gets a RayError."""
+        if self._controller is None:
+            return
+        try:
+            ray.get(self._controller.abort.remote(), timeout=seconds)
+        except ray.exceptions.RayError:
+            pass  # it exits while it answers, or does not answer at all
+        ray.kill(self._controller)
 
 
 def find_cause(error: Exception, kind: type[Exception]) -> Exception | None:
