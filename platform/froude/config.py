@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 import json
 import math
+import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import tomli_w
@@ -105,6 +107,17 @@ class Data(_Section):
         default="", pattern=r"^([0-9a-f]{64})?$", description="of the corpus; checked when set"
     )
     options: dict[str, Scalar] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pin(cls, content: Any) -> Any:
+        """Name the file so that every process finds it, and its content, so that another file is another run."""
+        if not isinstance(content, dict) or not isinstance(content.get("path"), str) or not content["path"]:
+            return content
+        if not str(content.get("source", "froude.")).startswith("froude."):
+            return content
+        path = os.path.abspath(os.path.expanduser(content["path"]))
+        return {**content, "path": path, "sha256": content.get("sha256") or _sha256(path)}
 
 
 class Optimizer(_Section):
@@ -303,6 +316,21 @@ class Run(_Section):
         return cls.from_dict(content)
 
 
+def _sha256(path: str) -> str:
+    """SHA-256 of a file's bytes; empty if it can't be read, which whoever reads it explains better."""
+    try:
+        status = os.stat(path)
+        return _hashed(path, status.st_mtime_ns, status.st_size)
+    except (OSError, ValueError):
+        return ""
+
+
+@functools.lru_cache(maxsize=8)
+def _hashed(path: str, modified: int, size: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def choices(annotation: Any) -> tuple[str, ...]:
     """The values of a Literal type, for command-line help."""
     return tuple(get_args(annotation))
@@ -311,12 +339,3 @@ def choices(annotation: Any) -> tuple[str, ...]:
 def whole_steps(tokens: float, batch: int) -> int:
     """Tokens rounded to the nearest positive multiple of the batch."""
     return max(1, round(tokens / batch)) * batch
-
-
-def flatten(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of nested tables, in order."""
-    for key, value in content.items():
-        if isinstance(value, Mapping):
-            yield from flatten(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

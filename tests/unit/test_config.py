@@ -138,3 +138,19 @@ def test_whole_steps_is_the_nearest_positive_multiple(tokens, batch):
     assert whole % batch == 0
     assert whole >= batch
     assert abs(whole - tokens) <= max(batch / 2, batch - tokens) * (1 + 1e-9)
+
+
+def test_a_corpus_is_named_by_its_place_and_its_content(tmp_path, monkeypatch):
+    """Two files are two runs, the same bytes elsewhere are the same run, and workers elsewhere find the file."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("a.txt", "one"), ("b.txt", "two"), ("c.txt", "one")):
+        (tmp_path / name).write_text(text)
+    a, b, c = (
+        Run(**GOOD, data={"source": "froude.train.data.text:TextFile", "path": f"{n}.txt"}) for n in "abc"
+    )
+    assert a.data.path == str(tmp_path / "a.txt")
+    assert len({a.fingerprint, b.fingerprint}) == 2
+    assert a.fingerprint == c.fingerprint
+    assert Run.from_toml(a.to_toml()) == a
+    missing = Run(**GOOD, data={"source": "froude.train.data.text:TextFile", "path": "none.txt"})
+    assert missing.data.sha256 == ""

@@ -7,10 +7,10 @@ import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from froude.config import ConfigError
+from froude.config import ConfigError, Run
 from froude.launch import parts
 from froude.launch.agenda import Agenda
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
@@ -78,12 +78,9 @@ def sweep(
 
 def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Agenda:
     """Check the space, the store and what the study has against each other, before anything starts."""
-    from froude.train.api import check_trust
-
-    for trials in space.planned().values():
-        for run in {run.fingerprint: run for trial in trials for run in trial.runs}.values():
-            check_trust(run, trust)
-    check_trust(space.target, trust)
+    check_code_and_corpus(
+        [space.target, *(r for ts in space.planned().values() for t in ts for r in t.runs)], trust
+    )
     probe_writable(study)
     opened = Study(study)  # refuses a folder with foreign files in it
     if fresh:
@@ -106,6 +103,20 @@ def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Ag
     if meta != json.loads(json.dumps(described)):
         (study / "study.json").replace(json.dumps(described, indent=1).encode() + b"\n")
     return agenda
+
+
+def check_code_and_corpus(runs: Iterable[Run], trust: bool) -> None:
+    """ConfigError if a run would import code that is not trusted, or if its corpus can't be read."""
+    from froude.train.api import build_source, check_trust
+
+    different = {
+        json.dumps([run.foreign, run.data.model_dump(), run.model.context, run.model.vocab]): run
+        for run in runs
+    }
+    for run in different.values():
+        check_trust(run, trust)
+        for split in ("train", "validation"):
+            build_source(run, split)
 
 
 def clear(study: Location) -> None:

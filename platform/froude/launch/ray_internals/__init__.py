@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import socket
 import warnings
 from typing import Any
@@ -64,9 +65,10 @@ def knobs_in_force() -> dict[str, str]:
 def silence_driver() -> None:
     """Keep what Ray's daemons publish (such as the death of a node) off the driver's standard output."""
     if supported():
-        from ray._private.ray_logging import global_worker_stdstream_dispatcher
+        from ray._private.ray_logging import global_worker_stdstream_dispatcher, stdout_deduplicator
 
         global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
+        stdout_deduplicator.skip_re = re.compile("")  # the death of a node takes another way, past the handlers
 
 
 def coordinator_on_head() -> None:
