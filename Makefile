@@ -2,7 +2,8 @@
 SHELL  := /bin/sh
 VENV   := .venv
 BIN    := $(VENV)/bin
-PIP    := $(BIN)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt
+# Modules are compiled when first imported: compiling all of them would take a third of the installation.
+PIP    := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check --constraint constraints.txt
 SEED   ?= 0
 RUN    ?= runs/quickstart
 

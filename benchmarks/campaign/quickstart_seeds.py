@@ -86,7 +86,8 @@ def loop(seed: int, out: Path) -> dict[str, Any]:
     ]
     process = subprocess.Popen(command)
     memory = Memory(psutil.Process(process.pid))
-    memory.start()
+    if seed == 0:  # sampling takes half a core, so the other seeds' times are without it
+        memory.start()
     if process.wait():
         raise SystemExit(f"seed {seed}: froude quickstart ended with exit code {process.returncode}")
     memory.done.set()
@@ -140,7 +141,7 @@ def table(rows: list[dict[str, Any]]) -> list[str]:
             " → ".join(map(str, e["world_sizes"])),
             ", ".join(f"{x:.1f}" for x in e["recovery_seconds"]),
             f"{s['wall']:.0f}",
-            f"{s['pss'] / 2**30:.1f} GiB",
+            f"{s['pss'] / 2**30:.1f} GiB" if s["pss"] else "–",
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return lines

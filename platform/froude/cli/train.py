@@ -6,7 +6,18 @@ from typing import Annotated
 
 import typer
 
-from froude.cli.common import Address, Debug, Json, Shared, Simulate, Trust, cluster, emit, verb
+from froude.cli.common import (
+    Address,
+    Debug,
+    Json,
+    Shared,
+    Simulate,
+    Trust,
+    cluster,
+    emit,
+    simulated_nodes,
+    verb,
+)
 
 
 @verb
@@ -30,8 +41,10 @@ def train(
     from dataclasses import asdict
 
     from froude.launch.display import Display
-    from froude.launch.elastic import Progress
+    from froude.launch.elastic import Progress, result_of
     from froude.launch.elastic import train as train_run
+    from froude.launch.plan import CLUSTER_BYTES, worker_bytes
+    from froude.launch.preflight import check_memory
     from froude.promote.forecast import score
     from froude.promote.recipe import FILE, read
     from froude.store import Location, probe_writable
@@ -50,9 +63,17 @@ def train(
             f"step {now.step} of {now.steps}, {now.world} workers, attempt {now.attempt}",
         )
 
-    with cluster(address, simulate, study, shared=shared) as running:
-        display.stage("train")
-        result = train_run(found.run, study, cluster=running, recipe=found.sha256, trust=trust, progress=show)
+    result = result_of(found.run, study)
+    display.stage("train")
+    if not result.finished:
+        if nodes := simulated_nodes(address, simulate):
+            needed = CLUSTER_BYTES + min(nodes, found.run.max_workers) * worker_bytes(found.run)
+            check_memory(needed, what=f"run {found.run.name} on {nodes} simulated nodes")
+        with cluster(address, simulate, study, shared=shared) as running:
+            display.stage("train")
+            result = train_run(
+                found.run, study, cluster=running, recipe=found.sha256, trust=trust, progress=show
+            )
     content = asdict(result)
     if result.loss is not None:
         content["actual"] = score(found.forecast, result.loss).to_dict()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +17,7 @@ import froude
 from froude import report
 from froude.checkpoint.digest import parameters_digest
 from froude.launch import summary
-from froude.launch.agenda import Agenda
+from froude.launch.agenda import Agenda, cost
 from froude.launch.cluster import SimulatedCluster, simulated
 from froude.launch.display import Display
 from froude.launch.drill import Drill
@@ -31,11 +31,12 @@ from froude.promote.fits import Fits, fit
 from froude.promote.promotion import promote
 from froude.promote.recipe import Recipe
 from froude.runlog import LogReader
-from froude.space import Space, load_space
+from froude.space import Space, Trial, load_space
 from froude.store import Location
 from froude.study import Study
 
 NODES = 3
+COST_SECONDS = 0.55  # of one core for a unit of `agenda.cost`, on the Xeon that the study was measured on
 #: Checks of the production profile that a study of minutes cannot pass.
 OVERRIDES = {
     "lr_points": "five rates a width, fitted jointly over three widths, place the optimum well enough here",
@@ -145,7 +146,17 @@ def announce(loop: Loop, agenda: Agenda, *, finished: bool) -> None:
         f"  4 train    {target.steps} steps at width {target.model.width} on 1 to 3 workers; one node dies on the way"
     )
     say(f"  5 report   {loop.location}/report.html and summary.json")
-    say("  about 5 minutes on two cores; Ctrl-C stops it, the same command goes on")
+    say(
+        f"  about {minutes(loop, left, finished=finished)} minutes; Ctrl-C stops it, the same command goes on"
+    )
+
+
+def minutes(loop: Loop, left: Sequence[tuple[str, Trial]], *, finished: bool) -> int:
+    """A guess at the wall time: starting and restarting take about a minute, the rest divides among the cores."""
+    target = Trial(loop.space.target.name, (loop.space.target,))
+    work = sum(cost(trial) for _, trial in left) + (0.0 if finished else cost(target))
+    cores = min(NODES, len(os.sched_getaffinity(0)))
+    return max(1, round((60 + COST_SECONDS * work / cores) / 60))
 
 
 def run_sweep(loop: Loop, cluster: SimulatedCluster) -> None:
@@ -160,16 +171,15 @@ def run_sweep(loop: Loop, cluster: SimulatedCluster) -> None:
     loop.display.done(", ".join(f"{count} {status}" for status, count in statuses.iter_rows()))
 
 
-def promoted(loop: Loop, fits: Fits, recipe: Recipe | None) -> Recipe:
-    """The recipe of these fits: the kept one where its run has begun or its fits are these, else a new one."""
-    if recipe is not None:
-        begun = LogReader(loop.location / "runs" / recipe.run.name).head() is not None
-        if begun or dict(recipe.fingerprints) == dict(fits.fingerprints):
-            loop.seconds.setdefault("promote", 0.0)
-            return recipe
+def promoted(loop: Loop, fits: Fits, kept: Recipe | None) -> Recipe:
+    """The recipe of these fits, or the kept one where its run has begun."""
+    if kept is not None and LogReader(loop.location / "runs" / kept.run.name).head() is not None:
+        loop.seconds.setdefault("promote", 0.0)
+        return kept
     with loop.stage("promote"):
         recipe = promote(loop.study, overrides=OVERRIDES, fits=fits)
-        loop.worked.add("promote")
+        if kept is None or recipe.sha256 != kept.sha256:
+            loop.worked.add("promote")
         forecast = recipe.forecast
         loop.display.done(
             f"forecast {forecast.loss:.3f} [{forecast.low:.3f}, {forecast.high:.3f}] nats per token, sealed "

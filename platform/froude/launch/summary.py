@@ -126,7 +126,8 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
         )
 
     sizes = " → ".join(str(size) for size in elastic["world_sizes"])
-    recovery = ", ".join(f"{value:.1f}" for value in elastic["recovery_seconds"]) or "none"
+    seconds_each = ", ".join(f"{value:.1f}" for value in elastic["recovery_seconds"])
+    recovery = f"{seconds_each} seconds" if seconds_each else "none"
     verdict = "inside" if actual["inside"] else "OUTSIDE"
     lines = [
         (
@@ -151,7 +152,7 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
             f"(naive forecast {forecast['naive']:.3f})",
         ),
         ("world sizes", f"{sizes}   ({elastic['restarts']} restarts)"),
-        ("recovery", f"{recovery} seconds"),
+        ("recovery", recovery),
         (
             "tokens",
             f"{elastic['tokens_expected']} expected, {elastic['tokens_skipped']} skipped, "

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 
 from froude.config import ConfigError, Run
 from froude.launch import parts
@@ -144,7 +145,7 @@ def _one_machine() -> bool:
     import ray
 
     hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    return hosts <= {ray.util.get_node_ip_address(), "127.0.0.1"}
+    return all(ip_address(host).is_loopback for host in hosts) or hosts == {ray.util.get_node_ip_address()}
 
 
 @contextmanager

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 from scipy.optimize import least_squares, nnls
+from scipy.special import expit
 
 from froude.laws import uncertainty
-from froude.laws.frames import Array, Sample, collect, read
+from froude.laws.frames import Array, Sample, collect, plausible, read
 from froude.laws.results import NO_ESTIMATE, Estimate, Status, positive
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def critical_batch(frame: pl.DataFrame | pl.LazyFrame) -> CriticalBatch:
     does.
     """
     sample = read(frame, ["batch", "steps"])
-    sample = sample.without(sample.diverged[sample.used])
+    plausible(sample, ["batch", "steps"])
     log_b, log_s = np.log(sample["batch"]), np.log(sample["steps"])
     turns = {"s_min": np.array([1.0, 0.0]), "e_min": np.array([0.0, 1.0]), "b_crit": np.array([-1.0, 1.0])}
     estimates, noise = dict.fromkeys(turns, NO_ESTIMATE), math.nan
@@ -139,7 +140,7 @@ def _fit(log_b: Array, log_s: Array) -> tuple[Array, Array, float]:
         return np.asarray(np.logaddexp(t[0], t[1] - log_b) - log_s)
 
     def jacobian(t: Array) -> Array:
-        share = 1 / (1 + np.exp(t[1] - log_b - t[0]))
+        share = expit(t[0] + log_b - t[1])
         return np.column_stack([share, 1 - share])
 
     high = float(np.max(log_s))
@@ -196,8 +197,9 @@ def steps_to_target(frame: pl.DataFrame | pl.LazyFrame, target: float) -> pl.Dat
                 reached = []
                 break
             share = 1.0 if i == 0 else float((mean[i - 1] - goal) / (mean[i - 1] - mean[i]))
-            last = math.log(at[max(i - 1, 0)])
-            reached.append((math.exp(last + share * (math.log(at[i]) - last)), float(rate)))
+            last = float(at[max(i - 1, 0)])
+            fewest = last * (float(at[i]) / last) ** share
+            reached.append((min(max(fewest, last), float(at[i])), float(rate)))
         if reached:
             fewest, rate = min(reached)
             best.append((float(b), fewest, float(rate)))

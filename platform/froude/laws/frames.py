@@ -12,6 +12,7 @@ Mask = NDArray[np.bool_]
 
 # Besides the statuses of trials, "ok" counts, so that a law's own frame of optima can be fed to the next law.
 COUNTED = ("finished", "diverged", "ok")
+SPAN = 1e30  # no sweep is wider, and beyond it the powers in a fit overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +112,17 @@ def read(
         weights=read_columns[weights][used] if weights is not None else ones,
         groups=_codes(table, keys, used),
     )
+
+
+def plausible(sample: Sample, names: Sequence[str]) -> None:
+    """Raise ValueError if the used values of a column span more than SPAN: powers of them would overflow."""
+    for name in names:
+        values = sample[name]
+        if values.size and np.log(values.max()) - np.log(values.min()) > np.log(SPAN):
+            raise ValueError(
+                f"Column {name!r} must not span more than {SPAN:g}, but goes from {values.min():g} to {values.max():g}."
+                " Correct its units, or filter these rows."
+            )
 
 
 def collect(frame: object) -> pl.DataFrame:

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from froude.laws import loss_fit, uncertainty
-from froude.laws.frames import Array, Mask, Sample, read
+from froude.laws.frames import Array, Mask, Sample, plausible, read
 from froude.laws.loss_posterior import ExponentPrior, Posterior, posterior
 from froude.laws.results import Allocation, Prediction, Status, open_unit, positive
 
@@ -263,6 +263,7 @@ def loss_law(
     if belief is not None and form == "tied":
         raise ValueError('prior needs form="free": it holds a belief for each exponent.')
     sample = read(frame, ["params", "tokens"], loss=True, weights=weights, groups=groups)
+    plausible(sample, ["params", "tokens", "loss"])
     return _fit(sample, delta, form, belief)
 
 

@@ -11,7 +11,8 @@ from froude.config import ConfigError, Run
 from froude.promote import gate
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
-from froude.promote.recipe import FILE, Recipe, seal
+from froude.promote.recipe import FILE, Recipe, read, seal
+from froude.runlog import LogReader
 from froude.study import Study
 
 LEVEL = 0.9
@@ -26,6 +27,9 @@ def promote(
     fits: Fits | None = None,
 ) -> Recipe:
     """Write the study's recipe.toml and return it; raise `gate.Refused`, having written nothing, if a check fails.
+
+    A recipe of the same rows and settings that is there already stays, with its seal. ConfigError if the study lacks
+    a stage, or if another recipe's run has begun.
 
     `overrides` maps the names of checks that may fail to the reasons why. `trust` lets a model from outside the
     package be built, to count its parameters. `fits` saves fitting again.
@@ -55,8 +59,27 @@ def promote(
         checks=checks,
         forecast=forecast,
     )
-    recipe.write(study.location / FILE)
+    place = study.location / FILE
+    kept = read(place) if place.exists() else None
+    if kept is not None and same(kept, recipe):
+        return kept
+    if kept is not None and LogReader(study.location / "runs" / kept.run.name).head() is not None:
+        raise ConfigError(
+            f"a recipe must stay as it was sealed once its run has begun, but these fits or settings give another than "
+            f"{place}; train that one, or promote in a new study"
+        )
+    recipe.write(place)
     return recipe
+
+
+def same(one: Recipe, other: Recipe) -> bool:
+    """Whether two recipes come from the same rows, settings and overrides, whenever they were sealed."""
+    return (
+        one.run == other.run
+        and one.profile == other.profile
+        and dict(one.fingerprints) == dict(other.fingerprints)
+        and one.overrides == other.overrides
+    )
 
 
 def promoted_run(fits: Fits) -> Run | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from froude.checkpoint.commit import CommitLog
 from froude.cli import main
 from froude.config import ConfigError
 from froude.promote import gate
@@ -129,6 +130,32 @@ def test_a_promotion_is_sealed_and_says_what_was_overridden(
     assert "226% more tokens" in warning.remedy
     assert json.loads((study / "forecast.json").read_text())["sha256"] == stored.sha256
     Study(study)  # what was written is no foreign file
+
+
+def test_promoting_twice_keeps_the_seal_until_the_rows_change(
+    tmp_path: Path, study_factory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study(study_factory(tmp_path / "study"))
+    first = promote(study, overrides=OVERRIDE)
+    assert promote(study, overrides=OVERRIDE).sha256 == first.sha256
+    trials = study.trials().collect().with_columns(pl.col("loss") + 1e-3)
+    monkeypatch.setattr(Study, "trials", lambda self: trials.lazy())
+    second = promote(study, overrides=OVERRIDE)
+    assert second.sha256 != first.sha256
+    assert read(str(tmp_path / "study")).sha256 == second.sha256
+
+
+def test_a_recipe_whose_run_has_begun_stays(
+    tmp_path: Path, study_factory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study(study_factory(tmp_path / "study"))
+    first = promote(study, overrides=OVERRIDE)
+    run = study.location / "runs" / first.run.name
+    CommitLog(run).open_attempt(first.run.name, first.sha256, 1)
+    assert promote(study, overrides=OVERRIDE).sha256 == first.sha256
+    with pytest.raises(ConfigError, match="once its run has begun"):
+        promote(study, overrides={**OVERRIDE, "forecast_certified": "another reason"})
+    assert read(str(tmp_path / "study")).sha256 == first.sha256
 
 
 def test_few_rates_are_refused_and_can_be_overridden(

@@ -68,7 +68,9 @@ def silence_driver() -> None:
         from ray._private.ray_logging import global_worker_stdstream_dispatcher, stdout_deduplicator
 
         global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
-        stdout_deduplicator.skip_re = re.compile("")  # the death of a node takes another way, past the handlers
+        stdout_deduplicator.skip_re = re.compile(
+            ""
+        )  # the death of a node takes another way, past the handlers
 
 
 def coordinator_on_head() -> None:

@@ -1,0 +1,117 @@
+"""The plan: what it counts, what it times, when it refuses."""
+
+import math
+
+import pytest
+
+from froude.config import ConfigError, Run
+from froude.launch import plan as planning
+from froude.launch import preflight, speed
+from froude.launch.plan import memory, plan, worker_bytes
+from froude.launch.speed import Speed, measure, step_flops
+from froude.launch.trial import resources
+from froude.space import Grid, Search, Space, Trial, Uniform
+from froude.train.api import build_model, count_parameters
+
+RUN = Run(name="a", tokens=768 * 10, model={"width": 32}, eval_windows=96)
+TARGET = RUN.replace({"model.width": 64}, name="large", tokens=768 * 100, slots=12, workers=(1, 3))
+
+
+@pytest.fixture
+def space():
+    branches = tuple(RUN.replace(name=f"n{n}", tokens=768 * n) for n in (10, 20))
+    search = Search("s", RUN, {"optimizer.beta2": Uniform(0.9, 0.99)}, 4, 2, {"optimizer.beta2": 0.95})
+    grid = Grid(
+        "g", lambda rows: [Trial("t", branches, stop_loss=2.0)], role="critical_batch", extend=lambda rows: []
+    )
+    return Space("tiny", 3, (search, grid), TARGET)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch, tmp_path):
+    """A machine of 1e9 FLOP/s, and a cache of one's own."""
+    monkeypatch.setattr(speed, "_time", lambda run: step_flops(run) / 1e9)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+def test_a_plan_counts_runs_tokens_flops_and_seconds(space):
+    found = plan(space, workers=2)
+    search, grid = found.stages
+    assert (search.trials, search.runs, search.tokens) == (4, 4, 4 * 7680)
+    assert (grid.trials, grid.runs, grid.tokens) == (1, 2, 22 * 768)
+    per_token = float(build_model(RUN, "meta").flops_per_token())
+    assert search.flops == pytest.approx(per_token * search.tokens)
+    evaluation = 4 * 96 * 64 / 3 * per_token
+    assert search.seconds == pytest.approx((search.flops + evaluation) / 1e9)
+    assert found.seconds == pytest.approx((search.seconds + grid.seconds) / 2)
+    assert (found.target.trials, found.target.tokens) == (1, 76_800)
+    assert found.to_dict()["stages"][0]["name"] == "s"
+
+
+def test_a_plan_says_what_is_known_only_on_the_way(space):
+    lines = "\n".join(plan(space).lines())
+    assert "axis values, by TPE from trial 3 on" in lines
+    assert "settings, from s; more trials at an edge; ends at the target loss" in lines
+    assert "settings, by promote" in lines
+    assert "GiB are free" in lines
+
+
+def test_a_plan_that_does_not_fit_is_refused(space, monkeypatch):
+    needed = memory(space, 2)
+    monkeypatch.setattr(preflight, "free_memory", lambda: needed - 1)
+    with pytest.raises(ConfigError, match=r"sweep of tiny with 2 workers needs .* GiB of free memory"):
+        plan(space, workers=2)
+    monkeypatch.setattr(preflight, "free_memory", lambda: needed)
+    plan(space, workers=2)
+
+
+def test_a_plan_with_foreign_code_needs_trust(space, monkeypatch):
+    foreign = Space("x", 0, space.stages, TARGET.replace({"model.factory": "some.where:Model"}))
+    with pytest.raises(ConfigError, match="--trust"):
+        plan(foreign)
+
+
+def test_memory_grows_with_parameters_batch_and_workers(space):
+    wide = RUN.replace({"model.width": 512})
+    counted = count_parameters(build_model(wide, "meta")).params_with_embeddings
+    assert worker_bytes(wide) - worker_bytes(RUN) > 16 * counted
+    assert worker_bytes(RUN.replace(batch=768 * 32, tokens=768 * 64)) > worker_bytes(RUN)
+    assert worker_bytes(RUN) > planning.PROCESS_BYTES
+    assert memory(space, 4) - memory(space, 2) == 2 * worker_bytes(RUN)
+
+
+def test_speed_is_interpolated_between_what_was_timed():
+    speeds = Speed([(1e6, 0.01), (1e8, 0.1)])
+    assert speeds.seconds(1e6) == 0.01
+    assert speeds.seconds(1e8) == pytest.approx(0.1)
+    assert speeds.seconds(1e7) == pytest.approx(math.sqrt(0.01 * 0.1))
+    assert speeds.seconds(1e9) == pytest.approx(1.0)
+    assert speeds.seconds(5e5) == pytest.approx(0.005)
+
+
+def test_a_timing_is_kept(monkeypatch):
+    timed = []
+    monkeypatch.setattr(speed, "_time", lambda run: timed.append(run) or 0.5)
+    first = measure([RUN, TARGET])
+    again = measure([RUN, TARGET])
+    assert len(timed) == 2
+    assert first.points == again.points
+    measure([RUN])
+    assert len(timed) == 3
+
+
+def test_a_real_step_is_timed(monkeypatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(speed, "SECONDS", 0.0)
+    assert 0 < speed._time(RUN) < 60
+
+
+def test_a_trial_reserves_what_its_runs_may_use():
+    single, double = Trial("a", (RUN,)), Trial("b", (RUN.replace(slots=12, workers=2),))
+    assert resources(single, 0, {"CPU": 2}).bundles == [{"CPU": 1.0, "memory": 1.0}]
+    assert resources(single, 1, {"CPU": 2, "GPU": 4}).bundles == [{"GPU": 1.0, "memory": 2.0}]
+    on_cpu = Trial("c", (RUN.replace(device="cpu"),))
+    assert resources(on_cpu, 0, {"CPU": 2, "GPU": 4}).bundles == [{"CPU": 1.0, "memory": 1.0}]
+    assert resources(double, -1, {"CPU": 2}).bundles == [{"node:__internal_head__": 0.01}]
+    with pytest.raises(ConfigError, match="GPU"):
+        resources(Trial("d", (RUN.replace(device="cuda"),)), 0, {"CPU": 2})
