@@ -35,7 +35,7 @@ check: $(VENV)/.dev ## format, lint, types, import boundaries and the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest -q tests/unit
+	$(BIN)/pytest -q -n auto --maxprocesses 4 tests/unit
 
 test: check ## check, then the tests on Ray clusters and the notebooks
 	$(BIN)/pytest -q tests --ignore=tests/unit --ignore=tests/gpu

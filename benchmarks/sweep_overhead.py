@@ -187,8 +187,8 @@ def write(ours: list[list[float]], stock: list[list[float]], machine: str, seed:
     return f"""# Overhead of a sweep
 
 Trials an hour of the quickstart's smallest proxy (width 32, 170 steps of 768 tokens), two at a time on a cluster of two
-simulated nodes, whose start is left out. Stock: Ray Tune with a function per trial that fits a TorchTrainer of one worker,
-the functions on the head. Both train with the same code, to the same losses.
+simulated nodes, whose start is left out. Stock: Ray Tune with a function per trial that fits a TorchTrainer of one
+worker, the functions on the head. Both train with the same code, to the same losses.
 
 | round | froude | an hour | stock | an hour | ratio |
 |---|---|---|---|---|---|

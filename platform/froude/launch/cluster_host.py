@@ -198,7 +198,8 @@ def main() -> None:
     os.set_inheritable(int(sys.argv[2]), False)
     temp, keep = Path(sys.argv[3]), Path(sys.argv[4])
     parent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     try:
         serve(channel, temp, parent)

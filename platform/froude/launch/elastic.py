@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from itertools import takewhile
 from typing import Any
 
 from froude.config import ConfigError, Run
@@ -15,7 +15,7 @@ from froude.launch import ray_internals
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
 from froude.launch.notes import Notes
 from froude.launch.worker import Fatal, Order, work
-from froude.runlog import LogReader
+from froude.runlog import LogReader, Record
 from froude.store import Location
 
 WATCH_SECONDS = 0.25
@@ -23,7 +23,14 @@ ABORT_SECONDS = 10.0
 
 
 class RunFailed(RuntimeError):
-    """The run ended before its last step; what was committed stays, and the same call goes on from there."""
+    """The run ended before its last step; what was committed stays, and the same call goes on from there.
+
+    `kind` names the class of the error, where it is one that no restart mends (Diverged, Corrupt, Fenced).
+    """
+
+    def __init__(self, text: str, kind: str = "") -> None:
+        super().__init__(text)
+        self.kind = kind
 
 
 class NoProgress(RunFailed):
@@ -48,8 +55,17 @@ class ElasticResult:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """When a run gives up, and how often it looks for new nodes."""
+
+    max_failures: int
+    no_progress: int
+    resize_seconds: float
+
+
+@dataclass(frozen=True)
 class Progress:
-    """Where a run is: steps done of `steps`, by how many workers, in which attempt; 0 workers before the first."""
+    """Where a run is: steps done of `steps`, by how many workers, in which attempt; 0 workers until it has begun."""
 
     step: int
     steps: int
@@ -112,19 +128,19 @@ def train(
         ray_internals.cancel_reservation(str(run_id))
     if resize_seconds is None:
         resize_seconds = 1.0 if isinstance(cluster, SimulatedCluster) else 10.0
-    order = Order(
-        run.to_dict(), study.url, recipe or run.fingerprint, "", "cuda" if "GPU" in resources else "cpu"
-    )
+    limits = Limits(max_failures, no_progress, resize_seconds)
+    device = "cuda" if "GPU" in resources else "cpu"
+    order = Order(run.to_dict(), study.url, recipe or run.fingerprint, run_id="", device=device)
     scratch = tempfile.mkdtemp(prefix="froude-train-")
     try:
-        trainer, run_id = _trainer(
-            order, run, location, notes, resources, scratch, max_failures, no_progress, resize_seconds
+        trainer, run_id = _trainer(order, run, notes, resources, scratch, limits)
+        error = _fit(
+            trainer, run_id, lambda: progress(_position(run, log, notes, head)) if progress else None
         )
-        error = _fit(trainer, run_id, lambda: progress(_position(run, log, notes)) if progress else None)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if error is not None:
-        raise _explain(error, run, notes, no_progress) from error
+        raise _explain(error, run, log, notes, limits) from error
     return result_of(run, study)
 
 
@@ -153,15 +169,7 @@ def result_of(run: Run, study: Location) -> ElasticResult:
 
 
 def _trainer(
-    order: Order,
-    run: Run,
-    location: Location,
-    notes: Notes,
-    resources: dict[str, float],
-    scratch: str,
-    max_failures: int,
-    no_progress: int,
-    resize_seconds: float,
+    order: Order, run: Run, notes: Notes, resources: dict[str, float], scratch: str, limits: Limits
 ) -> tuple[Any, str]:
     """Ray's trainer, and the id under which it reserves resources."""
     ray_internals.prepare_driver()
@@ -173,10 +181,7 @@ def _trainer(
         num_workers=(run.min_workers, run.max_workers),
         use_gpu="GPU" in resources,
         resources_per_worker=resources,
-        elastic_resize_monitor_interval_s=resize_seconds,
-    )
-    failures = api.FailureConfig(
-        max_failures=max_failures, controller_failure_limit=max_failures, max_preemption_failures=max_failures
+        elastic_resize_monitor_interval_s=limits.resize_seconds,
     )
     arguments: dict[str, Any] = {
         "train_loop_per_worker": work,
@@ -184,14 +189,24 @@ def _trainer(
         "torch_config": TorchConfig(backend=torch_backend(resources)),
         "scaling_config": scaling,
         # Ray keeps a note of metrics there; checkpoints and their log are ours.
-        "run_config": api.RunConfig(name=run.name, storage_path=scratch, failure_config=failures),
+        "run_config": api.RunConfig(name=run.name, storage_path=scratch),
     }
     if not ray_internals.supported():
+        # Nobody asks there whether the restarts make progress, so few are allowed.
+        arguments["run_config"].failure_config = api.FailureConfig(max_failures=limits.no_progress)
         return TorchTrainer(**arguments), ""
     from froude.launch.ray_internals.policy import BoundedFailures, ElasticTrainer, PlannedResize
 
+    most = limits.max_failures
+    failures = api.FailureConfig(
+        max_failures=most, controller_failure_limit=most, max_preemption_failures=most
+    )
+    arguments["run_config"].failure_config = failures
     trainer: Any = ElasticTrainer(**arguments)
-    trainer.use(PlannedResize(scaling, notes), BoundedFailures(failures, notes, location, no_progress, Fatal))
+    place = Location.parse(order.study) / "runs" / run.name
+    trainer.use(
+        PlannedResize(scaling, notes), BoundedFailures(failures, notes, place, limits.no_progress, Fatal)
+    )
     run_id = str(trainer.train_run_context.run_id)
     trainer.train_loop_config["run_id"] = run_id
     return trainer, run_id
@@ -227,33 +242,31 @@ def _fit(trainer: Any, run_id: str, watch: Callable[[], None]) -> Exception | No
     return outcome[0] if outcome else None
 
 
-def _position(run: Run, log: LogReader, notes: Notes) -> Progress:
+def _position(run: Run, log: LogReader, notes: Notes, before: Record | None) -> Progress:
+    """Where this driver's attempt is; what `before`, the newest record when it began, says until there is one."""
+    old = before.attempt if before else 0
     beat = notes.beat()
-    if beat is not None:
+    if beat is not None and beat.attempt > old:
         return Progress(beat.step, run.steps, beat.world, beat.attempt)
-    head = log.head()
-    return Progress(head.step, run.steps, head.world, head.attempt) if head else Progress(0, run.steps, 0, 0)
+    head = before if ray_internals.supported() else log.head()
+    if head is None:
+        return Progress(0, run.steps, 0, 0)
+    return Progress(head.step, run.steps, head.world if head.attempt > old else 0, head.attempt)
 
 
-def _explain(error: Exception, run: Run, notes: Notes, no_progress: int) -> Exception:
+def _explain(error: Exception, run: Run, log: LogReader, notes: Notes, limits: Limits) -> Exception:
     """What a user is told of a failed run."""
     from froude.launch.ray_internals.policy import find_cause
 
     fatal = find_cause(error, Fatal) if ray_internals.supported() else None
     if isinstance(fatal, Fatal):
-        return ConfigError(fatal.text) if fatal.kind == "ConfigError" else RunFailed(fatal.text)
-    cause = _last_line(error)
-    if notes.given_up():
-        restarts = "1 restart" if no_progress == 1 else f"{no_progress} restarts"
+        return ConfigError(fatal.text) if fatal.kind == "ConfigError" else RunFailed(fatal.text, fatal.kind)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    cause = lines[-1] if lines else type(error).__name__
+    fruitless = takewhile(lambda record: record.kind == "attempt", reversed(log.records()))
+    if notes.given_up() or sum(1 for _ in fruitless) > limits.no_progress:
+        times = "1 restart" if limits.no_progress == 1 else f"{limits.no_progress} restarts"
         return NoProgress(
-            f"run {run.name}: {restarts} in a row committed nothing; the last failed with: {cause}"
+            f"run {run.name}: {times} in a row committed nothing; the last failed with: {cause}"
         )
     return RunFailed(f"run {run.name} failed: {cause}")
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
-
-
-logging.getLogger("ray.train").setLevel(logging.ERROR)

@@ -82,6 +82,9 @@ def quickstart(
     began = time.time()
     location, display = Location.parse(out), display or Display()
     loop = Loop(location, load_space(space or default_space(), seed=seed), display)
+    needed = memory(loop.space, NODES)
+    if fresh:  # before anything is deleted
+        check_memory(needed, what="the quickstart")
     agenda = open_study(loop.space, location, trust=False, fresh=fresh)
     recipe = kept_recipe(loop.study)
     finished = recipe is not None and is_finished(location, recipe)
@@ -89,7 +92,7 @@ def quickstart(
     with ExitStack() as stack:
         cluster: SimulatedCluster | None = None
         if not (agenda.done and finished):
-            check_memory(memory(loop.space, NODES), what="the quickstart")
+            check_memory(needed, what="the quickstart")
             display.stage("cluster")
             with loop.stage("sweep" if not agenda.done else "train"):
                 logs = location.path / "logs" if location.is_local else Path("logs") / location.name

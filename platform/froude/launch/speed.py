@@ -84,7 +84,7 @@ def _time(run: Run) -> float:
         trainer = Trainer(run.replace(eval_windows=1))
         trainer.step(run, 0)
         times: list[float] = []
-        while sum(times) < SECONDS and len(times) < 50:
+        while not times or (sum(times) < SECONDS and len(times) < 50):
             before = time.thread_time()
             trainer.step(run, 1 + len(times))
             times.append(time.thread_time() - before)

@@ -127,10 +127,10 @@ def work(order: dict[str, Any]) -> None:
         if rank == 0:
             notes.write_beat(Beat(attempt, world, before.step if before else 0, alive))
         host = RayHost(attempt, run, notes, rank, world)
-        while host.step < run.steps:
+        run_worker(run, store, host, device=given.device)
+        while host.holding:
+            host.hold()
             run_worker(run, store, host, device=given.device)
-            if host.holding:
-                host.hold()
     except Finished:
         return
     except (ConfigError, Corrupt, Diverged, Fenced) as error:

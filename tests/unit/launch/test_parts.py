@@ -20,7 +20,8 @@ def rows(trial=TRIAL, loss=2.0):
     return outcome(trial, lambda run: loss).rows.to_pylist()
 
 
-def test_a_trial_is_read_back_as_it_was_written(place: Location):
+def test_a_trial_is_read_back_as_it_was_written(tmp_path):
+    place = Location.parse(tmp_path)
     step = {"run": "a", "attempt": 1, "step": 1, "tokens": 768, "loss": 5.0}
     parts.write(place, TRIAL, trials=rows(), steps=[step])
     stored = parts.read(place, "a")
@@ -35,20 +36,26 @@ def test_a_trial_is_read_back_as_it_was_written(place: Location):
 
 
 def test_metrics_of_a_trial_count_from_its_row_on(tmp_path):
-    """Steps come first: a worker that is killed between the two leaves metrics that nobody reads."""
+    """A worker that is killed between the files leaves metrics that nobody reads."""
     place = Location.parse(tmp_path)
-    order = []
-
-    class Watched(Location):
-        def replace(self, data):
-            order.append(self.parent.name)
-            super().replace(data)
-
     step = {"run": "a", "attempt": 1, "step": 1, "tokens": 768, "loss": 5.0}
     parts.write(place, TRIAL, trials=rows(), steps=[step], evals=[{"run": "a", "step": 1}])
     (place / "trials" / "a.parquet").delete()
     assert Study(place).steps().collect().height == 0
     assert parts.read_all(place) == {}
+
+
+def test_a_trial_is_in_the_study_last(tmp_path, monkeypatch):
+    order = []
+    replace = Location.replace
+
+    def watched(self, data):
+        order.append(self.parent.name)
+        replace(self, data)
+
+    monkeypatch.setattr(Location, "replace", watched)
+    parts.write(Location.parse(tmp_path), TRIAL, trials=rows(), steps=[{"run": "a"}], evals=[{"run": "a"}])
+    assert order == ["steps", "evals", "trials"]
 
 
 def test_a_failed_trial_has_a_row_per_run_and_gives_way_to_a_finished_one(tmp_path):

@@ -33,9 +33,9 @@ def test_a_noiseless_hyperbola_is_recovered(s_min: float, b_crit: float) -> None
 
 
 def test_intervals_cover_at_the_scatter_of_the_quickstart() -> None:
-    found = [laws.critical_batch(hyperbola(55, 340, noise=0.07, seed=seed)) for seed in range(200)]
+    found = [laws.critical_batch(hyperbola(55, 340, noise=0.07, seed=seed)) for seed in range(120)]
     ok = [law for law in found if law.status == "ok"]
-    assert len(ok) >= 190
+    assert len(ok) >= 114
     assert 0.9 <= np.mean([law.low <= 340 <= law.high for law in ok]) <= 0.99
 
 

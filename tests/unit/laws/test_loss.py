@@ -194,14 +194,14 @@ def test_the_compute_optimum_is_where_the_predicted_loss_is_least(grid: Grid) ->
 def test_the_bootstrap_is_repeatable_and_moves_groups_together(grid: Grid) -> None:
     frame = grid(CHINCHILLA, noise=0.01).with_columns(pl.col("params").alias("run"))
     law = laws.loss_law(frame)
-    first = law.bootstrap(12, seed=3)
+    first = law.bootstrap(8, seed=3)
     assert first.columns == ["replicate", *NAMES, "objective"]
-    assert first.equals(laws.loss_law(frame).bootstrap(12, seed=3))
-    assert not first.equals(law.bootstrap(12, seed=4))
+    assert first.equals(laws.loss_law(frame).bootstrap(8, seed=3))
+    assert not first.equals(law.bootstrap(8, seed=4))
     assert first.select(pl.all().is_finite().all()).row(0) == (True,) * 7
     # With two groups a resample is one of them twice, or both: the second and the fourth of these are equal to the fit.
     halves = frame.with_columns((pl.int_range(pl.len()) % 2).alias("half"))
-    grouped = laws.loss_law(halves, groups="half").bootstrap(12)
+    grouped = laws.loss_law(halves, groups="half").bootstrap(8)
     assert grouped["objective"].round(12).n_unique() <= 3
     with pytest.raises(ValueError, match="n must"):
         law.bootstrap(0)

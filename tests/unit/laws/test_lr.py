@@ -26,7 +26,7 @@ def asymmetric(u: np.ndarray) -> np.ndarray:
 
 def test_a_cubic_covers_the_optimum_of_an_asymmetric_curve_where_a_quadratic_does_not() -> None:
     rng = np.random.default_rng(0)
-    trials, clear, covered, bias, regret, quadratic = 300, 0, 0, 0.0, 0.0, 0
+    trials, clear, covered, bias, regret, quadratic = 200, 0, 0, 0.0, 0.0, 0
     for _ in range(trials):
         u = np.repeat((np.arange(7) - 3 + rng.uniform(-0.5, 0.5)) * STEP, 2)
         loss = 3 + asymmetric(u) + 0.003 * rng.standard_normal(14)
@@ -127,12 +127,12 @@ def test_equal_losses_noise_and_an_arch_have_no_optimum() -> None:
 def test_noise_is_not_taken_for_an_optimum() -> None:
     rng = np.random.default_rng(2)
     u = np.repeat((np.arange(7) - 3) * STEP, 3)
-    curves = [laws.lr_curve(sweep(u, 3 + 0.002 * u**2 + 0.01 * rng.standard_normal(21))) for _ in range(200)]
+    curves = [laws.lr_curve(sweep(u, 3 + 0.002 * u**2 + 0.01 * rng.standard_normal(21))) for _ in range(120)]
     statuses = [curve.status for curve in curves]
-    assert statuses.count("flat") > 100
-    assert statuses.count("ok") < 20
+    assert statuses.count("flat") > 60
+    assert statuses.count("ok") < 12
     missed = [c for c in curves if c.status in {"ok", "flat"} and not c.low <= 2e-3 <= c.high]
-    assert len(missed) < 16
+    assert len(missed) < 10
     assert all(
         math.log(c.high / c.lr) > 0.7 or math.log(c.lr / c.low) > 0.7 for c in curves if c.status == "flat"
     )

@@ -31,7 +31,7 @@ def numbers(result: Any) -> list[float]:
     return [value for column in table.select(pl.selectors.float()) for value in column]
 
 
-QUICK = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 RATE = st.one_of(st.sampled_from([2.0**k for k in range(-12, 0)]), WILD)
 WIDTH = st.one_of(st.sampled_from([32.0, 64.0, 128.0]), WILD)
 
@@ -77,7 +77,7 @@ def test_optimum_law(frame: pl.DataFrame) -> None:
     assert law.status != "ok" or 0 <= law.r2 <= 1
 
 
-@settings(QUICK, max_examples=60)
+@settings(QUICK, max_examples=6)
 @given(
     frames({"params": st.one_of(MILD, WIDE), "tokens": st.one_of(MILD, WIDE), "loss": LOSS_WIDE}),
     st.booleans(),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import logging
 import os
 import re
 import socket
@@ -64,6 +65,7 @@ def knobs_in_force() -> dict[str, str]:
 
 def silence_driver() -> None:
     """Keep what Ray's daemons publish (such as the death of a node) off the driver's standard output."""
+    logging.getLogger("ray.train").setLevel(logging.ERROR)
     if supported():
         from ray._private.ray_logging import global_worker_stdstream_dispatcher, stdout_deduplicator
 

@@ -1,4 +1,4 @@
-"""One rank of the resharding test: `rank.py RANK FOLDER`. Saves at world 3, loads at 3, 2 and 1, and is killed."""
+"""One rank of test_resharding: `resharding_rank.py RANK FOLDER`. Saves at world 3, loads at 3, 2, 1, and is killed."""
 
 from __future__ import annotations
 
