@@ -166,7 +166,7 @@ def test_a_signal_leaves_a_state_that_resumes_and_no_process(
     )
     assert process.stdout is not None
     seen = next((line for line in process.stdout if line.startswith("[cluster]")), "")
-    assert seen
+    assert seen, process.stderr.read()
     family = psutil.Process(process.pid).children(recursive=True)
     assert family
     process.send_signal(signal_number)

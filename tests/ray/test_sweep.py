@@ -180,9 +180,12 @@ def test_trials_of_a_node_that_dies_are_tried_again_elsewhere(cluster, study):
 def test_a_proxy_of_two_ranks_trains_on_two_nodes_as_one_of_one_does(cluster, study):
     two = run("two", workers=2, slots=12, checkpoint_every=6)
     one = run("one", slots=12)
-    sweep(space(grid(two, one)), study, cluster)
+    wild = run("wild", {"optimizer.lr": 50.0, "optimizer.clip": 1e6}, workers=2, slots=12)
+    work = space(grid(two, one, wild))
+    sweep(work, study, cluster)
     rows = {row["run"]: row for row in trials(study).to_dicts()}
-    assert {name: row["status"] for name, row in rows.items()} == {"one": "finished", "two": "finished"}
+    statuses = {name: row["status"] for name, row in rows.items()}
+    assert statuses == {"one": "finished", "two": "finished", "wild": "diverged"}
     assert rows["two"]["workers"] == 2
     assert rows["two"]["loss"] == pytest.approx(rows["one"]["loss"], abs=1e-4)
     for column in ("params", "params_with_embeddings", "flops", "tokens"):
@@ -190,7 +193,7 @@ def test_a_proxy_of_two_ranks_trains_on_two_nodes_as_one_of_one_does(cluster, st
     steps = Study(study).steps().filter(pl.col("run") == "two").collect()
     assert steps["world"].to_list() == [2] * STEPS
     before = files(study)
-    sweep(space(grid(two, one)), study, cluster)
+    sweep(work, study, cluster)
     assert files(study) == before
 
 
@@ -218,7 +221,8 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def test_a_sweep_whose_driver_was_killed_goes_on_where_it_was(cluster, study, tmp_path):
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "Ctrl-C"])
+def test_a_sweep_whose_driver_has_ended_goes_on_where_it_was(cluster, study, tmp_path, end):
     log = (tmp_path / "driver.log").open("wb")
     command = [sys.executable, "-c", DRIVER, str(Path(__file__).parent), cluster.address, study.url]
     driver = subprocess.Popen(command, stdout=log, stderr=log)
@@ -228,9 +232,11 @@ def test_a_sweep_whose_driver_was_killed_goes_on_where_it_was(cluster, study, tm
         return len((study / "trials").children()) >= 2
 
     try:
-        wait_for(some_are_done, 120)
+        wait_for(some_are_done, 180)
+        driver.send_signal(end)
+        wait_for(lambda: driver.poll() is not None, 60)
     finally:
-        driver.send_signal(signal.SIGKILL)
+        driver.kill()
         driver.wait()
     before = files(study)
     done = set(trials(study)["run"])

@@ -15,6 +15,8 @@ from froude.config import ConfigError, Run
 from froude.launch import parts
 from froude.launch.agenda import Agenda
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
+from froude.launch.plan import worker_bytes
+from froude.launch.preflight import check_memory
 from froude.launch.progress import SweepProgress
 from froude.space import Space, Trial
 from froude.store import Location, probe_writable
@@ -58,7 +60,7 @@ def sweep(
     import ray
 
     from froude.launch import ray_internals
-    from froude.launch.tuning import run
+    from froude.launch.tuning import run as run_agenda
 
     free = ray.cluster_resources()
     planned = [trial for _, trial in agenda.left()]
@@ -68,9 +70,16 @@ def sweep(
             f"a trial of {needed} workers needs as many CPUs, but the cluster has {free.get('CPU', 0):.0f}; "
             "simulate more nodes"
         )
+    one_machine = _one_machine()
+    slots = concurrency or capacity(free, planned, one_machine)
+    if one_machine:
+        largest = max(
+            worker_bytes(run) for run in {t.runs[-1].fingerprint: t.runs[-1] for t in planned}.values()
+        )
+        check_memory(slots * largest, what=f"a sweep with {slots} workers")
     ray_internals.prepare_driver()
     with _quiet_tune() as scratch:
-        run(agenda, study, concurrency or capacity(free, planned, _one_machine()), scratch, progress)
+        run_agenda(agenda, study, slots, scratch, progress)
     if not agenda.done:
         raise RuntimeError(
             f"the sweep ended with {len(agenda.left())} trials left; the same command goes on from there"

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
@@ -121,7 +120,8 @@ class Proxy(tune.Trainable):
 
         from froude.launch.cluster import ConnectedCluster
         from froude.launch.elastic import RunFailed, train
-        from froude.train.loop import Outcome, describe
+        from froude.train.api import build_model, count_parameters
+        from froude.train.loop import Outcome, trial_row
 
         (run,) = self._trial.runs
         cluster = ConnectedCluster(str(ray.get_runtime_context().gcs_address))
@@ -134,23 +134,16 @@ class Proxy(tune.Trainable):
             if not diverged(error):
                 raise
             loss = math.nan
-        from froude.train.api import build_model, count_parameters
-
         model = build_model(run, "meta")
-        counts = count_parameters(model)
-        row = {
-            **describe(run),
-            "status": "finished" if math.isfinite(loss) else "diverged",
-            "params": counts.params,
-            "params_with_embeddings": counts.params_with_embeddings,
-            "loss": loss if math.isfinite(loss) else None,
-            "flops": float(model.flops_per_token()) * run.tokens,  # type: ignore[operator]
-            "seconds": time.perf_counter() - began,
-            "attempts": 1,
-            "trial": self._trial.name,
-            "workers": run.max_workers,
-            "time": datetime.now(UTC),
-        }
+        row = trial_row(
+            run,
+            count_parameters(model),
+            float(model.flops_per_token()),  # type: ignore[operator]
+            loss=loss,
+            seconds=time.perf_counter() - began,
+            trial=self._trial.name,
+            workers=run.max_workers,
+        )
         return Outcome(trials=[row])
 
 

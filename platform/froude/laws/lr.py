@@ -241,17 +241,15 @@ def _interval(curve: _Polynomial) -> tuple[float, float]:
     degree = curve.coefficients.size - 1
     bound = uncertainty.t_quantile(uncertainty.LEVEL, curve.dof)
 
-    def excess(x: float) -> float:
-        slope = np.array([k * x ** (k - 1) if k else 0.0 for k in range(degree + 1)])
-        return abs(float(slope @ curve.coefficients)) - bound * math.sqrt(
-            float(slope @ curve.covariance @ slope)
-        )
+    def excess(x: Array | float) -> Array:
+        slope = np.stack([k * np.power(x, max(k - 1, 0)) for k in range(degree + 1)], axis=-1)
+        variance = np.einsum("...i,ij,...j->...", slope, curve.covariance, slope)
+        return np.asarray(np.abs(slope @ curve.coefficients) - bound * np.sqrt(np.maximum(variance, 0.0)))
 
     ends = []
     for side in (-1.0, 1.0):
         steps = at + side * np.linspace(0, SEARCH, 151)
-        values = np.array([excess(float(x)) for x in steps])
-        beyond = np.flatnonzero(values > 0)
+        beyond = np.flatnonzero(excess(steps) > 0)
         end = float(steps[-1])
         if beyond.size and beyond[0] == 0:
             end = at

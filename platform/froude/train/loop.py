@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from froude import records
 from froude.config import Run
 from froude.train import parallel, schedules
-from froude.train.api import Host
+from froude.train.api import Counts, Host
 from froude.train.parallel import World
 from froude.train.step import StepResult
 from froude.train.trainer import Trainer
@@ -36,20 +36,29 @@ class Outcome:
     evals: list[Row] = field(default_factory=list)
 
 
-def trial_row(run: Run, trainer: Trainer, *, loss: float, seconds: float, trial: str) -> Row:
+def trial_row(
+    run: Run,
+    counts: Counts,
+    flops_per_token: float,
+    *,
+    loss: float,
+    seconds: float,
+    trial: str,
+    workers: int = 1,
+) -> Row:
     """A row of the trials frame; a loss that is not finite, or above a uniform guess's, means diverged."""
     fine = math.isfinite(loss) and loss <= math.log(run.model.vocab)
     return {
         **describe(run),
         "status": "finished" if fine else "diverged",
-        "params": trainer.counts.params,
-        "params_with_embeddings": trainer.counts.params_with_embeddings,
+        "params": counts.params,
+        "params_with_embeddings": counts.params_with_embeddings,
         "loss": loss if fine else None,
-        "flops": trainer.flops_per_token * run.tokens,
+        "flops": flops_per_token * run.tokens,
         "seconds": seconds,
         "attempts": 1,
         "trial": trial,
-        "workers": trainer.world.size,
+        "workers": workers,
         "time": datetime.now(UTC),
     }
 
@@ -147,7 +156,8 @@ def run_trial(
         finished = fine and advance(run, start, run.steps, tail)
         loss = trainer.evaluate() if finished else math.nan
         seconds = time.perf_counter() - began
-        outcome.trials.append(trial_row(run, trainer, loss=loss, seconds=seconds, trial=trial))
+        row = trial_row(run, trainer.counts, trainer.flops_per_token, loss=loss, seconds=seconds, trial=trial)
+        outcome.trials.append(row)
         outcome.steps += [row | {"run": run.name} for row in trunk] + tail
         if math.isfinite(loss):
             outcome.evals.append(_eval_row(run, 1, run.steps, loss))

@@ -11,6 +11,8 @@ import numpy as np
 import polars as pl
 import pytest
 
+from froude.laws import loss
+
 
 @pytest.fixture(autouse=True)
 def no_warnings() -> Iterator[None]:
@@ -18,6 +20,12 @@ def no_warnings() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
+
+
+@pytest.fixture(autouse=True)
+def few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Intervals on demand take 40 replicates here; the test of published standard errors asks for its own number."""
+    monkeypatch.setattr(loss, "REPLICATES", 40)
 
 
 @pytest.fixture(scope="session")
