@@ -48,7 +48,7 @@ if world > 1:
                             timeout=datetime.timedelta(seconds=60))
 store = RunStore(Location.parse(study) / "runs" / run.name, run.name)
 host = StopAt(attempt=store.open_attempt("recipe", {}))
-loss, _ = run_worker(run, store, host, device="cpu")
+loss = run_worker(run, store, host, device="cpu")
 print(json.dumps({"rank": rank, "loss": loss}), flush=True)
 if world > 1:
     dist.destroy_process_group()

@@ -188,6 +188,27 @@ def test_a_killed_or_interrupted_driver_is_followed_by_another(
     assert rows["len"].unique().to_list() == [1]
 
 
+def test_a_foreign_model_and_source_train_on_two_nodes(cluster: SimulatedCluster, study: Study) -> None:
+    run = RUN.replace(
+        {
+            "name": "foreign",
+            "tokens": 768 * 40,
+            "workers": (1, 2),
+            "model.factory": "foreign_model:factory",
+            "data.source": "foreign_model:Counting",
+            "parametrization": "sp",
+            "optimizer.lr": 0.03,
+            "schedule.warmup_tokens": 768,
+        }
+    )
+    result = train(run, study.location, cluster=cluster, trust=True)
+    assert result.world_sizes == [2]
+    losses = study.steps().filter(run=run.name).sort("step").collect()["loss"]
+    assert result.loss is not None
+    assert result.loss < 1 < losses[0]
+    assert study.ledger().filter(run=run.name).collect()["tokens"].sum() == run.tokens
+
+
 def test_restarts_without_progress_end(cluster: SimulatedCluster, study: Study) -> None:
     run = RUN.replace({"name": "crashing", "model.factory": "crashing:Crashing"})
     with pytest.raises(ConfigError, match="trust"):

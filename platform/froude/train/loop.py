@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -168,7 +168,7 @@ def run_trial(
     return outcome
 
 
-def run_worker(run: Run, store: RunStore, host: Host, *, device: str = "auto") -> tuple[float, Trainer]:
+def run_worker(run: Run, store: RunStore, host: Host, *, device: str = "auto") -> float:
     """Train one run as this rank of the current process group; all ranks return the same final validation loss.
 
     Starts from the newest committed checkpoint, commits one every `checkpoint_every` steps and a `finished` record
@@ -213,9 +213,4 @@ def run_worker(run: Run, store: RunStore, host: Host, *, device: str = "auto") -
             commit("checkpoint")
         if action == "stop":
             break
-    return loss, trainer
-
-
-def finished_loss(rows: Sequence[Mapping[str, Any]], run: Run) -> float | None:
-    """The final validation loss among evals rows, if the run has come to its end."""
-    return next((float(row["loss"]) for row in rows if row["step"] == run.steps), None)
+    return loss
