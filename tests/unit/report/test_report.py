@@ -163,6 +163,7 @@ def test_names_from_a_study_are_escaped(view: View, undrawn: None) -> None:
 
 def test_the_query_says_that_no_token_was_lost(view: View) -> None:
     assert answer(view) == {"expected": 998_400, "skipped": 0, "repeated": 0}
+    assert answer_of_readme(view.url) == answer(view)
 
 
 @pytest.mark.parametrize(
@@ -184,6 +185,7 @@ def test_the_query_finds_a_tampered_ledger(
     tamper(pl.read_parquet(file)).write_parquet(file)
     view = gather(study, fits=promoted.fits)
     assert answer(view) == {"expected": 998_400, "skipped": skipped, "repeated": repeated}
+    assert answer_of_readme(study.location.url) == answer(view)
     assert view.account is not None
     assert view.account.repeated == repeated
     assert not view.account.whole
@@ -193,6 +195,17 @@ def answer(view: View) -> dict[str, int]:
     """Run the query that the report shows, and return what it prints."""
     code = query(view)
     assert code is not None
+    return printed(code)
+
+
+def answer_of_readme(study: str) -> dict[str, int]:
+    """The same for the query in README.md, on this study."""
+    text = (Path(__file__).parents[3] / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return printed(code.replace('"runs/quickstart"', repr(study)))
+
+
+def printed(code: str) -> dict[str, int]:
     shown: list[pl.DataFrame] = []
     exec(compile(code, "query", "exec"), {"print": shown.append})
     (frame,) = shown

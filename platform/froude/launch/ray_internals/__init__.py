@@ -22,11 +22,13 @@ NAMESPACE = b"froude"
 FAST_KNOBS: dict[str, str] = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
-    "RAY_health_check_timeout_ms": "2000",
+    # A killed raylet refuses connections and is missed at once; only a silent one costs this long. At 2 s a machine
+    # that is busy with something else loses its head.
+    "RAY_health_check_timeout_ms": "10000",
     "RAY_health_check_failure_threshold": "3",
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.25",
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "30",
-    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "5",
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "60",
+    "RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "20",
     "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "2",
 }
 
