@@ -105,6 +105,7 @@ def stock_trial(config: dict[str, Any]) -> None:
 def run_stock(runs: Sequence[Run]) -> tuple[list[float], list[float]]:
     """The same of stock Ray Tune; its trial functions sit on the head, where they take no worker's CPU."""
     ends: list[float] = []
+    os.environ["RAY_AIR_NEW_OUTPUT"] = "0"  # with verbose=0: quiet
     began = time.perf_counter()
 
     class Clock(tune.Callback):

@@ -34,6 +34,7 @@ ENVIRONMENT = {
     "RAY_AUTH_MODE": "disabled",  # loopback only; a token file left by another Ray would lock job submission out
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
+    "RAY_worker_register_timeout_seconds": "180",  # a busy laptop starts processes slowly
     "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
     # glibc otherwise gives each step's activations back to the kernel and faults them in again: 10 to 20% of a step at
     # widths up to 64.

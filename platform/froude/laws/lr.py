@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
-from scipy.optimize import brentq
 
 from froude.laws import uncertainty
 from froude.laws.frames import Array, Sample, read
@@ -241,7 +240,7 @@ def _interval(curve: _Polynomial) -> tuple[float, float]:
     degree = curve.coefficients.size - 1
     bound = uncertainty.t_quantile(uncertainty.LEVEL, curve.dof)
 
-    def excess(x: Array | float) -> Array:
+    def excess(x: Array) -> Array:
         slope = np.stack([k * np.power(x, max(k - 1, 0)) for k in range(degree + 1)], axis=-1)
         variance = np.einsum("...i,ij,...j->...", slope, curve.covariance, slope)
         return np.asarray(np.abs(slope @ curve.coefficients) - bound * np.sqrt(np.maximum(variance, 0.0)))
@@ -249,11 +248,12 @@ def _interval(curve: _Polynomial) -> tuple[float, float]:
     ends = []
     for side in (-1.0, 1.0):
         steps = at + side * np.linspace(0, SEARCH, 151)
-        beyond = np.flatnonzero(excess(steps) > 0)
+        # Twice the first point beyond: among steps of .01, then among 200 parts of the step before it.
+        for _ in range(2):
+            beyond = np.flatnonzero(excess(steps) > 0)
+            if not beyond.size:
+                break
+            steps = np.linspace(steps[max(beyond[0] - 1, 0)], steps[beyond[0]], 201)
         end = float(steps[-1])
-        if beyond.size and beyond[0] == 0:
-            end = at
-        elif beyond.size:
-            end = float(brentq(excess, steps[beyond[0] - 1], steps[beyond[0]]))
         ends.append(end + side * (QUADRATIC_BIAS if degree == 2 else 0.0))
     return curve.center + ends[0], curve.center + ends[1]
