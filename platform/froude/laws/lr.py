@@ -248,8 +248,8 @@ def _interval(curve: _Polynomial) -> tuple[float, float]:
     ends = []
     for side in (-1.0, 1.0):
         steps = at + side * np.linspace(0, SEARCH, 151)
-        # Twice the first point beyond: among steps of .01, then among 200 parts of the step before it.
-        for _ in range(2):
+        # The first point beyond, among steps of .01, then twice among 200 parts of the step before it.
+        for _ in range(3):
             beyond = np.flatnonzero(excess(steps) > 0)
             if not beyond.size:
                 break
