@@ -85,7 +85,7 @@ class PowerLaw:
         if self._fit is None:
             return self._sample.unfitted()
         design, y = _design(self._sample, self.over, self.target)
-        fitted = np.exp(design @ self._fit.beta)
+        fitted = np.exp(np.minimum(design @ self._fit.beta, 709.0))  # ln of the largest double
         return self._sample.rows(fitted, self._sample[self.target] - fitted, self._outliers(design, y))
 
     def plot(self) -> "Figure":
