@@ -12,13 +12,22 @@ import ray
 from ray.train import WorkerGroupError
 from ray.train.torch import TorchTrainer
 
-from froude.config import Run
+from froude.config import ConfigError, Run
 from froude.launch import ray_internals
 from froude.launch.cluster import SimulatedCluster, connect, simulated
-from froude.launch.elastic import torch_backend, train, worker_resources
+from froude.launch.elastic import (
+    Limits,
+    NoProgress,
+    RunFailed,
+    _explain,
+    torch_backend,
+    train,
+    worker_resources,
+)
 from froude.launch.notes import Beat, Notes
 from froude.launch.ray_internals.policy import BoundedFailures, ElasticTrainer, PlannedResize, find_cause
 from froude.launch.worker import Fatal
+from froude.runlog import LogReader
 from froude.store import Location
 
 
@@ -175,6 +184,26 @@ def test_failures_are_bounded_by_progress(tmp_path: Path, cluster: SimulatedClus
     assert find_cause(WorkerGroupError("no", {0: RuntimeError("other"), 1: fatal}), Fatal) is fatal
     once = BoundedFailures(FailureConfig(max_failures=9), notes, Location.parse(tmp_path), 9, Fatal)
     assert once.make_decision(WorkerGroupError("no", {0: fatal})) is stop
+
+
+def test_a_user_is_told_the_cause_in_one_line(cluster: SimulatedCluster, tmp_path: Path) -> None:
+    run, limits = Run(name="large", tokens=7680), Limits(max_failures=9, no_progress=3, resize_seconds=1)
+    notes, log = Notes(f"{tmp_path}/told"), LogReader(Location.parse(tmp_path))
+    lost = WorkerGroupError("Traceback ...\n  File ...\nOSError: the disk is on fire\n", {})
+
+    def told(error: Exception) -> Exception:
+        return _explain(error, run, log, notes, limits)
+
+    assert type(told(lost)) is RunFailed
+    assert str(told(lost)) == "run large failed: OSError: the disk is on fire"
+    notes.give_up()
+    assert type(told(lost)) is NoProgress
+    assert "3 restarts in a row committed nothing" in str(told(lost))
+    mendable = told(WorkerGroupError("...", {0: Fatal("ConfigError", "a rule, a value")}))
+    assert (type(mendable), str(mendable)) == (ConfigError, "a rule, a value")
+    diverged = told(WorkerGroupError("...", {1: Fatal("Diverged", "not finite")}))
+    assert isinstance(diverged, RunFailed)
+    assert diverged.kind == "Diverged"
 
 
 @pytest.mark.parametrize(

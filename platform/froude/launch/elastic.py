@@ -116,6 +116,12 @@ def train(
     head = log.head()
     if head is not None and head.kind == "finished":
         return result_of(run, study)
+    recipe = recipe or run.fingerprint
+    if head is not None and head.recipe != recipe:
+        raise ConfigError(
+            f"a run must go on with the recipe that it began with, but {location} is of {head.recipe[:12]}, not "
+            f"{recipe[:12]}; restore the recipe or choose another run name"
+        )
     import ray
 
     from froude.train.api import check_trust
@@ -130,7 +136,7 @@ def train(
         resize_seconds = 1.0 if isinstance(cluster, SimulatedCluster) else 10.0
     limits = Limits(max_failures, no_progress, resize_seconds)
     device = "cuda" if "GPU" in resources else "cpu"
-    order = Order(run.to_dict(), study.url, recipe or run.fingerprint, run_id="", device=device)
+    order = Order(run.to_dict(), study.url, recipe, run_id="", device=device)
     scratch = tempfile.mkdtemp(prefix="froude-train-")
     try:
         trainer, run_id = _trainer(order, run, notes, resources, scratch, limits)

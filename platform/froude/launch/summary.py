@@ -42,9 +42,12 @@ def summarize(
     scored = score(recipe.forecast, actual)
     counts = dict(study.trials().group_by("status").len().collect().iter_rows())
     forecast = recipe.forecast
+    spent = {
+        stage: round(seconds[stage], 3) for stage in STAGES
+    }  # rounded first: the total is theirs, to the bit
     content = {
         "trials": {status: counts.get(status, 0) for status in ("finished", "diverged", "failed")},
-        "seconds": {**{stage: seconds[stage] for stage in STAGES}, "total": sum(seconds[s] for s in STAGES)},
+        "seconds": {**spent, "total": round(sum(spent.values()), 3)},
         "best": {
             "lr": run.optimizer.lr,
             "warmup_tokens": run.schedule.warmup_tokens,
