@@ -23,8 +23,9 @@ RAY_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "OMP_NUM_THREADS": "1",
 }
-# Settings of somebody's own cluster or bucket must not reach a test.
+# Settings of somebody's own cluster or bucket must not reach a test; nor one that has every process compile anew.
 FOREIGN = (
+    "PYTHONDONTWRITEBYTECODE",
     "RAY_ADDRESS",
     "RAY_JOB_ID",
     "RAY_AUTH_TOKEN",
