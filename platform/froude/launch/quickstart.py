@@ -15,7 +15,6 @@ import polars as pl
 
 import froude
 from froude import report
-from froude.checkpoint.digest import parameters_digest
 from froude.launch import summary
 from froude.launch.agenda import Agenda, cost
 from froude.launch.cluster import SimulatedCluster, simulated
@@ -212,6 +211,8 @@ def run_large(loop: Loop, recipe: Recipe, cluster: SimulatedCluster) -> None:
 
 def conclude(loop: Loop, fits: Fits, recipe: Recipe, began: float) -> dict[str, Any]:
     """Write the report and the summary, print the closing block."""
+    from froude.checkpoint.digest import parameters_digest  # torch, which nothing before needs in this process
+
     loop.display.stage("report")
     place = report.write(loop.study, fits=fits)
     seconds = total_seconds(loop, recipe, began)

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
 
 
 @dataclass(frozen=True)
@@ -38,9 +35,6 @@ class World:
             dist.all_reduce(values)
         return values
 
-    def mesh(self) -> DeviceMesh:
-        return init_device_mesh(self.device.type, (self.size,))
-
 
 def resolve_device(device: str) -> torch.device:
     """`auto` is the GPU where there is one, else the CPU."""
@@ -49,28 +43,33 @@ def resolve_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-#: Parameters below which a rank keeps gathered weights from forward to backward: 256 MiB in fp32. Gathering them again
-#: costs small models a quarter of a step (three processes over gloo, width 192).
+#: Parameters below which a rank keeps gathered weights from forward to backward: 256 MiB in fp32. Then blocks of their
+#: own would only mean more collectives: they cost small models a quarter of a step (three processes over gloo).
 KEEP_GATHERED = 2**26
 
 
 def shard(model: nn.Module, blocks: Sequence[nn.Module], world: World) -> None:
-    """FSDP2 over all ranks, block by block, when there is more than one."""
+    """FSDP2 over all ranks when there is more than one: block by block, or all at once where the model is small."""
     if world.size == 1:
         return
-    mesh = world.mesh()
-    again = sum(parameter.numel() for parameter in model.parameters()) > KEEP_GATHERED
-    for block in blocks:
-        fully_shard(block, mesh=mesh, reshard_after_forward=again)
-    fully_shard(model, mesh=mesh, reshard_after_forward=again)
+    # Imported here: one second that a one-process trial has no use for.
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    large = sum(parameter.numel() for parameter in model.parameters()) > KEEP_GATHERED
+    for block in blocks if large else ():
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh, reshard_after_forward=large)
 
 
-def set_gradient_sync(model: nn.Module, enabled: bool) -> None:
+def set_gradient_sync(model: nn.Module, enabled: bool, world: World) -> None:
     """Reduce gradients in the next backward pass or keep them on their rank (accumulation)."""
-    if isinstance(model, FSDPModule):
-        model.set_requires_gradient_sync(enabled)
+    if world.size > 1:
+        model.set_requires_gradient_sync(enabled)  # type: ignore[operator]
 
 
-def whole(value: Tensor) -> Tensor:
-    """The full tensor of a sharded one."""
-    return value.full_tensor() if isinstance(value, DTensor) else value
+def local_gradients(model: nn.Module) -> list[Tensor]:
+    """This rank's shards of the gradients, sharing their memory; the whole gradients where there is one rank."""
+    gradients = (p.grad for p in model.parameters() if p.grad is not None)
+    return [g.to_local() if hasattr(g, "to_local") else g for g in gradients]

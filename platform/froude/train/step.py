@@ -57,17 +57,19 @@ def train_step(
     """
     total = torch.zeros((), dtype=torch.float64, device=world.device)
     for i, windows in enumerate(chunks):
-        parallel.set_gradient_sync(model, i == len(chunks) - 1)
+        parallel.set_gradient_sync(model, i == len(chunks) - 1, world)
         loss = summed_loss(model, windows, run)
         total += loss.detach().double()
         (loss * (world.size / run.batch)).backward()
-    mean = float(world.sum(total)) / run.batch
-    parameters = [p for p in model.parameters() if p.grad is not None]
-    norm = parallel.whole(torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]))
+    gradients = parallel.local_gradients(model)
+    squared = torch.nn.utils.get_total_norm(gradients).double().square()
+    total, squared = world.sum(torch.stack((total, squared))).unbind()
     share = schedules.at_step(run, step)
-    result = StepResult(mean, float(norm), run.optimizer.lr * share)
+    result = StepResult(float(total) / run.batch, float(squared.sqrt()), run.optimizer.lr * share)
     if result.finite:
-        torch.nn.utils.clip_grads_with_norm_(parameters, run.optimizer.clip, norm)
+        scale = min(run.optimizer.clip / (result.grad_norm + 1e-6), 1.0)  # as torch.nn.utils.clip_grad_norm_
+        if scale < 1.0:
+            torch._foreach_mul_(gradients, scale)
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * share
         optimizer.step()
