@@ -18,6 +18,9 @@ SHORT = 170  # steps of stages search and lr_transfer: 131k tokens
 LAW_WARMUP = 24  # steps
 TARGET_LOSS = 2.2  # nats per token, to which stage critical_batch counts steps
 OFFSETS = (-1.5, -0.75, 0.0, 0.75, 1.5)  # octaves of learning rate
+# Validation windows of an evaluation: what the loss law reads must be as exact as the large run's own loss; elsewhere
+# trials are compared with one another on the same windows, and fewer do.
+LAW_WINDOWS, COMPARED_WINDOWS = 768, 256
 
 
 def proxy(
@@ -32,6 +35,7 @@ def proxy(
         parametrization="mup",
         batch=batch,
         tokens=tokens,
+        eval_windows=COMPARED_WINDOWS,
         seed=seed,
     )
     return run.replace(changes)
@@ -208,6 +212,7 @@ def loss_law(seed: int) -> Grid:
             "optimizer.lr": pooled_rate(rows),
             "optimizer.beta2": searched_beta2(rows),
             "schedule.warmup_tokens": LAW_WARMUP * BATCH,
+            "eval_windows": LAW_WINDOWS,
         }
         found = []
         for width in (32, 48, 64, 96):
@@ -223,11 +228,12 @@ def space(seed: int = 0) -> Space:
     """The study; another seed changes initialisation, order of data and search of every run."""
     target = proxy(
         seed,
-        192,
+        160,
         steps=1300,
         name="large",
         slots=12,
         workers=(1, 3),
+        eval_windows=LAW_WINDOWS,
         **{"schedule.warmup_tokens": whole_steps(0.1 * 1300 * BATCH, BATCH)},
     )
     return Space(
