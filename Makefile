@@ -42,7 +42,7 @@ check: $(VENV)/.dev ## format, lint, types, import boundaries and the fast tests
 
 # Half of a cluster's life is waiting: two files at a time.
 test: check ## check, then the tests on Ray clusters and the notebooks
-	$(BIN)/pytest -q -n 2 --dist loadfile tests --ignore=tests/unit --ignore=tests/gpu
+	$(BIN)/pytest -q -n 2 --dist loadfile tests --ignore=tests/unit
 
 bench: $(VENV)/.dev ## the benchmarks of minutes: each prints and writes benchmarks/*.md
 	@for f in benchmarks/[!_]*.py; do [ -e "$$f" ] || continue; \

@@ -11,7 +11,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Literal, Self
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -329,11 +329,6 @@ def _sha256(path: str) -> str:
 def _hashed(path: str, modified: int, size: int) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def choices(annotation: Any) -> tuple[str, ...]:
-    """The values of a Literal type, for command-line help."""
-    return tuple(get_args(annotation))
 
 
 def whole_steps(tokens: float, batch: int) -> int:

@@ -17,7 +17,7 @@ TRIALS = pa.schema(
     [
         ("run", _S),
         ("fingerprint", _S),
-        ("status", _S),  # finished | diverged | failed | pruned | running
+        ("status", _S),  # finished | diverged | failed
         ("params", _I),  # without embedding and readout
         ("params_with_embeddings", _I),
         ("width", _I),
@@ -76,6 +76,7 @@ COMMITS = pa.schema(
         ("tokens", _I),
         ("time", _TIME),
         ("world", _I),
+        ("recipe", _S),  # SHA-256 of the sealed recipe: named before step 0, by every record
     ]
 )
 

@@ -30,10 +30,8 @@ RECORD = pa.schema(
         ("run", pa.string()),
         ("seq", pa.int64()),
         ("parent", pa.string()),  # SHA-256 of the file of record seq - 1; null for the first
-        (
-            "base",
-            pa.int64(),
-        ),  # seq of the checkpoint that this state was trained on from; -1: initial weights
+        # seq of the checkpoint that this state was trained on from; -1: initial weights
+        ("base", pa.int64()),
         ("attempt", pa.int64()),
         ("generation", pa.string()),  # unique to the attempt
         ("kind", pa.string()),
@@ -156,6 +154,16 @@ class LogReader:
         for content in contents:
             self._records.append(self._checked(content))
         return list(self._records)
+
+    def head_under(self, recipe: str) -> Record | None:
+        """The newest record, None if there is none; ConfigError if the run was begun with another recipe."""
+        head = self.head()
+        if head is not None and head.recipe != recipe:
+            raise ConfigError(
+                f"a run must go on with the recipe that it began with, but {self.location} is of "
+                f"{head.recipe[:12]}, not {recipe[:12]}; restore the recipe or choose another run name"
+            )
+        return head
 
     def _read(self, seq: int) -> bytes | None:
         try:

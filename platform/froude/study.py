@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 #: `recipe.toml`, `forecast.json`, `report.html` and their like, and what a study's folders are called.
-_FILES = re.compile(r"(study|target|recipe|forecast|summary|report)([.-][\w.-]+)?")
-_FOLDERS = ("trials", "steps", "evals", "runs", "logs", "ray")
+FILES = re.compile(r"(study|target|recipe|forecast|summary|report)([.-][\w.-]+)?")
+FOLDERS = ("trials", "steps", "evals", "runs", "logs", "ray")
 _SUFFIX = ".parquet"
 
 
@@ -39,7 +39,7 @@ class Study:
         self.location = Location.parse(url)
         self._logs: dict[str, LogReader] = {}
         for name in self._names():
-            if not (name.startswith(".") or name in _FOLDERS or _FILES.fullmatch(name)):
+            if not (name.startswith(".") or name in FOLDERS or FILES.fullmatch(name)):
                 raise _foreign(self.location / name)
 
     def __repr__(self) -> str:

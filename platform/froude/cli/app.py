@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
+from typing import Annotated
+
 import typer
 
 from froude.cli.fit import fit
@@ -15,7 +18,8 @@ from froude.cli.train import train
 
 app = typer.Typer(
     name="froude",
-    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 refused, 4 no progress, 130 interrupted.",
+    epilog="Exit codes: 0 done, 1 failed, 2 wrong usage or input, 3 refused, 4 no progress, 130 interrupted, "
+    "143 terminated.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -25,6 +29,16 @@ for verb in (plan, sweep, status, fit, promote, train, report, quickstart):
     app.command(verb.__name__)(verb)
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        print(version("froude"))
+        raise typer.Exit
+
+
 @app.callback()
-def froude() -> None:
+def froude(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
     """Sweep small proxies, fit the laws, forecast the large run, train it once through failures."""

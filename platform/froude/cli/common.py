@@ -25,11 +25,16 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an e
 Trust = Annotated[bool, typer.Option("--trust", help="Let runs import code from outside the package.")]
 Address = Annotated[
     str,
-    typer.Option(metavar="ADDRESS", help="Ray cluster, e.g. auto. [default: RAY_ADDRESS, else --simulate]"),
+    typer.Option(metavar="ADDRESS", help="Ray cluster, e.g. auto; without it RAY_ADDRESS, else --simulate."),
 ]
 Simulate = Annotated[
     int,
-    typer.Option(metavar="NODES", help="Worker nodes of a cluster simulated here; 0: none.", min=0),
+    typer.Option(
+        metavar="NODES",
+        help="Worker nodes of a cluster simulated here; without a cluster's address one a core, at most 4.",
+        min=0,
+        show_default=False,
+    ),
 ]
 Shared = Annotated[
     bool, typer.Option("--shared", help="A local study path is on a file system that all hosts share.")
@@ -66,9 +71,9 @@ def guarded(action: Callable[[], int | None], *, debug: bool = False) -> int:
             traceback.print_exc()
         if isinstance(error, ConfigError):
             return say(str(error), USAGE)
-        if type(error).__name__ == "Refused":
+        code = int(getattr(error, "exit_code", FAILED))
+        if code == REFUSED:
             return refused(error)
-        code = NO_PROGRESS if type(error).__name__ == "NoProgress" else FAILED
         first = next(iter(str(error).strip().splitlines()), "") or "no message"
         hint = "" if debug else " (--debug shows the traceback)"
         return say(f"{type(error).__name__}: {first}{hint}", code)
@@ -137,9 +142,11 @@ def cluster(address: str, simulate: int, location: Location, *, shared: bool) ->
 
 def simulated_nodes(address: str, simulate: int) -> int:
     """Worker nodes to simulate here: as asked for, else one a core and at most four; 0 where a cluster is named."""
+    from froude.launch.preflight import cores
+
     if simulate or address or os.environ.get("RAY_ADDRESS"):
         return simulate
-    return max(1, min(4, len(os.sched_getaffinity(0))))
+    return min(4, cores())
 
 
 def log_dir(location: Location) -> Path:

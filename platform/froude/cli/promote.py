@@ -31,6 +31,7 @@ def promote(
     """
     from froude.config import ConfigError
     from froude.promote.promotion import promote as write_recipe
+    from froude.store import probe_writable
     from froude.study import Study
 
     names, reasons = override or [], reason or []
@@ -39,8 +40,11 @@ def promote(
             f"each --override must have its --reason, but got {len(names)} and {len(reasons)}; "
             "give them in pairs"
         )
+    found = Study(study)
+    if found.exists:
+        probe_writable(found.location)
     recipe = write_recipe(
-        Study(study), profile=profile, overrides=dict(zip(names, reasons, strict=True)), trust=trust
+        found, profile=profile, overrides=dict(zip(names, reasons, strict=True)), trust=trust
     )
     if as_json:
         emit({**recipe.content(), "seal": {"sha256": recipe.sha256}})

@@ -21,6 +21,7 @@ def report(
     """
     from froude.config import ConfigError
     from froude.report import write
+    from froude.store import probe_writable
     from froude.study import Study
 
     found = Study(study)
@@ -28,6 +29,7 @@ def report(
         raise ConfigError(
             f"a study must have been begun by `froude sweep`, but there is none at {found.location}"
         )
+    probe_writable(found.location)
     place = write(found)
     if as_json:
         emit({"report": place.url})

@@ -48,7 +48,7 @@ def sweep(
     from froude.launch.plan import memory
     from froude.launch.preflight import check_memory
     from froude.launch.progress import shown
-    from froude.launch.sweep import open_study
+    from froude.launch.sweep import check_inputs, open_study
     from froude.launch.sweep import sweep as run_sweep
     from froude.space import load_space
     from froude.store import Location
@@ -56,14 +56,21 @@ def sweep(
 
     study = Location.parse(out)
     found = load_space(space, seed=seed)
-    agenda = open_study(found, study, trust=trust, fresh=fresh)
-    if not agenda.done:
+    check_inputs(found, study, trust=trust)
+    # What --fresh deletes is deleted when a cluster is there to make it again.
+    if fresh or not open_study(found, study, trust=trust, fresh=False).done:
         if nodes := simulated_nodes(address, simulate):
             check_memory(memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")
         with cluster(address, simulate, study, shared=shared) as running:
             with nullcontext() if as_json else shown() as progress:
                 run_sweep(
-                    found, study, running, progress=progress, trust=trust, concurrency=concurrency or None
+                    found,
+                    study,
+                    running,
+                    progress=progress,
+                    trust=trust,
+                    fresh=fresh,
+                    concurrency=concurrency or None,
                 )
     counts = dict(Study(study).trials().group_by("status").len().collect().iter_rows())
     if as_json:

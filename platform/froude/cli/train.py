@@ -45,16 +45,18 @@ def train(
     from froude.launch.elastic import train as train_run
     from froude.launch.plan import CLUSTER_BYTES, worker_bytes
     from froude.launch.preflight import check_memory
+    from froude.launch.sweep import check_code_and_corpus
     from froude.promote.forecast import score
     from froude.promote.recipe import FILE, read
+    from froude.runlog import LogReader
     from froude.store import Location, probe_writable
-    from froude.train.api import check_trust
 
     place = Location.parse(recipe)
     found = read(place)
-    study = place.parent if place.name == FILE else place
-    check_trust(found.run, trust)
+    study = place if (place / FILE).exists() else place.parent
+    check_code_and_corpus([found.run], trust)
     probe_writable(study)
+    LogReader(study / "runs" / found.run.name).head_under(found.sha256)
     display = Display(quiet=as_json)
 
     def show(now: Progress) -> None:

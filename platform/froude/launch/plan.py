@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from froude.config import Run
-from froude.launch.preflight import GIB, check_memory, free_memory
+from froude.launch.preflight import GIB, check_memory, cores, free_memory
 from froude.launch.speed import Speed, measure, step_flops
 from froude.space import Search, Space, Trial
 
@@ -95,7 +94,7 @@ def plan(space: Space, *, trust: bool = False, workers: int | None = None) -> Pl
     runs = [run for trials in planned.values() for trial in trials for run in trial.runs[-1:]]
     for run in (*runs, space.target):
         check_trust(run, trust)
-    workers = workers or max(1, len(os.sched_getaffinity(0)))
+    workers = workers or cores()
     speed = measure([*runs, space.target])
     stages = []
     for stage in space.stages:

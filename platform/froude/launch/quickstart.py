@@ -22,7 +22,7 @@ from froude.launch.display import Display
 from froude.launch.drill import Drill
 from froude.launch.elastic import Progress, train
 from froude.launch.plan import memory
-from froude.launch.preflight import check_memory
+from froude.launch.preflight import check_memory, cores
 from froude.launch.progress import shown
 from froude.launch.sweep import open_study, sweep
 from froude.promote import recipe as recipes
@@ -125,8 +125,8 @@ def kept_recipe(study: Study) -> Recipe | None:
 
 
 def is_finished(location: Location, recipe: Recipe) -> bool:
-    """Whether the recipe's run is trained to its end."""
-    head = LogReader(location / "runs" / recipe.run.name).head()
+    """Whether the recipe's run is trained to its end; ConfigError if it was begun with another recipe."""
+    head = LogReader(location / "runs" / recipe.run.name).head_under(recipe.sha256)
     return head is not None and head.kind == "finished"
 
 
@@ -157,8 +157,8 @@ def minutes(loop: Loop, left: Sequence[tuple[str, Trial]], *, finished: bool) ->
     """A guess at the wall time: starting and restarting take about a minute, the rest divides among the cores."""
     target = Trial(loop.space.target.name, (loop.space.target,))
     work = sum(cost(trial) for _, trial in left) + (0.0 if finished else cost(target))
-    cores = min(NODES, len(os.sched_getaffinity(0)))
-    return max(1, round((60 + COST_SECONDS * work / cores) / 60))
+    workers = min(NODES, cores())
+    return max(1, round((60 + COST_SECONDS * work / workers) / 60))
 
 
 def run_sweep(loop: Loop, cluster: SimulatedCluster) -> None:
@@ -211,7 +211,9 @@ def run_large(loop: Loop, recipe: Recipe, cluster: SimulatedCluster) -> None:
 
 def conclude(loop: Loop, fits: Fits, recipe: Recipe, began: float) -> dict[str, Any]:
     """Write the report and the summary, print the closing block."""
-    from froude.checkpoint.digest import parameters_digest  # torch, which nothing before needs in this process
+    from froude.checkpoint.digest import (
+        parameters_digest,  # torch, which nothing before needs in this process
+    )
 
     loop.display.stage("report")
     place = report.write(loop.study, fits=fits)

@@ -16,15 +16,13 @@ from froude.launch import parts
 from froude.launch.agenda import Agenda
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
 from froude.launch.plan import worker_bytes
-from froude.launch.preflight import check_memory
+from froude.launch.preflight import check_memory, cores
 from froude.launch.progress import SweepProgress
 from froude.space import Space, Trial
 from froude.store import Location, probe_writable
-from froude.study import Study
+from froude.study import FILES, FOLDERS, Study
 
 SCHEMA = 1
-_RESULTS = ("trials", "steps", "evals", "runs", "ray")
-_FILES = ("study", "recipe", "forecast", "summary", "report")
 
 # Tune keeps its own notes of a sweep, which nothing here reads: the study is the truth.
 _TUNE = {
@@ -88,11 +86,7 @@ def sweep(
 
 def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Agenda:
     """Check the space, the store and what the study has against each other, before anything starts."""
-    check_code_and_corpus(
-        [space.target, *(r for ts in space.planned().values() for t in ts for r in t.runs)], trust
-    )
-    probe_writable(study)
-    opened = Study(study)  # refuses a folder with foreign files in it
+    opened = check_inputs(space, study, trust=trust)
     if fresh:
         clear(study)
     meta = opened.meta
@@ -115,6 +109,15 @@ def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Ag
     return agenda
 
 
+def check_inputs(space: Space, study: Location, *, trust: bool) -> Study:
+    """The study, which may not have been begun; ConfigError if code, corpora or the study's place are unfit."""
+    check_code_and_corpus(
+        [space.target, *(r for ts in space.planned().values() for t in ts for r in t.runs)], trust
+    )
+    probe_writable(study)
+    return Study(study)  # refuses a folder with foreign files in it
+
+
 def check_code_and_corpus(runs: Iterable[Run], trust: bool) -> None:
     """ConfigError if a run would import code that is not trusted, or if its corpus can't be read."""
     from froude.train.api import build_source, check_trust
@@ -132,12 +135,12 @@ def check_code_and_corpus(runs: Iterable[Run], trust: bool) -> None:
 def clear(study: Location) -> None:
     """Delete a study's results, and nothing else; logs stay."""
     for name in study.children():
-        if name in _RESULTS:
+        if name in FOLDERS and name != "logs":
             for file in (study / name).walk():
                 file.delete()
             if study.is_local:
                 shutil.rmtree((study / name).path, ignore_errors=True)
-        elif name.partition(".")[0] in _FILES:
+        elif FILES.fullmatch(name):
             (study / name).delete()
 
 
@@ -146,7 +149,7 @@ def capacity(cluster: dict[str, float], trials: list[Trial], one_machine: bool) 
     if cluster.get("GPU") and any(trial.runs[0].device != "cpu" for trial in trials):
         return int(cluster["GPU"])
     cpus = int(cluster.get("CPU", 1))
-    return max(1, min(cpus, len(os.sched_getaffinity(0))) if one_machine else cpus)
+    return max(1, min(cpus, cores()) if one_machine else cpus)
 
 
 def _one_machine() -> bool:

@@ -1,7 +1,7 @@
 """The critical batch: steps to one target loss, S = S_min (1 + B_c / B) (McCandlish et al. 1812.06162)."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -40,8 +40,8 @@ class CriticalBatch:
     noise: float
     status: Status
     reasons: tuple[str, ...]
-    _estimates: dict[str, Estimate]
-    _sample: Sample
+    _estimates: dict[str, Estimate] = field(repr=False)
+    _sample: Sample = field(repr=False)
 
     def b_star(self, *, linear_from: float, overhead: float = 0.2) -> float:
         """Return the batch that needs (1 + overhead) times the steps of perfect scaling from `linear_from`.

@@ -46,10 +46,10 @@ class LossLaw:
     delta: float | None
     form: Literal["free", "tied"]
     prior: ExponentPrior | None
-    _sample: Sample
-    _problem: loss_fit.Problem | None
-    _theta: Array | None
-    _cache: dict[tuple[int, int], pl.DataFrame] = field(default_factory=dict)
+    _sample: Sample = field(repr=False)
+    _problem: loss_fit.Problem | None = field(repr=False)
+    _theta: Array | None = field(repr=False)
+    _cache: dict[tuple[int, int], pl.DataFrame] = field(default_factory=dict, repr=False)
 
     @cached_property
     def free(self) -> "LossLaw | None":

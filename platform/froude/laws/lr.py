@@ -1,7 +1,7 @@
 """The learning-rate curve of one shape: its optimum, the interval of the optimum and the cost of missing it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -78,8 +78,8 @@ class LrCurve:
     degree: int
     status: Status
     reasons: tuple[str, ...]
-    _sample: Sample
-    _curve: _Polynomial | None
+    _sample: Sample = field(repr=False)
+    _curve: _Polynomial | None = field(repr=False)
 
     def regret(self, lr: float) -> float:
         """Return the loss at `lr` above that at the optimum, nats per token.

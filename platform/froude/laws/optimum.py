@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -42,8 +42,8 @@ class PowerLaw:
     r2: float
     status: Status
     reasons: tuple[str, ...]
-    _sample: Sample
-    _fit: _Fit | None
+    _sample: Sample = field(repr=False)
+    _fit: _Fit | None = field(repr=False)
 
     def predict(self, *, level: float = 0.9, **columns: float) -> Estimate:
         """Predict the target of one new study at the given columns (keywords named as in `over`).

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -54,12 +54,12 @@ class LrTransfer:
     noise: float
     status: Status
     reasons: tuple[str, ...]
-    _sample: Sample
-    _line: _Quadratic | None
-    _own: _Quadratic | None
-    _widths: tuple[float, ...]
+    _sample: Sample = field(repr=False)
+    _line: _Quadratic | None = field(repr=False)
+    _own: _Quadratic | None = field(repr=False)
+    _widths: tuple[float, ...] = field(repr=False)
     _in_fit: Mask
-    _center: tuple[float, float]
+    _center: tuple[float, float] = field(repr=False)
 
     def optimum(self, size: float) -> Estimate:
         """Return the best learning rate on the fitted line at a width (in general: a value of `over`), at 95%."""

@@ -85,6 +85,8 @@ NAMES = (
 class Refused(Exception):
     """The gate's answer no: every check that refuses, with value, bound and remedy."""
 
+    exit_code = 3
+
     def __init__(self, checks: Sequence[Check]) -> None:
         self.checks = tuple(checks)
         self.reasons = tuple(check.line() for check in checks if check.refuses)

@@ -63,10 +63,10 @@ def promote(
     kept = read(place) if place.exists() else None
     if kept is not None and same(kept, recipe):
         return kept
-    if kept is not None and LogReader(study.location / "runs" / kept.run.name).head() is not None:
+    if LogReader(study.location / "runs" / (kept or recipe).run.name).head() is not None:
         raise ConfigError(
             f"a recipe must stay as it was sealed once its run has begun, but these fits or settings give another than "
-            f"{place}; train that one, or promote in a new study"
+            f"the run's below {study.location}; train that one, or promote in a new study"
         )
     recipe.write(place)
     return recipe

@@ -118,8 +118,7 @@ def stages(view: View) -> Table | None:
     if view.trials.is_empty():
         return None
     counts = [
-        (pl.col("status") == status).sum().alias(status)
-        for status in ("finished", "diverged", "failed", "pruned")
+        (pl.col("status") == status).sum().alias(status) for status in ("finished", "diverged", "failed")
     ]
     # The branches of one trunk share its steps: the longest stands for the tokens and FLOPs that were computed.
     longest = pl.col("tokens", "flops").max()
@@ -132,7 +131,7 @@ def stages(view: View) -> Table | None:
     )
     order = stage_order(view)
     ranked = sorted(frame.iter_rows(named=True), key=lambda row: order.get(row["stage"], len(order)))
-    names = ("finished", "diverged", "failed", "pruned")
+    names = ("finished", "diverged", "failed")
     rows = [
         (
             row["stage"] or text.NOTHING,

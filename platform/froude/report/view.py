@@ -15,6 +15,7 @@ from froude.promote.forecast import Score, score
 from froude.promote.promotion import collect, predict
 from froude.promote.recipe import FILE, Recipe, read
 from froude.report.elastic import Elastic, history
+from froude.runlog import LogReader
 
 if TYPE_CHECKING:
     from froude.study import Study
@@ -94,6 +95,8 @@ def gather(study: Study, *, fits: Fits | None = None) -> View:
 
 def _run(study: Study, recipe: Recipe) -> dict[str, Any]:
     run = recipe.run
+    # A log whose first record names the seal is what makes it a forecast.
+    LogReader(study.location / "runs" / run.name).head_under(recipe.sha256)
     steps = study.steps().filter(pl.col("run") == run.name).sort("tokens").collect()
     evals = (
         study.evals()

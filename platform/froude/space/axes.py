@@ -24,6 +24,11 @@ class LogUniform:
     def __contains__(self, value: object) -> bool:
         return isinstance(value, int | float) and self.low <= value <= self.high
 
+    @property
+    def extremes(self) -> tuple[Scalar, ...]:
+        """Values that are valid only if all are."""
+        return (self.low, self.high)
+
 
 @dataclass(frozen=True)
 class Uniform:
@@ -41,6 +46,11 @@ class Uniform:
     def __contains__(self, value: object) -> bool:
         return isinstance(value, int | float) and self.low <= value <= self.high
 
+    @property
+    def extremes(self) -> tuple[Scalar, ...]:
+        """Values that are valid only if all are."""
+        return (self.low, self.high)
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -54,6 +64,11 @@ class Choice:
 
     def __contains__(self, value: object) -> bool:
         return value in self.options
+
+    @property
+    def extremes(self) -> tuple[Scalar, ...]:
+        """Values that are valid only if all are."""
+        return self.options
 
 
 Axis = LogUniform | Uniform | Choice

@@ -56,6 +56,9 @@ class Search:
                     f"the default of axis {key!r} must lie on it, but got {self.default[key]!r} for {axis}"
                 )
         self.trial(0, self.default)
+        for key, axis in self.axes.items():
+            for value in axis.extremes:  # an invalid one would end the sweep in its middle
+                self.trial(0, {**self.default, key: value})
 
     def trial(self, number: int, params: Mapping[str, Scalar]) -> Trial:
         """The trial of these axis values; ConfigError if they make no valid run."""

@@ -14,6 +14,7 @@ import typer
 from froude.cli import common, main
 from froude.cli.app import app
 from froude.config import ConfigError
+from froude.launch.elastic import NoProgress
 from froude.promote.gate import Check, Refused
 
 VERBS = ("plan", "sweep", "status", "fit", "promote", "train", "report", "quickstart")
@@ -58,10 +59,6 @@ def test_no_verb_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     captured = capsys.readouterr()
     assert "Usage" in captured.out + captured.err
-
-
-class NoProgress(RuntimeError):
-    """Named as the elastic run's."""
 
 
 REFUSED = Refused([Check("lr_edge", False, "`edge` at width 64", "inside the grid", "extend the rates")])

@@ -87,6 +87,9 @@ def test_every_float_survives(loss: float) -> None:
         ("seed = 0", "seed = 1"),
         ("overridden = true", "overridden = false"),
         ('profile = "production"', 'profile = "Production"'),
+        ('profile = "production"', "profile = 2026-11-21"),
+        ("high = 1.348", "high = inf"),
+        ("[seal]", "[another]"),
     ],
 )
 def test_an_edit_by_hand_is_refused(written: Path, old: str, new: str) -> None:

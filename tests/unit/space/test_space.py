@@ -69,6 +69,14 @@ def test_a_search_keeps_whole_steps_for_any_batch():
         ({"startup": 5}, "startup <= trials"),
         ({"parallel": 0}, "parallel >= 1"),
         ({"default": {"batch": 768}}, "must name each axis.*optimizer.lr"),
+        (
+            {
+                "axes": AXES | {"optimizer.beta2": Uniform(0.9, 1.2)},
+                "default": DEFAULT | {"optimizer.beta2": 0.9},
+            },
+            "beta2",
+        ),
+        ({"axes": AXES | {"batch": Choice((768, 800))}, "default": DEFAULT | {"batch": 768}}, "batch"),
         ({"default": DEFAULT | {"optimizer.lr": 1.0}}, "'optimizer.lr' must lie on it, but got 1.0"),
         (
             {"axes": AXES | {"optimizer.lrr": Uniform(0, 1)}, "default": DEFAULT | {"optimizer.lrr": 0.5}},
