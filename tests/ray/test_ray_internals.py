@@ -234,10 +234,8 @@ def test_connecting_again_keeps_the_connection(cluster: SimulatedCluster) -> Non
     assert ray.is_initialized()
 
 
-def test_knobs_in_force(cluster: SimulatedCluster) -> None:
-    knobs = ray_internals.knobs_in_force()
-    assert knobs.items() >= ray_internals.FAST_KNOBS.items()
-    assert knobs["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] == "0"
+def test_knobs_are_in_force_while_the_cluster_lives(cluster: SimulatedCluster) -> None:
+    assert os.environ.items() >= {**ray_internals.FAST_KNOBS, **ray_internals.DRIVER_SETTINGS}.items()
     assert os.environ["RAY_AUTH_MODE"] == "disabled"
 
 

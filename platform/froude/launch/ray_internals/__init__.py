@@ -60,11 +60,6 @@ def prepare_driver() -> None:
         os.environ.setdefault(name, value)
 
 
-def knobs_in_force() -> dict[str, str]:
-    """Knobs that this driver's environment sets, by name; the rest are at Ray's defaults."""
-    return {name: os.environ[name] for name in (*FAST_KNOBS, *DRIVER_SETTINGS) if name in os.environ}
-
-
 def silence_driver() -> None:
     """Keep what Ray's daemons publish (such as the death of a node) off the driver's standard output."""
     logging.getLogger("ray.train").setLevel(logging.ERROR)
@@ -72,9 +67,8 @@ def silence_driver() -> None:
         from ray._private.ray_logging import global_worker_stdstream_dispatcher, stdout_deduplicator
 
         global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
-        stdout_deduplicator.skip_re = re.compile(
-            ""
-        )  # the death of a node takes another way, past the handlers
+        # The death of a node takes another way, past the handlers.
+        stdout_deduplicator.skip_re = re.compile("")
 
 
 def coordinator_on_head() -> None:
