@@ -35,7 +35,7 @@ from froude.store import Location
 from froude.study import Study
 
 NODES = 3
-COST_SECONDS = 1.1  # of one core for a unit of `agenda.cost`, without AVX-512
+COST_SECONDS = 0.95  # of one core for a unit of `agenda.cost`, without AVX-512
 #: Checks of the production profile that a study of minutes cannot pass.
 OVERRIDES = {
     "lr_points": "five rates a width, fitted jointly over three widths, place the optimum well enough here",

@@ -1,0 +1,154 @@
+"""Bad input at the command line: exit code 2, a line or two, and nothing started or left behind."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from froude.cli import main
+from froude.config import ConfigError
+from froude.launch import cluster, preflight
+from froude.store import Location
+
+SPACE = """
+from froude.config import Run
+from froude.space import Grid, Space, Trial
+
+def space(seed=0):
+    run = Run.from_dict({"name": "a", "tokens": 7680, "model": {"width": 32}, "seed": seed, SETTING})
+    trials = [Trial("a", (run,))]
+    return Space("bad", seed, (Grid("law", lambda rows: trials, role="loss_law"),), run.replace(name="large"))
+"""
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a cluster was started")
+
+    monkeypatch.setattr(cluster, "simulated", started)
+    monkeypatch.setattr(cluster, "connect", started)
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """What stderr says of a command that must end with exit code 2."""
+    code = main(arguments)
+    captured = capsys.readouterr()
+    assert code == 2, captured.err
+    assert captured.out == ""
+    assert 1 <= len(captured.err.splitlines()) <= 2
+    assert "Traceback" not in captured.err
+    return captured.err
+
+
+def sweep(tmp_path: Path, setting: str) -> list[str]:
+    file = tmp_path / "mine.py"
+    file.write_text(SPACE.replace("SETTING", setting))
+    return ["sweep", str(file), "--out", str(tmp_path / "study"), "--simulate", "2"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ('"data": {"source": "froude.train.data.text:TextFile", "path": "missing.txt"}', "missing.txt"),
+        ('"data": {"source": "froude.train.data.text:TextFile", "path": "empty.txt"}', "empty.txt"),
+        ('"optimiser": {"lr": 0.1}', "optimizer"),
+        ('"optimizer": {"beta2": 1.0}', "beta2"),
+        ('"batch": 100', "batch"),
+        ('"batch": 128, "slots": 3', "slots"),
+        ('"schedule": {"warmup_tokens": 76800}', "warmup"),
+        ('"workers": 0', "workers"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused(
+    setting: str,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty.txt").touch()
+    assert words in refused(sweep(tmp_path, setting), capsys)
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_space_without_space_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.py").write_text("spaces = 1\n")
+    assert "space()" in refused(
+        ["sweep", str(tmp_path / "mine.py"), "--out", str(tmp_path / "study")], capsys
+    )
+    assert not (tmp_path / "study").exists()
+
+
+def test_a_store_that_cannot_be_written_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    command = ["sweep", str(tmp_path / "mine.py")]
+    (tmp_path / "mine.py").write_text(SPACE.replace("SETTING", '"precision": "fp32"'))
+    assert "writ" in refused([*command, "--out", str(tmp_path / "file" / "study"), "--simulate", "2"], capsys)
+    assert (tmp_path / "file").read_text() == "not a folder"
+
+
+def test_a_foreign_file_in_the_study_is_refused_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "study").mkdir()
+    (tmp_path / "study" / "thesis.tex").write_text("years of work")
+    command = sweep(tmp_path, '"precision": "fp32"')
+    for more in ([], ["--fresh"]):
+        assert "thesis.tex" in refused([*command, *more], capsys)
+    assert [file.name for file in (tmp_path / "study").iterdir()] == ["thesis.tex"]
+
+
+@pytest.mark.parametrize("fresh", [[], ["--fresh"]])
+def test_too_little_memory_is_said_before_anything_is_deleted(
+    fresh: list[str],
+    tmp_path: Path,
+    small_study: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(preflight, "free_memory", lambda: 2**20)
+    shutil.copytree(small_study, tmp_path / "study")
+    before = sorted((tmp_path / "study").rglob("*.parquet"))
+    command = sweep(tmp_path, '"precision": "fp32"')
+    assert "GiB of free memory" in refused([*command, *fresh], capsys)
+    assert sorted((tmp_path / "study").rglob("*.parquet")) == before
+
+
+def test_a_cluster_named_twice_is_refused_before_anything_is_deleted(
+    tmp_path: Path, small_study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(small_study, tmp_path / "study")
+    before = sorted((tmp_path / "study").rglob("*.parquet"))
+    command = sweep(tmp_path, '"precision": "fp32"')
+    assert "drop one" in refused([*command, "--fresh", "--address", "auto"], capsys)
+    assert sorted((tmp_path / "study").rglob("*.parquet")) == before
+
+
+def test_a_local_study_of_several_hosts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    nodes = [{"NodeManagerAddress": address, "Alive": True} for address in ("10.0.0.1", "10.0.0.2")]
+    monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    with pytest.raises(ConfigError, match="--shared"):
+        preflight.check_shared(Location.parse(tmp_path), shared=False)
+    preflight.check_shared(Location.parse(tmp_path), shared=True)
+
+
+def test_a_recipe_edited_by_hand_is_refused(
+    tmp_path: Path, small_study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study = tmp_path / "study"
+    shutil.copytree(small_study, study)
+    names = ("lr_points", "forecast_certified")
+    overrides = [word for name in names for word in ("--override", name, "--reason", "a test")]
+    assert main(["promote", str(study), *overrides]) == 0
+    capsys.readouterr()
+    recipe = study / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("beta1 = 0.9", "beta1 = 0.8"))
+    assert "as it was sealed" in refused(["train", str(recipe), "--simulate", "1"], capsys)
