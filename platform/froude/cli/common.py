@@ -10,7 +10,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
 
 import typer
@@ -117,7 +116,7 @@ def cluster(address: str, simulate: int, location: Location, *, shared: bool) ->
     ConfigError if there is none, or if several hosts would use a local study path that they do not share.
     """
     from froude.config import ConfigError
-    from froude.launch.cluster import connect, simulated
+    from froude.launch.cluster import connect, log_dir, simulated
     from froude.launch.preflight import check_shared
 
     if address and simulate:
@@ -147,8 +146,3 @@ def simulated_nodes(address: str, simulate: int) -> int:
     if simulate or address or os.environ.get("RAY_ADDRESS"):
         return simulate
     return min(4, cores())
-
-
-def log_dir(location: Location) -> Path:
-    """Where a simulated cluster's logs go: beside a local study, else in the working directory."""
-    return location.path / "logs" if location.is_local else Path("logs") / location.name

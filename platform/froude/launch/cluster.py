@@ -23,6 +23,7 @@ from typing import Any
 import psutil
 
 from froude.launch.ray_internals import FAST_KNOBS, coordinator_on_head, prepare_driver, silence_driver
+from froude.store import Location
 
 OBJECT_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MiB; froude sends nothing large through it
 SOCKET_PATH_BYTES = 107  # sun_path of Linux, less the terminating zero
@@ -108,7 +109,7 @@ def simulated(
     log_dir.mkdir(parents=True, exist_ok=True)
     _remove_stale()
     with (
-        _environment({**knobs, **ENVIRONMENT}),
+        environment({**knobs, **ENVIRONMENT}),
         _sigterm_exits() as arm,
         _host(log_dir.resolve()) as (host, channel),
     ):
@@ -121,6 +122,11 @@ def simulated(
             yield SimulatedCluster(address, str(started["dashboard"]), host.pid, _handles(added), channel)
         finally:
             ray.shutdown()
+
+
+def log_dir(location: Location) -> Path:
+    """Where a simulated cluster's logs go: beside a local study, else in the working directory."""
+    return location.path / "logs" if location.is_local else Path("logs") / location.name
 
 
 @contextmanager
@@ -248,7 +254,7 @@ def _remove_stale() -> None:
 
 
 @contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
+def environment(values: dict[str, str]) -> Iterator[None]:
     """Set environment variables, and put the former ones back."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)

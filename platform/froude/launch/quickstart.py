@@ -17,7 +17,7 @@ import froude
 from froude import report
 from froude.launch import summary
 from froude.launch.agenda import Agenda, cost
-from froude.launch.cluster import SimulatedCluster, simulated
+from froude.launch.cluster import SimulatedCluster, log_dir, simulated
 from froude.launch.display import Display
 from froude.launch.drill import Drill
 from froude.launch.elastic import Progress, train
@@ -94,8 +94,7 @@ def quickstart(
             check_memory(needed, what="the quickstart")
             display.stage("cluster")
             with loop.stage("sweep" if not agenda.done else "train"):
-                logs = location.path / "logs" if location.is_local else Path("logs") / location.name
-                cluster = stack.enter_context(simulated(NODES, log_dir=logs))
+                cluster = stack.enter_context(simulated(NODES, log_dir=log_dir(location)))
             display.line(f"[cluster] a head and {NODES} worker nodes, simulated on this machine")
         if not agenda.done:
             assert cluster is not None

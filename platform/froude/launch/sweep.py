@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +13,7 @@ from ipaddress import ip_address
 from froude.config import ConfigError, Run
 from froude.launch import parts
 from froude.launch.agenda import Agenda
-from froude.launch.cluster import ConnectedCluster, SimulatedCluster
+from froude.launch.cluster import ConnectedCluster, SimulatedCluster, environment
 from froude.launch.plan import worker_bytes
 from froude.launch.preflight import check_memory, cores
 from froude.launch.progress import SweepProgress
@@ -163,19 +162,13 @@ def _one_machine() -> bool:
 @contextmanager
 def _quiet_tune() -> Iterator[str]:
     """Settings of Tune for a sweep, and a folder for its notes that is gone afterwards."""
-    before = {name: os.environ.get(name) for name in _TUNE}
-    os.environ.update(_TUNE)
     logger = logging.getLogger("ray.tune")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
     scratch = tempfile.mkdtemp(prefix="froude-tune-")
     try:
-        yield scratch
+        with environment(_TUNE):
+            yield scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         logger.setLevel(level)
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
