@@ -17,6 +17,7 @@ from froude.promote import gate
 from froude.promote.fits import PRIOR, fingerprint, fit, fit_trials, transfer_rows
 from froude.promote.promotion import extrapolation, parameters, predict, promote, promoted_run
 from froude.promote.recipe import read
+from froude.report.view import gather
 from froude.study import Study
 
 OVERRIDE = {"forecast_certified": "a study of minutes"}
@@ -156,6 +157,26 @@ def test_a_recipe_whose_run_has_begun_stays(
     with pytest.raises(ConfigError, match="once its run has begun"):
         promote(study, overrides={**OVERRIDE, "forecast_certified": "another reason"})
     assert read(str(tmp_path / "study")).sha256 == first.sha256
+
+
+def test_a_forecast_cannot_be_sealed_after_its_run_has_begun(
+    tmp_path: Path, study_factory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not by promoting anew, and a recipe put there by hand is not what the log names."""
+    study = Study(study_factory(tmp_path / "study"))
+    first = promote(study, overrides=OVERRIDE)
+    (tmp_path / "study" / "recipe.toml").unlink()
+    later = promote(study, overrides=OVERRIDE)
+    CommitLog(study.location / "runs" / first.run.name).open_attempt(first.run.name, first.sha256, 1)
+    assert study.commits().collect()["recipe"].to_list() == [first.sha256]
+    assert main(["train", str(tmp_path / "study" / "recipe.toml"), "--simulate", "1"]) == 2
+    assert "the recipe that it began with" in capsys.readouterr().err
+    view = gather(Study(tmp_path / "study"))
+    assert view.score is None
+    assert any(later.sha256[:12] in problem for problem in view.problems)
+    (tmp_path / "study" / "recipe.toml").unlink()
+    with pytest.raises(ConfigError, match="once its run has begun"):
+        promote(study, overrides=OVERRIDE)
 
 
 def test_few_rates_are_refused_and_can_be_overridden(
