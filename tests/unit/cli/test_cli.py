@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,11 @@ def test_wrong_usage_is_exit_code_2(argv: list[str], capsys: pytest.CaptureFixtu
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out.strip() == version("froude")
 
 
 def test_no_verb_shows_help(capsys: pytest.CaptureFixture[str]) -> None:
