@@ -56,8 +56,8 @@ def sweep(
 
     study = Location.parse(out)
     found = load_space(space, seed=seed)
-    check_inputs(found, study, trust=trust)
-    # What --fresh deletes is deleted when a cluster is there to make it again.
+    if fresh:  # what it deletes is deleted when a cluster is there to make it again
+        check_inputs(found, study, trust=trust)
     if fresh or not open_study(found, study, trust=trust, fresh=False).done:
         if nodes := simulated_nodes(address, simulate):
             check_memory(memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")

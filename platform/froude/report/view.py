@@ -95,7 +95,7 @@ def gather(study: Study, *, fits: Fits | None = None) -> View:
 
 def _run(study: Study, recipe: Recipe) -> dict[str, Any]:
     run = recipe.run
-    # A log whose first record names the seal is what makes it a forecast.
+    # Every record names the seal, so also the one before step 0: that makes it a forecast.
     LogReader(study.location / "runs" / run.name).head_under(recipe.sha256)
     steps = study.steps().filter(pl.col("run") == run.name).sort("tokens").collect()
     evals = (

@@ -43,8 +43,9 @@ def resolve_device(device: str) -> torch.device:
     return torch.device(device)
 
 
-#: Parameters below which a rank keeps gathered weights from forward to backward: 256 MiB in fp32. Then blocks of their
-#: own would only mean more collectives: they cost small models a quarter of a step (three processes over gloo).
+#: Parameters below which a rank keeps gathered weights from forward to backward: 256 MiB in fp32. Gathering them again
+#: costs small models a quarter of a step (three processes over gloo, width 192); once they are kept, a unit for each
+#: block would only mean more collectives.
 KEEP_GATHERED = 2**26
 
 
