@@ -15,7 +15,7 @@ from froude.space import WARMUP, Choice, Grid, LogUniform, Search, Space, Trial,
 BASE_WIDTH, BATCH = 64, 768
 DEFAULT_LR, DEFAULT_BETA2 = 2**-7.5, 0.95
 SHORT = 170  # steps of stages search and lr_transfer: 131k tokens
-TARGET_STEPS = 1300  # of the large run
+TARGET_STEPS = 1000  # of the large run
 LONGEST_LAW_WARMUP = 300  # steps: the shortest branch of stage loss_law begins its tail at step 345
 TARGET_LOSS = 2.2  # nats per token, to which stage critical_batch counts steps
 OFFSETS = (-1.5, -0.75, 0.0, 0.75, 1.5)  # octaves of learning rate
@@ -244,6 +244,8 @@ def space(seed: int = 0) -> Space:
         steps=TARGET_STEPS,
         name="large",
         slots=12,
+        reduction="exact",
+        slot_schedule="block",  # slots of one window are small: what counts is how often something is sent
         workers=(1, 3),
         eval_windows=LAW_WINDOWS,
         **{"schedule.warmup_tokens": whole_steps(0.1 * TARGET_STEPS * BATCH, BATCH)},

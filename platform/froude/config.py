@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import json
@@ -14,7 +13,11 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
+
+from froude.section import ConfigError, Section
+
+__all__ = ["ConfigError", "Data", "Model", "Optimizer", "Run", "Schedule", "whole_steps"]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
 Scalar = str | int | float | bool
@@ -24,49 +27,7 @@ ScheduleName = Literal[
 Tail = Literal["sqrt", "linear", "cosine", "exponential"]
 
 
-class ConfigError(ValueError):
-    """A value that a user can mend: one or two lines with the rule, the value and the remedy."""
-
-
-def _explain(error: ValidationError, section: str, known: Mapping[str, list[str]]) -> str:
-    lines = []
-    for item in error.errors():
-        cause = item.get("ctx", {}).get("error")
-        if isinstance(cause, ConfigError):  # already worded, by a section or by a rule
-            lines.append(str(cause))
-            continue
-        path = [section, *(str(part) for part in item["loc"])] if section else [str(p) for p in item["loc"]]
-        key = ".".join(path)
-        if item["type"] == "extra_forbidden":
-            names = known.get(".".join(path[:-1]), [])
-            near = difflib.get_close_matches(path[-1], names, n=1, cutoff=0.4)
-            hint = (
-                f"did you mean `{'.'.join([*path[:-1], near[0]])}`?" if near else f"known: {', '.join(names)}"
-            )
-            lines.append(f"unknown key `{key}`; {hint}")
-        elif item["type"] == "missing":
-            lines.append(f"`{key}` is required and missing; add it")
-        else:
-            rule = item["msg"].replace("Input should be", "must be")
-            lines.append(f"`{key}` {rule}, but got {item['input']!r}")
-    return "; ".join(dict.fromkeys(lines))
-
-
-class _Section(BaseModel):
-    """A frozen table of settings; unknown keys and wrong types are a ConfigError that names the key."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-    section: ClassVar[str] = ""
-
-    def __init__(self, **data: Any) -> None:
-        try:
-            super().__init__(**data)
-        except ValidationError as error:
-            known = {self.section: list(type(self).model_fields)}
-            raise ConfigError(_explain(error, self.section, known)) from None
-
-
-class Model(_Section):
+class Model(Section):
     """Shape of the model and the import path of its factory; sizes in units (features, blocks, tokens)."""
 
     section: ClassVar[str] = "model"
@@ -97,7 +58,7 @@ class Model(_Section):
         return self
 
 
-class Data(_Section):
+class Data(Section):
     """Import path of the source of training windows, and the file that it reads, if any."""
 
     section: ClassVar[str] = "data"
@@ -120,11 +81,17 @@ class Data(_Section):
         return {**content, "path": path, "sha256": content.get("sha256") or _sha256(path)}
 
 
-class Optimizer(_Section):
-    """AdamW; `weight_decay` in torch's convention w <- w (1 - lr * weight_decay)."""
+class Optimizer(Section):
+    """AdamW, or SGD with momentum `beta1` (SP only); `weight_decay` as torch means it.
+
+    AdamW: w <- w (1 - lr * weight_decay); SGD: weight_decay * w is added to the gradient.
+    """
 
     section: ClassVar[str] = "optimizer"
-    name: Literal["adamw"] = "adamw"
+    name: Literal["adamw", "sgd"] = "adamw"
+    implementation: Literal["auto", "foreach", "fused"] = Field(
+        default="auto", description="of torch; auto: fused where it is as exact as the run asks for"
+    )
     lr: float = Field(default=5.5e-3, gt=0, description="peak learning rate, of the base width under muP")
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.95, ge=0, lt=1)
@@ -133,8 +100,16 @@ class Optimizer(_Section):
     decay_embeddings: bool = False
     clip: float = Field(default=1.0, gt=0, description="bound on the gradient's global L2 norm")
 
+    @model_validator(mode="after")
+    def _implementation(self) -> Self:
+        if self.name == "sgd" and self.implementation == "fused":
+            raise ConfigError(
+                '`optimizer.implementation` of sgd must be "foreach" or "auto", but got "fused"'
+            )
+        return self
 
-class Schedule(_Section):
+
+class Schedule(Section):
     """Learning-rate schedule as a function of tokens seen."""
 
     section: ClassVar[str] = "schedule"
@@ -150,7 +125,7 @@ class Schedule(_Section):
     cycles: int = Field(default=2, ge=1, description="of `restarts`")
 
 
-class Run(_Section):
+class Run(Section):
     """One training run, complete: what is trained, on what, how long, how; batch and horizon in tokens."""
 
     name: str = ""
@@ -162,7 +137,19 @@ class Run(_Section):
     parametrization: Literal["sp", "mup"] = "mup"
     precision: Literal["fp32", "bf16"] = "fp32"
     batch: int = Field(default=768, gt=0, description="tokens of one optimizer step, over all workers")
-    slots: int = Field(default=1, gt=0, description="fixed parts of a batch; a worker computes whole slots")
+    slots: int = Field(
+        default=0,
+        ge=0,
+        description="fixed parts of a batch, of which a worker computes whole ones; 0: the least common multiple of "
+        "the numbers of workers, as long as it is at most four times the largest, else the largest",
+    )
+    reduction: Literal["exact", "fast"] = Field(
+        default="fast", description="exact: the same bits at any number of workers; fast: as FSDP sums"
+    )
+    slot_schedule: Literal["cyclic", "block"] = Field(
+        default="cyclic",
+        description="who computes which slot of an exact run; block sends less and keeps more",
+    )
     tokens: int = Field(gt=0, description="training tokens of the whole run, a multiple of `batch`")
     seed: int = Field(default=0, ge=0, lt=2**31)
     micro_batch: int = Field(
@@ -180,6 +167,7 @@ class Run(_Section):
         "stage",
         "workers",
         "device",
+        "slot_schedule",
         "checkpoint_every",
         "eval_every",
     )
@@ -191,6 +179,15 @@ class Run(_Section):
 
     @model_validator(mode="after")
     def _rules(self) -> Self:
+        low, high = self.min_workers, self.max_workers
+        if low < 1 or high < low:
+            raise ConfigError(
+                "`workers` must be at least 1, or a pair (min, max) with 1 <= min <= max, "
+                f"but got {self.workers}; use e.g. 1 or (1, 4)"
+            )
+        if not self.slots:
+            even = math.lcm(*range(low, high + 1))
+            object.__setattr__(self, "slots", even if even <= 4 * high else high)
         window, slot = self.model.context, self.slots * self.model.context
         if self.name and not NAME.fullmatch(self.name):
             raise ConfigError(
@@ -220,11 +217,9 @@ class Run(_Section):
                 f"`micro_batch` must be a multiple of the context of {window} tokens (0: all at once), "
                 f"but got {self.micro_batch}"
             )
-        low, high = self.min_workers, self.max_workers
-        if low < 1 or high < low:
+        if self.optimizer.name == "sgd" and self.parametrization == "mup":
             raise ConfigError(
-                "`workers` must be at least 1, or a pair (min, max) with 1 <= min <= max, "
-                f"but got {self.workers}; use e.g. 1 or (1, 4)"
+                '`parametrization` must be "sp" with sgd, but got "mup", whose rules here are those of Adam'
             )
         if high > self.slots and high > 1:
             raise ConfigError(

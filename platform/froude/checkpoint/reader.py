@@ -46,6 +46,33 @@ def _read_at(file: Any, offset: int, length: int) -> Bytes:
     return data[:done]
 
 
+def open_part(run: Location, part: Part) -> Any:
+    """A data part, open for range reads; Corrupt if it is missing or has another size than was committed."""
+    place = run / part.path
+    try:
+        if place.is_local:
+            file: Any = open(place.path, "rb", buffering=0)  # noqa: SIM115 - the caller closes it
+            size = os.fstat(file.fileno()).st_size
+        else:
+            filesystem, path = place.arrow()
+            file = filesystem.open_input_file(path)
+            size = file.size()
+    except FileNotFoundError:
+        raise Corrupt(f"{place} is missing") from None
+    if size != part.size:
+        file.close()
+        raise Corrupt(f"{place} has {size} bytes, not the {part.size} committed")
+    return file
+
+
+def read_block(file: Any, block: Block, dtype: torch.dtype) -> torch.Tensor:
+    """A block's elements in its shape; Corrupt unless its bytes have the hash in the manifest."""
+    data = _read_at(file, block.payload_off, block.nbytes)
+    if data.size != block.nbytes or xxhash.xxh3_64_hexdigest(data.data) != block.xxh3:
+        raise Corrupt(f"{file}: the bytes of `{block.fqn}` at {list(block.offsets)} are not those committed")
+    return torch.from_numpy(data).view(dtype).reshape(block.sizes)
+
+
 class ParquetReader(StorageReader):
     """DCP's reader of a checkpoint's data parts; a block's hash is checked before its bytes are used."""
 
@@ -95,31 +122,14 @@ class ParquetReader(StorageReader):
         return future
 
     def _open(self, name: str) -> Any:
-        try:
-            part = self._parts[name]
-            place = self._run / part.path
-            if place.is_local:
-                file: Any = open(place.path, "rb", buffering=0)  # noqa: SIM115 - the caller's exit stack closes it
-                size = os.fstat(file.fileno()).st_size
-            else:
-                filesystem, path = place.arrow()
-                file = filesystem.open_input_file(path)
-                size = file.size()
-        except (KeyError, FileNotFoundError):
-            raise Corrupt(f"{name} of {self._run} is missing") from None
-        if size != part.size:
-            file.close()
-            raise Corrupt(f"{place} has {size} bytes, not the {part.size} committed")
-        return file
+        part = self._parts.get(name)
+        if part is None:
+            raise Corrupt(f"{name} of {self._run} is missing: no record names it")
+        return open_part(self._run, part)
 
     def _load(self, file: Any, block: Block, items: list[ReadItem], planner: LoadPlanner) -> None:
-        data = _read_at(file, block.payload_off, block.nbytes)
-        if data.size != block.nbytes or xxhash.xxh3_64_hexdigest(data.data) != block.xxh3:
-            raise Corrupt(
-                f"{file}: the bytes of `{block.fqn}` at {list(block.offsets)} are not those committed"
-            )
         dtype, _ = self._manifest.tensors[block.fqn]
-        source = torch.from_numpy(data).view(dtype).reshape(block.sizes)
+        source = read_block(file, block, dtype)
         for item in items:
             window = tuple(slice(o, o + n) for o, n in zip(item.storage_offsets, item.lengths, strict=True))
             target = planner.resolve_tensor(item).detach()

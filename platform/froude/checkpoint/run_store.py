@@ -100,7 +100,16 @@ class RunStore:
 
         return on_rank_0(read)
 
-    def open_attempt(self, recipe_hash: str, meta: dict[str, str | int] | None = None) -> int:
+    def meta(self) -> dict[str, Any]:
+        """What the newest attempt said of itself; {} before the first."""
+
+        def read() -> dict[str, Any]:
+            head = self._log.head()
+            return head.meta if head else {}
+
+        return on_rank_0(read)
+
+    def open_attempt(self, recipe_hash: str, meta: Mapping[str, Any] | None = None) -> int:
         """Commit the record of a new attempt, which fences all earlier ones; its number, counted from 1.
 
         Finished if the run is; ConfigError if the log is of another recipe; Fenced if another attempt won.

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from froude.cli import checkpoints
 from froude.cli.fit import fit
 from froude.cli.plan import plan
 from froude.cli.promote import promote
@@ -15,6 +16,7 @@ from froude.cli.report import report
 from froude.cli.status import status
 from froude.cli.sweep import sweep
 from froude.cli.train import train
+from froude.cli.verify_run import verify_run
 
 app = typer.Typer(
     name="froude",
@@ -25,8 +27,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (plan, sweep, status, fit, promote, train, report, quickstart):
-    app.command(verb.__name__)(verb)
+for verb in (plan, sweep, status, fit, promote, train, report, quickstart, verify_run):
+    app.command(verb.__name__.replace("_", "-"))(verb)
+app.add_typer(checkpoints.app)
 
 
 def _version(asked: bool) -> None:

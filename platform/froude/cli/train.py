@@ -29,6 +29,12 @@ def train(
     simulate: Simulate = 0,
     trust: Trust = False,
     shared: Shared = False,
+    other_build: Annotated[
+        bool,
+        typer.Option(
+            "--other-build", help="Let an exact run go on with another torch, processor or number of threads."
+        ),
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -74,7 +80,13 @@ def train(
         with cluster(address, simulate, study, shared=shared) as running:
             display.stage("train")
             result = train_run(
-                found.run, study, cluster=running, recipe=found.sha256, trust=trust, progress=show
+                found.run,
+                study,
+                cluster=running,
+                recipe=found.sha256,
+                trust=trust,
+                other_build=other_build,
+                progress=show,
             )
     content = asdict(result)
     if result.loss is not None:

@@ -101,6 +101,7 @@ def train(
     cluster: SimulatedCluster | ConnectedCluster,
     recipe: str = "",
     trust: bool = False,
+    other_build: bool = False,
     progress: Callable[[Progress], None] | None = None,
     max_failures: int = 100,
     no_progress: int = 3,
@@ -109,7 +110,8 @@ def train(
     """Train the run to its end below `study`, from its newest committed checkpoint; at once if it is finished.
 
     `recipe` names what the log must be of (the run's fingerprint if empty). `progress` is called about four times a
-    second, from this thread. New nodes are looked for every `resize_seconds` (1 on a simulated cluster, else 10).
+    second, from this thread. `other_build` lets an exact run go on with another library, processor or number of threads
+    than it had. New nodes are looked for every `resize_seconds` (1 on a simulated cluster, else 10).
     Raises NoProgress when more than `no_progress` failures in a row commit nothing, RunFailed for any other end before
     the last step (`max_failures` in all, or an error that no restart mends), ConfigError for what the user can mend.
     """
@@ -133,7 +135,7 @@ def train(
         resize_seconds = 1.0 if isinstance(cluster, SimulatedCluster) else 10.0
     limits = Limits(max_failures, no_progress, resize_seconds)
     device = "cuda" if "GPU" in resources else "cpu"
-    order = Order(run.to_dict(), study.url, recipe, run_id="", device=device)
+    order = Order(run.to_dict(), study.url, recipe, run_id="", device=device, other_build=other_build)
     scratch = tempfile.mkdtemp(prefix="froude-train-")
     try:
         trainer, run_id = _trainer(order, run, notes, resources, scratch, limits)

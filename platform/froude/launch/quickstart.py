@@ -210,16 +210,14 @@ def run_large(loop: Loop, recipe: Recipe, cluster: SimulatedCluster) -> None:
 
 def conclude(loop: Loop, fits: Fits, recipe: Recipe, began: float) -> dict[str, Any]:
     """Write the report and the summary, print the closing block."""
-    from froude.checkpoint.digest import (
-        parameters_digest,  # torch, which nothing before needs in this process
-    )
+    from froude.checkpoint.tensors import digest  # torch, which nothing before needs in this process
 
     loop.display.stage("report")
     place = report.write(loop.study, fits=fits)
     seconds = total_seconds(loop, recipe, began)
     place_of_run = loop.location / "runs" / recipe.run.name
-    digest = parameters_digest(place_of_run, LogReader(place_of_run).lineage()[-1])
-    content = summary.summarize(loop.study, fits, recipe, seconds, digest=digest)
+    bits = digest(place_of_run, LogReader(place_of_run).lineage()[-1])
+    content = summary.summarize(loop.study, fits, recipe, seconds, digest=bits)
     (loop.location / summary.FILE).replace(json.dumps(content, indent=2).encode() + b"\n")
     install = os.environ.get("FROUDE_INSTALL_SECONDS", "")
     loop.display.line()

@@ -36,6 +36,7 @@ class Order:
     recipe: str
     run_id: str
     device: str
+    other_build: bool = False
 
 
 def agree(value: bool) -> bool:
@@ -111,6 +112,7 @@ def work(order: dict[str, Any]) -> None:
     from froude.checkpoint.commit import Fenced, Finished
     from froude.checkpoint.parts import Corrupt
     from froude.checkpoint.run_store import RunStore
+    from froude.train import build, parallel
     from froude.train.loop import Diverged, run_worker
 
     given = Order(**order)
@@ -123,7 +125,10 @@ def work(order: dict[str, Any]) -> None:
     before = notes.beat() if rank == 0 else None
     alive = before.time if before else 0.0
     try:
-        attempt = store.open_attempt(given.recipe, {"run_id": given.run_id, "alive": str(alive)})
+        device = parallel.resolve_device(given.device)
+        here = build.agreed(run, store, device, allow_other=given.other_build)
+        meta = {"run_id": given.run_id, "alive": str(alive), "build": here}
+        attempt = store.open_attempt(given.recipe, meta)
         if rank == 0:
             notes.write_beat(Beat(attempt, world, before.step if before else 0, alive))
         host = RayHost(attempt, run, notes, rank, world)

@@ -34,9 +34,9 @@ class TokenAccount:
         return asdict(self)
 
 
-def planned(run: Run) -> pl.DataFrame:
-    """The slots that the run must train, in order: step (from 1), slot, first_sample, tokens."""
-    windows, rows = run.windows_per_slot, run.steps * run.slots
+def planned(run: Run, steps: int | None = None) -> pl.DataFrame:
+    """The slots that the run must train (in its first `steps`), in order: step (from 1), slot, first_sample, tokens."""
+    windows, rows = run.windows_per_slot, (run.steps if steps is None else steps) * run.slots
     index = pl.int_range(rows, dtype=pl.Int64, eager=True)
     return pl.DataFrame(
         {
@@ -48,12 +48,12 @@ def planned(run: Run) -> pl.DataFrame:
     )
 
 
-def token_account(study: Study, run: str, plan: Run) -> TokenAccount:
-    """Compare the ledger of the run of this name with what `plan` says must be trained."""
-    return account(study.ledger().filter(pl.col("run") == run), plan)
+def token_account(study: Study, run: str, plan: Run, steps: int | None = None) -> TokenAccount:
+    """Compare the ledger of the run of this name with what `plan` says must be trained (in its first `steps`)."""
+    return account(study.ledger().filter(pl.col("run") == run), plan, steps)
 
 
-def account(ledger: pl.LazyFrame, plan: Run) -> TokenAccount:
+def account(ledger: pl.LazyFrame, plan: Run, steps: int | None = None) -> TokenAccount:
     """The account of ledger rows (step, slot, first_sample, tokens, disposition) of one run."""
     place = ["step", "slot", "first_sample"]
     trained = pl.col("disposition") == "trained"
@@ -64,7 +64,7 @@ def account(ledger: pl.LazyFrame, plan: Run) -> TokenAccount:
     got = pl.col("trained").fill_null(0)
     policy = pl.col("policy").fill_null(0)
     totals = (
-        planned(plan)
+        planned(plan, steps)
         .lazy()
         .join(seen, on=place, how="full", coalesce=True)
         .select(

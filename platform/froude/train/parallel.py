@@ -25,10 +25,6 @@ class World:
             return cls(dist.get_rank(), dist.get_world_size(), torch.device(device))
         return cls(device=torch.device(device))
 
-    def slots(self, total: int) -> range:
-        """Slots that this rank computes: v with v mod size = rank."""
-        return range(self.rank, total, self.size)
-
     def sum(self, values: Tensor) -> Tensor:
         """Sum over ranks, in place, in the dtype given."""
         if self.size > 1:
@@ -68,6 +64,29 @@ def set_gradient_sync(model: nn.Module, enabled: bool, world: World) -> None:
     """Reduce gradients in the next backward pass or keep them on their rank (accumulation)."""
     if world.size > 1:
         model.set_requires_gradient_sync(enabled)  # type: ignore[operator]
+
+
+def set_reshard(model: nn.Module, enabled: bool, world: World) -> None:
+    """After backward, give back the weights gathered from other ranks, or keep them for the next pass of this step.
+
+    Where a model is sharded block by block, for its memory, they are always given back.
+    """
+    if (
+        world.size > 1
+        and sum(hasattr(module, "set_reshard_after_backward") for module in model.modules()) == 1
+    ):
+        model.set_reshard_after_backward(enabled)  # type: ignore[operator]
+
+
+def reshard(model: nn.Module, world: World) -> None:
+    """Give back weights that a forward pass without a backward pass has left gathered.
+
+    While they are gathered, the model's parameters are not those that the optimizer knows.
+    """
+    if world.size > 1:
+        for module in model.modules():
+            if hasattr(module, "reshard"):
+                module.reshard()  # type: ignore[operator]
 
 
 def local_gradients(model: nn.Module) -> list[Tensor]:

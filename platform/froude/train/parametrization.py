@@ -56,7 +56,7 @@ def attention_multiplier(run: Run) -> float:
 
 
 def parameter_groups(run: Run, model: nn.Module) -> list[dict[str, object]]:
-    """AdamW groups in a fixed order; `peak` is the group's learning rate before the schedule."""
+    """Parameter groups in a fixed order; `peak` is the group's learning rate before the schedule."""
     kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
     groups: dict[Scales, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
@@ -69,7 +69,6 @@ def parameter_groups(run: Run, model: nn.Module) -> list[dict[str, object]]:
             "peak": settings.lr * scale.lr,
             "weight_decay": settings.weight_decay * scale.weight_decay,
             "eps": settings.eps * scale.eps,
-            "betas": (settings.beta1, settings.beta2),
         }
         for scale, parameters in groups.items()
     ]

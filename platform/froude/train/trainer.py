@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from froude.config import Run
-from froude.train import api, ledger, parallel
+from froude.train import api, build, ledger, optimizers, parallel
 from froude.train.data.order import Batches, validation_windows
+from froude.train.objective import summed_loss
 from froude.train.parallel import World
-from froude.train.parametrization import parameter_groups
-from froude.train.step import StepResult, summed_loss, train_step
+from froude.train.reduce import reduction
+from froude.train.slots import halved_sum
+from froude.train.step import StepResult, train_step
 
 #: Windows of one forward pass of an evaluation: bounds memory; changes no result beyond rounding.
 EVAL_CHUNK = 96
@@ -24,6 +25,8 @@ class Trainer:
 
     def __init__(self, run: Run, world: World | None = None) -> None:
         self.run, self.world = run, world or World()
+        if run.reduction == "exact":
+            build.make_deterministic(self.world.device)
         self.batches = Batches(api.build_source(run, "train"), run.seed, run.windows_per_slot, run.slots)
         self.validation = api.as_int64(
             validation_windows(api.build_source(run, "validation"), run.eval_windows)
@@ -33,60 +36,46 @@ class Trainer:
         self.flops_per_token = float(self.model.flops_per_token())  # type: ignore[operator]
         self.model.to(self.world.device)
         parallel.shard(self.model, self.model.blocks(), self.world)  # type: ignore[operator]
-        # One fused kernel is quickest for small models; its vector tail makes it inexact under sharding on a CPU,
-        # so sharded runs use the elementwise form.
-        single = self.world.size == 1
-        self.optimizer = torch.optim.AdamW(
-            parameter_groups(run, self.model), fused=single or None, foreach=None if single else True
-        )
+        self.reduction = reduction(run, self.model, self.world)
+        self.optimizer = optimizers.build(run, self.model, self.world)
 
     def step(
         self, run: Run, step: int, rows: list[dict[str, Any]] | None = None, attempt: int = 1
     ) -> StepResult:
         """The update from `step` to `step + 1` under `run`'s schedule; ledger rows of this rank are added to `rows`."""
-        mine = self.world.slots(run.slots)
+        mine = self.reduction.rounds.mine
         slots = [self.batches.slot(step, slot) for slot in mine]
         windows = torch.cat([torch.from_numpy(slot.tokens) for slot in slots]).to(self.world.device)
         if rows is not None:
-            size = run.windows_per_slot
-            for i, (number, slot) in enumerate(zip(mine, slots, strict=True)):
-                part = windows[i * size : (i + 1) * size]
+            parts = windows.split(run.windows_per_slot)
+            for number, slot, part in zip(mine, slots, parts, strict=True):
                 rows.append(ledger.row(run, attempt, step + 1, number, slot.first_sample, part))
-        return train_step(self.model, self.optimizer, self._chunks(windows), run, step, self.world)
-
-    def _chunks(self, windows: Tensor) -> Sequence[Tensor]:
-        """Micro-batches of this rank; every rank has the same number, so that their collectives match."""
-        size = self.run.micro_batch // self.run.model.context
-        most = -(-self.run.slots // self.world.size) * self.run.windows_per_slot
-        return windows.tensor_split(-(-most // size)) if size and most > size else (windows,)
+        return train_step(self.model, self.optimizer, self.reduction, windows, run, step)
 
     @torch.no_grad()
     def evaluate(self) -> float:
         """Mean loss over the validation windows in nats per token, the same value on every rank."""
         chunks = self.validation.split(EVAL_CHUNK)
-        total = torch.zeros((), dtype=torch.float64, device=self.world.device)
+        losses = torch.zeros(len(chunks), dtype=torch.float64, device=self.world.device)
         self.model.eval()
         for first in range(0, len(chunks), self.world.size):
             mine = first + self.world.rank
             # A rank without a chunk in the last round still takes part in the collectives of a forward pass.
-            chunk = chunks[min(mine, len(chunks) - 1)].to(self.world.device)
-            loss = summed_loss(self.model, chunk, self.run)
+            loss = summed_loss(self.model, chunks[min(mine, len(chunks) - 1)].to(self.world.device), self.run)
             if mine < len(chunks):
-                total += loss.double()
+                losses[mine] = loss.double()
         self.model.train()
-        return float(self.world.sum(total)) / (len(self.validation) * self.run.model.context)
+        parallel.reshard(self.model, self.world)
+        # Each chunk's loss is one rank's: moved as integers and added in one order, it is the same at any world size.
+        losses = self.world.sum(losses.view(torch.int64)).view(torch.float64)
+        return float(halved_sum(losses[None])) / (len(self.validation) * self.run.model.context)
 
     def state(self) -> dict[str, Tensor]:
         """Parameters and optimizer state by name; the tensors themselves, so that loading into them suffices."""
         tensors: dict[str, Tensor] = {}
         for name, parameter in self.model.named_parameters():
             tensors[f"model.{name}"] = parameter.detach()
-            state = self.optimizer.state[parameter]
-            if not state:  # as AdamW itself starts, so that a checkpoint can be read before the first step
-                state["step"] = torch.zeros((), dtype=torch.float32)
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["exp_avg_sq"] = torch.zeros_like(parameter)
-            for key, value in state.items():
+            for key, value in optimizers.state_of(self.optimizer, parameter).items():
                 tensors[f"optimizer.{name}.{key}"] = value.detach()
         return tensors
 

@@ -18,16 +18,20 @@ from froude.config import ConfigError
 from froude.launch.elastic import NoProgress
 from froude.promote.gate import Check, Refused
 
-VERBS = ("plan", "sweep", "status", "fit", "promote", "train", "report", "quickstart")
+VERBS = ("plan", "sweep", "status", "fit", "promote", "train", "report", "quickstart", "verify-run")
+CHECKPOINTS = ("list", "verify", "digest", "diff", "export")
 
 
 def test_the_verbs_are_these() -> None:
     assert tuple(command.name for command in app.registered_commands) == VERBS
+    (group,) = app.registered_groups
+    assert group.typer_instance is not None
+    assert tuple(command.name for command in group.typer_instance.registered_commands) == CHECKPOINTS
 
 
-@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("verb", [*VERBS, *(f"checkpoints {name}" for name in CHECKPOINTS)])
 def test_each_verb_has_help_with_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([verb, "--help"]) == 0
+    assert main([*verb.split(), "--help"]) == 0
     text = capsys.readouterr().out
     assert f"Example: froude {verb}" in text
     assert "--json" in text

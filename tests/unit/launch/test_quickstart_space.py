@@ -46,7 +46,7 @@ def test_the_plan_has_the_measured_sizes(space):
     target = space.target
     assert (target.model.width, target.steps, target.batch, target.slots, target.workers) == (
         160,
-        1300,
+        1000,
         768,
         12,
         (1, 3),

@@ -1,0 +1,171 @@
+"""What one may ask of a run's checkpoints: which there are, whether they are whole, how two differ, a file to share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+import xxhash
+
+from froude.checkpoint.parts import Corrupt
+from froude.checkpoint.reader import open_part
+from froude.checkpoint.tensors import Difference, Tensors, differences
+from froude.config import ConfigError
+from froude.runlog import LogReader, Part, Record
+from froude.store import Location, reported
+
+PIECE = 16 << 20  # bytes read and hashed at once
+PARAMETER = "model."
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in a run's folder; `why_not` says why one is not committed, and is empty where it is.
+
+    `nbytes` are those of its data; `seq` and `time` are None where no record names it.
+    """
+
+    step: int
+    tokens: int | None
+    attempt: int | None
+    seq: int | None
+    kind: str
+    time: datetime | None
+    nbytes: int
+    committed: bool
+    why_not: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**asdict(self), "time": self.time.isoformat() if self.time else None}
+
+
+def find_run(place: Location | str, name: str = "") -> Location:
+    """The directory of a run: itself, or a run (the only one, or the one named) of the study at `place`.
+
+    A recipe.toml stands for the study that it lies in. ConfigError if there is no such run, or more than one.
+    """
+    location = Location.parse(place)
+    if location.name.endswith(".toml"):
+        location = location.parent
+    with reported(location, "a run must be readable"):
+        if "commits" in (inside := location.children()):
+            return location
+        runs = (
+            [run for run in (location / "runs").children() if not run.startswith(".")]
+            if "runs" in inside
+            else []
+        )
+    found = [run for run in runs if run == name] if name else runs
+    if len(found) == 1:
+        return location / "runs" / found[0]
+    known = (
+        f"it has {', '.join(runs)}; name one with --run" if runs else "it has none; `froude train` begins one"
+    )
+    raise ConfigError(f"a run's directory or a study with one run is needed, but got {location}: {known}")
+
+
+def checkpoints(run: Location) -> list[Checkpoint]:
+    """Every checkpoint below a run's directory, oldest first, those without a record last."""
+    records = LogReader(run).records()
+    found, named = [], set()
+    for record in records:
+        if record.kind == "attempt":
+            continue
+        data = [part for part in record.parts if part.kind in ("data", "manifest")]
+        named |= {part.path.rpartition("/")[0] for part in data}
+        found.append(
+            Checkpoint(
+                step=record.step,
+                tokens=record.tokens,
+                attempt=record.attempt,
+                seq=record.seq,
+                kind=record.kind,
+                time=record.time,
+                nbytes=sum(part.size for part in data),
+                committed=True,
+                why_not="",
+            )
+        )
+    latest = records[-1].generation if records else ""
+    return found + list(_unnamed(run, named, latest))
+
+
+def _unnamed(run: Location, named: set[str], latest: str) -> Iterator[Checkpoint]:
+    for step in (run / "data").children():
+        for folder in (run / "data" / step).children():
+            path = f"data/{step}/{folder}"
+            if path in named:
+                continue
+            sizes = [(run / path / name).size() or 0 for name in (run / path).children()]
+            live = folder.partition(".")[0] == latest
+            why = "no record names it: " + (
+                "being written, or lost with its attempt"
+                if live
+                else "its attempt ended before it was committed"
+            )
+            yield Checkpoint(int(step), None, None, None, "checkpoint", None, sum(sizes), False, why)
+
+
+def chosen(run: Location, step: int | None = None) -> Record:
+    """The run's newest checkpoint, or the newest one of a step; ConfigError if there is none."""
+    line = LogReader(run).lineage()
+    found = [record for record in line if step is None or record.step == step]
+    if not found:
+        steps = ", ".join(str(record.step) for record in line[-8:]) or "none"
+        raise ConfigError(
+            f"a checkpoint must be committed to be read, but {run} has none"
+            + (f" of step {step}; it has {steps}" if step is not None else "; train first")
+        )
+    return found[-1]
+
+
+def verify(run: Location, records: Sequence[Record]) -> Iterator[tuple[Record, str]]:
+    """For each record that commits a state: what is wrong with it, or "" if all its parts and tensors are whole."""
+    for record in records:
+        if record.kind == "attempt":
+            continue
+        try:
+            for part in record.parts:
+                _hash(run, part)
+            with Tensors(run, record) as tensors:
+                for name in tensors:
+                    tensors[name]
+            yield record, ""
+        except Corrupt as error:
+            yield record, str(error)
+
+
+def _hash(run: Location, part: Part) -> None:
+    """Read a part from end to end; Corrupt unless it is the bytes that were committed."""
+    found, done = xxhash.xxh3_128(), 0
+    with open_part(run, part) as file:
+        while done < part.size and (piece := file.read(PIECE)):
+            found.update(piece)
+            done += len(piece)
+    if done != part.size or found.hexdigest() != part.hash:
+        raise Corrupt(f"{run / part.path} is not the {part.size} bytes that were committed")
+
+
+def diff(a: tuple[Location, Record], b: tuple[Location, Record]) -> list[Difference]:
+    """The tensors that are not the same bits in two checkpoints."""
+    with ExitStack() as stack:
+        one, other = (stack.enter_context(Tensors(run, record)) for run, record in (a, b))
+        return list(differences(one, other))
+
+
+def export(run: Location, record: Record, target: Location) -> int:
+    """Write a checkpoint's parameters as one safetensors file, under their names in the model; bytes written."""
+    from safetensors.torch import save
+
+    about = {"run": record.run, "step": record.step, "tokens": record.tokens, "recipe": record.recipe}
+    with Tensors(run, record) as tensors:
+        parameters = {
+            name.removeprefix(PARAMETER): tensors[name] for name in tensors if name.startswith(PARAMETER)
+        }
+    content = save(parameters, metadata={"format": "pt", "froude": json.dumps(about)})
+    target.replace(content)
+    return len(content)

@@ -1,0 +1,57 @@
+"""froude verify-run."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from froude.cli.common import FAILED, Debug, Json, Trust, emit, verb
+
+
+@verb
+def verify_run(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="A recipe.toml, its study or its run's directory; or an s3:// URL."
+        ),
+    ],
+    rerun: Annotated[
+        bool,
+        typer.Option("--rerun", help="Also train it undisturbed, here, and compare every bit (exact runs)."),
+    ] = False,
+    other_build: Annotated[
+        bool, typer.Option("--other-build", help="Rerun even though this machine's build is another.")
+    ] = False,
+    trust: Trust = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int | None:
+    """Check a promoted run from what is stored: log, seal, every token against the corpus, the final checkpoint.
+
+    Exit code 1 if a check fails.
+
+    Example: froude verify-run runs/quickstart --rerun
+    """
+    from froude.launch.display import Display
+    from froude.promote import verify
+    from froude.train.api import check_trust
+
+    study, recipe = verify.locate(run)
+    check_trust(recipe.run, trust)
+    display, found = Display(quiet=as_json), []
+    display.stage("verify")
+
+    def show(what: str, share: float) -> None:
+        display.update(share, what)
+
+    for check in verify.verify_run(study, recipe, rerun=rerun, other_build=other_build, progress=show):
+        found.append(check)
+        display.line(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.seen}")
+    failed = sum(not check.passed for check in found)
+    if as_json:
+        emit({"run": recipe.run.name, "failed": failed, "checks": [check.to_dict() for check in found]})
+    else:
+        display.line(f"{recipe.run.name}: {len(found) - failed} of {len(found)} checks passed")
+    return FAILED if failed else None

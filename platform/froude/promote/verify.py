@@ -1,0 +1,195 @@
+"""Is a run what its recipe says? Its log, tokens, seal and checkpoint, checked again from what is stored."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from froude.config import ConfigError
+from froude.promote import recipe as recipes
+from froude.promote.account import token_account
+from froude.promote.recipe import Recipe
+from froude.runlog import LogReader, Record
+from froude.store import Location
+from froude.study import Study
+
+if TYPE_CHECKING:
+    from froude.train.data.order import Batches
+
+#: Told what is being done, and the share of it that is done.
+Progress = Callable[[str, float], None]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One check: what must hold, whether it does, and what was seen."""
+
+    name: str
+    passed: bool
+    seen: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def verify_run(
+    study: Study,
+    recipe: Recipe,
+    *,
+    rerun: bool = False,
+    other_build: bool = False,
+    progress: Progress = lambda what, share: None,
+) -> Iterator[Verdict]:
+    """Each check of the recipe's run, as it is made; `rerun` also trains it undisturbed here and compares the bits.
+
+    ConfigError if the run has not begun, is of another recipe, or can't be trained again here.
+    """
+    run = study.location / "runs" / recipe.run.name
+    log = LogReader(run)
+    head = log.head_under(recipe.sha256)
+    if head is None:
+        raise ConfigError(f"a run must have begun to be verified, but {run} has no log; train it first")
+    if rerun:
+        _check_rerun(recipe, head, other_build=other_build)
+    records, line = log.records(), log.lineage()
+    yield Verdict("the log is one chain", True, f"{len(records)} records, {head.attempt} attempts")
+    yield _sealed(study.location, recipe, records[0])
+    yield Verdict("the run is finished", head.kind == "finished", f"step {head.step} of {recipe.run.steps}")
+    yield from _ledger(study, recipe, line[-1].step if line else 0, progress)
+    if line:
+        yield _whole(run, line[-1])
+    if rerun:
+        yield from _again(study, recipe, run, line[-1], progress)
+
+
+def _sealed(place: Location, recipe: Recipe, first: Record) -> Verdict:
+    """Reading the recipe has verified its hash; the log names it, and began after it."""
+    sealed = datetime.fromisoformat(recipe.sealed_at)
+    try:
+        beside = json.loads((place / "forecast.json").read())["sha256"]
+    except (OSError, ValueError, KeyError, TypeError):
+        beside = "unreadable"
+    fine = sealed <= first.time and beside == recipe.sha256
+    return Verdict(
+        "the forecast was sealed before step 0",
+        fine,
+        f"seal {recipe.sha256[:12]} at {recipe.sealed_at}, first record at {first.time.isoformat()}, "
+        f"forecast.json says {beside[:12]}",
+    )
+
+
+def _ledger(study: Study, recipe: Recipe, reached: int, progress: Progress) -> Iterator[Verdict]:
+    from froude.train import api
+    from froude.train.data.order import Batches
+
+    run = recipe.run
+    if not reached:
+        yield Verdict("every planned token was trained once", False, "nothing is committed yet")
+        return
+    account = token_account(study, run.name, run, reached)
+    yield Verdict(
+        "every planned token was trained once",
+        not (account.skipped or account.repeated),
+        f"{account.expected} expected up to step {reached}, {account.skipped} skipped, {account.repeated} repeated, "
+        f"{account.skipped_by_policy} skipped by policy",
+    )
+    source = api.build_source(run, "train")
+    batches = Batches(source, run.seed, run.windows_per_slot, run.slots)
+    ledger = study.ledger().filter(pl.col("run") == run.name).select("step", "slot", "digest").collect()
+    wrong = list(_wrong(ledger, batches, progress))
+    yield Verdict(
+        "every digest is that of the corpus's tokens",
+        not wrong and ledger.height > 0,
+        f"{ledger.height} slots" + (f", {len(wrong)} differ, first at step {wrong[0]}" if wrong else ""),
+    )
+
+
+def _wrong(ledger: pl.DataFrame, batches: Batches, progress: Progress) -> Iterator[int]:
+    """Steps of the rows whose digest is not that of what the plan puts there."""
+    for i, (step, slot, digest) in enumerate(ledger.sort("step", "slot").iter_rows()):
+        if i % 1000 == 0:
+            progress("ledger", i / ledger.height)
+        fits = step >= 1 and 0 <= slot < batches.slots
+        if not fits or batches.digest(batches.slot(step - 1, slot).tokens[:, :-1]) != digest:
+            yield step
+
+
+def _whole(run: Location, record: Record) -> Verdict:
+    from froude.checkpoint.tensors import digest
+    from froude.checkpoint.tools import verify
+
+    ((_, damage),) = verify(run, [record])
+    name = f"the checkpoint of step {record.step} is whole"
+    return Verdict(name, not damage, damage or f"digest {digest(run, record)}")
+
+
+def _check_rerun(recipe: Recipe, head: Record, *, other_build: bool) -> None:
+    import torch
+
+    from froude.train import build, parallel
+
+    if recipe.run.reduction != "exact":
+        raise ConfigError(
+            f'--rerun compares bits, so the run must have `reduction` "exact", but {recipe.run.name} has '
+            f'"{recipe.run.reduction}"; verify it without --rerun'
+        )
+    if head.kind != "finished":
+        raise ConfigError(
+            f"--rerun needs a finished run, but {recipe.run.name} is at step {head.step}; train on"
+        )
+    before = head.meta.get("build", {})
+    torch.set_num_threads(int(before.get("threads", torch.get_num_threads())))
+    device = parallel.resolve_device("cpu" if before.get("device") == "cpu" else recipe.run.device)
+    if not other_build:
+        build.require(
+            before, build.describe(device), f"to rerun {recipe.run.name} bit for bit, this machine's"
+        )
+
+
+def _again(
+    study: Study, recipe: Recipe, place: Location, final: Record, progress: Progress
+) -> Iterator[Verdict]:
+    """Train the recipe once more from step 0, in this process alone, beside the store; compare the bits."""
+    from froude.checkpoint.run_store import RunStore
+    from froude.checkpoint.tensors import digest
+    from froude.train.api import LocalHost
+    from froude.train.loop import run_worker
+
+    run = recipe.run
+
+    class Watcher(LocalHost):
+        def poll(self, step: int) -> Any:
+            progress("rerun", step / run.steps)
+            return "none"
+
+    device = "cpu" if final.meta.get("build", {}).get("device") == "cpu" else run.device
+    with tempfile.TemporaryDirectory(prefix="froude-rerun-") as folder:
+        again = Location.parse(folder) / "runs" / run.name
+        store = RunStore(again, run.name)
+        host = Watcher(attempt=store.open_attempt(recipe.sha256))
+        run_worker(run.replace(workers=1, checkpoint_every=run.steps), store, host, device=device)
+        bits, expected = digest(again, LogReader(again).lineage()[-1]), digest(place, final)
+        there = Study(folder)
+        yield Verdict("an undisturbed rerun ends with the same bits", bits == expected, f"digest {bits}")
+        names = ["step", "loss", "grad_norm", "lr"]
+        ours, theirs = (
+            s.steps().filter(pl.col("run") == run.name).select(names).sort("step").collect()
+            for s in (study, there)
+        )
+        yield Verdict("and has the same losses at every step", ours.equals(theirs), f"{ours.height} steps")
+
+
+def locate(place: str) -> tuple[Study, Recipe]:
+    """The study and recipe that a recipe.toml, a study or a run's directory stands for."""
+    location = Location.parse(place)
+    if location.name.endswith(".toml"):
+        return Study(location.parent), recipes.read(location)
+    if "commits" in location.children():
+        location = location.parent.parent
+    return Study(location), recipes.read(location / recipes.FILE)

@@ -1,0 +1,81 @@
+"""One rank of test_exact: `exact_rank.py RANK WORLD FOLDER CASES`; trains each case a few steps, writes its bits."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from froude.config import Run
+from froude.train.parallel import World
+from froude.train.trainer import Trainer
+
+
+def bits(case: dict[str, Any]) -> dict[str, Any]:
+    """Losses, norms, evaluation and a hash of parameters and optimizer state; `switch_at` changes the schedule."""
+    switch = case.pop("switch_at", 0)
+    run = Run.from_dict(case)
+    trainer = Trainer(run, World.current("cpu"))
+    trainer.state()
+    series = []
+    for step in range(run.steps):
+        if switch and step == switch:
+            saved = {name: whole(tensor) for name, tensor in trainer.state().items()}
+            other = run.replace(slot_schedule="cyclic" if run.slot_schedule == "block" else "block")
+            trainer = Trainer(other, World.current("cpu"))
+            load(trainer, saved)
+        result = trainer.step(run, step)
+        series.append((result.loss, result.grad_norm))
+    loss = trainer.evaluate()
+    digest = hashlib.sha256()
+    for name, tensor in sorted(trainer.state().items()):
+        digest.update(name.encode())
+        digest.update(whole(tensor).contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return {"series": series, "loss": loss, "digest": digest.hexdigest()}
+
+
+def whole(tensor: Any) -> torch.Tensor:
+    """A copy of all of a tensor that may be sharded."""
+    full = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+    return full.detach().clone()
+
+
+@torch.no_grad()
+def load(trainer: Trainer, saved: dict[str, torch.Tensor]) -> None:
+    from torch.distributed.tensor import distribute_tensor
+
+    for name, tensor in trainer.state().items():
+        if hasattr(tensor, "full_tensor"):
+            tensor.copy_(distribute_tensor(saved[name], tensor.device_mesh, tensor.placements))
+        else:
+            tensor.copy_(saved[name])
+
+
+def main(rank: int, world: int, folder: Path, cases: dict[str, dict[str, Any]]) -> None:
+    torch.set_num_threads(1)
+    if world > 1:
+        dist.init_process_group(
+            "gloo",
+            init_method=f"file://{folder}/group-{world}",
+            rank=rank,
+            world_size=world,
+            timeout=timedelta(seconds=120),
+        )
+    found = {name: bits(case) for name, case in cases.items() if world <= case.get("slots", world)}
+    if rank == 0:
+        (folder / f"bits-{world}.json").write_text(json.dumps(found))
+    if world > 1:
+        dist.destroy_process_group()
+    sys.stdout.flush()
+    os._exit(0)  # as in test_distributed
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4]))

@@ -1,0 +1,79 @@
+"""Exact runs over real processes: the same bits at any number of workers; and what must not be the same, isn't."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from froude.config import Run
+
+BASE = Run(
+    tokens=768 * 4,
+    batch=768,
+    slots=12,
+    reduction="exact",
+    seed=3,
+    eval_windows=200,  # two full chunks of an evaluation and a part of one
+    model={"width": 32},
+    optimizer={"lr": 2**-7, "clip": 0.5},
+    schedule={"warmup_tokens": 1536},
+)
+FIVE = {"slots": 5, "batch": 640, "tokens": 640 * 4, "schedule.warmup_tokens": 640}
+EXACT = {
+    "adamw": {},
+    "bf16": {"precision": "bf16"},
+    "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.1, "parametrization": "sp"},
+    "five slots": FIVE,
+    "micro-batches": {"batch": 2304, "tokens": 2304 * 3, "micro_batch": 128},
+    "odd width": {"model.width": 40, "model.head_dim": 10, "model.base_width": 20, "model.tied": True},
+    "block": {"slot_schedule": "block"},
+    "block of five": {**FIVE, "slot_schedule": "block", "precision": "bf16"},
+    "switched": {"slot_schedule": "block", "switch_at": 2},
+}
+INEXACT = {"fast": {"reduction": "fast", "optimizer.implementation": "foreach"}}
+
+
+def case(changes):
+    changes = dict(changes)
+    extra = {"switch_at": changes.pop("switch_at")} if "switch_at" in changes else {}
+    return BASE.replace(changes).to_dict() | extra
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, dict]]:
+    """Bits of each case by number of workers."""
+    folder = tmp_path_factory.mktemp("exact")
+    cases = json.dumps({name: case(changes) for name, changes in {**EXACT, **INEXACT}.items()})
+    script = Path(__file__).with_name("exact_rank.py")
+    results = {}
+    for world in (1, 2, 3, 4):
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, script, str(rank), str(world), folder, cases],
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+            )
+            for rank in range(world)
+        ]
+        assert [rank.wait(timeout=300) for rank in ranks] == [0] * world
+        results[world] = json.loads((folder / f"bits-{world}.json").read_text())
+    return results
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_any_number_of_workers_trains_the_same_bits(found, name):
+    assert len(found[1][name]["series"]) == case(EXACT[name])["tokens"] // case(EXACT[name])["batch"]
+    for world in (2, 3, 4):
+        assert found[world][name] == found[1][name]
+
+
+def test_the_schedule_of_slots_and_a_switch_between_them_change_no_bit(found):
+    for world in (1, 2, 3, 4):
+        assert found[world]["adamw"] == found[world]["block"] == found[world]["switched"]
+
+
+def test_a_plain_reduction_depends_on_the_number_of_workers(found):
+    assert len({found[world]["fast"]["digest"] for world in (1, 2, 3, 4)}) > 1
+    assert found[2]["fast"]["series"][0][0] == pytest.approx(found[1]["fast"]["series"][0][0], rel=1e-6)

@@ -1,0 +1,168 @@
+"""A run is checked again from what is stored: an honest one passes, and each kind of tampering is caught."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+
+import polars as pl
+import pytest
+import torch
+
+from froude.checkpoint.run_store import RunStore
+from froude.cli import main
+from froude.config import ConfigError, Run
+from froude.promote.forecast import Forecast
+from froude.promote.recipe import Recipe, seal
+from froude.promote.verify import locate, verify_run
+from froude.store import Location
+from froude.study import Study
+from froude.train import build
+from froude.train.api import LocalHost
+from froude.train.data.order import Batches
+from froude.train.loop import run_worker
+from froude.train.trainer import Trainer
+
+FORECAST = Forecast(1.298, 1.251, 1.341, 0.9, False, "prior_driven", ("one split",), 1.42)
+RUN = Run(
+    name="large",
+    tokens=768 * 5,
+    batch=768,
+    slots=12,
+    reduction="exact",
+    workers=(1, 3),
+    checkpoint_every=2,
+    eval_windows=64,
+    model={"width": 32},
+)
+TRAINED = "every planned token was trained once"
+DIGESTS = "every digest is that of the corpus's tokens"
+
+
+@pytest.fixture(autouse=True)
+def torch_as_before() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def recipe(tmp_path) -> Recipe:
+    made = seal(
+        run=RUN,
+        profile="production",
+        fits={},
+        fingerprints={},
+        extrapolation={},
+        checks=(),
+        forecast=FORECAST,
+    )
+    made.write(Location.parse(tmp_path) / "recipe.toml")
+    return made
+
+
+def train(folder, recipe: Recipe) -> None:
+    place = Location.parse(folder) / "runs" / RUN.name
+    store = RunStore(place, RUN.name)
+    here = build.agreed(RUN, store, torch.device("cpu"))
+    host = LocalHost(attempt=store.open_attempt(recipe.sha256, {"build": here}))
+    run_worker(RUN.replace(workers=1), store, host, device="cpu")
+
+
+def failed(folder, **options: bool) -> list[str]:
+    study, recipe = locate(str(folder))
+    return [check.name for check in verify_run(study, recipe, **options) if not check.passed]
+
+
+def test_an_honest_run_passes_and_a_rerun_has_its_bits(tmp_path, recipe, capsys):
+    train(tmp_path, recipe)
+    assert main(["verify-run", str(tmp_path), "--rerun", "--json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["failed"] == 0
+    assert len(content["checks"]) == 8
+    assert main(["checkpoints", "digest", str(tmp_path)]) == 0
+    digest = capsys.readouterr().out.strip()
+    assert {check["seen"] for check in content["checks"] if "bits" in check["name"]} == {f"digest {digest}"}
+
+
+def test_another_order_of_data_is_caught(tmp_path, recipe, monkeypatch):
+    plan = Batches.windows
+    monkeypatch.setattr(Batches, "windows", lambda self, step, slot: plan(self, step, 11 - slot))
+    train(tmp_path, recipe)
+    monkeypatch.undo()
+    assert failed(tmp_path) == [DIGESTS]
+    assert "an undisturbed rerun ends with the same bits" in failed(tmp_path, rerun=True)
+
+
+def test_a_batch_that_was_dropped_is_caught(tmp_path, recipe, monkeypatch):
+    step = Trainer.step
+
+    def dropping(self, run, at, rows=None, attempt=1):
+        return step(self, run, at, [] if at == 2 else rows, attempt)
+
+    monkeypatch.setattr(Trainer, "step", dropping)
+    train(tmp_path, recipe)
+    monkeypatch.undo()
+    assert failed(tmp_path) == [TRAINED]
+
+
+def test_a_batch_that_was_run_twice_is_caught(tmp_path, recipe, monkeypatch):
+    step = Trainer.step
+
+    def twice(self, run, at, rows=None, attempt=1):
+        if at == 2:
+            step(self, run, at, rows, attempt)
+        return step(self, run, at, rows, attempt)
+
+    monkeypatch.setattr(Trainer, "step", twice)
+    train(tmp_path, recipe)
+    monkeypatch.undo()
+    assert failed(tmp_path) == [TRAINED]
+    assert "and has the same losses at every step" in failed(tmp_path, rerun=True)
+
+
+def test_a_ledger_that_was_rewritten_is_caught(tmp_path, recipe):
+    """Its hash is in the log; and a reader that trusts it sees the wrong digest."""
+    train(tmp_path, recipe)
+    part = next((tmp_path / "runs" / "large" / "parts").glob("ledger-*"))
+    rows = pl.read_parquet(part).with_columns(digest=pl.lit("0" * 16))
+    content = io.BytesIO()
+    rows.write_parquet(content)
+    part.write_bytes(content.getvalue())
+    assert DIGESTS in failed(tmp_path)
+    assert main(["checkpoints", "verify", str(tmp_path)]) == 1
+
+
+def test_a_damaged_checkpoint_is_caught(tmp_path, recipe):
+    train(tmp_path, recipe)
+    part = sorted((tmp_path / "runs" / "large" / "data").glob("*5/*/part-*"))[-1]
+    content = bytearray(part.read_bytes())
+    content[-3000] ^= 1
+    part.write_bytes(content)
+    assert failed(tmp_path) == ["the checkpoint of step 5 is whole"]
+
+
+def test_a_forecast_that_was_sealed_afterwards_is_caught(tmp_path, recipe):
+    train(tmp_path, recipe)
+    note = tmp_path / "forecast.json"
+    note.write_text(json.dumps(json.loads(note.read_text()) | {"sha256": "0" * 64}))
+    assert failed(tmp_path) == ["the forecast was sealed before step 0"]
+
+
+def test_what_cannot_be_verified_is_refused(tmp_path, recipe, capsys):
+    with pytest.raises(ConfigError, match="has no log; train it first"):
+        failed(tmp_path)
+    assert main(["verify-run", str(tmp_path / "nowhere")]) == 2
+    assert "recipe" in capsys.readouterr().err
+
+
+def test_a_rerun_elsewhere_is_refused(tmp_path, recipe, monkeypatch):
+    train(tmp_path, recipe)
+    monkeypatch.setattr(build, "_processor", lambda: "another")
+    with pytest.raises(
+        ConfigError, match="to rerun large bit for bit, this machine's processor is 'another'"
+    ):
+        failed(tmp_path, rerun=True)
+    assert Study(tmp_path).ledger().collect().height == 60

@@ -1,0 +1,61 @@
+"""Exact runs in one process: what they refuse, and what they record."""
+
+import pytest
+import torch
+
+from froude.checkpoint.run_store import RunStore
+from froude.config import ConfigError, Run
+from froude.store import Location
+from froude.train import build
+from froude.train.optimizers import works_by_rows
+from froude.train.trainer import Trainer
+
+RUN = Run(
+    name="large", tokens=7680, batch=768, slots=12, reduction="exact", model={"width": 32}, eval_windows=64
+)
+
+
+@pytest.fixture(autouse=True)
+def as_before():
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_elementwise_optimizers_work_by_rows_and_fused_adamw_does_not():
+    assert works_by_rows("adamw", "foreach", "cpu")
+    assert works_by_rows("sgd", "foreach", "cpu")
+    assert not works_by_rows("adamw", "fused", "cpu")
+
+
+def test_an_exact_run_refuses_an_optimizer_that_is_not():
+    with pytest.raises(ConfigError, match=r"fused adamw does not on cpu; use implementation \"foreach\""):
+        Trainer(RUN.replace({"optimizer.implementation": "fused"}))
+
+
+def test_exact_and_fast_train_alike():
+    exact, fast = Trainer(RUN), Trainer(RUN.replace(reduction="fast"))
+    for step in range(3):
+        ours, theirs = exact.step(RUN, step), fast.step(RUN, step)
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-5)
+        assert ours.grad_norm == pytest.approx(theirs.grad_norm, rel=1e-4)
+    assert exact.evaluate() == pytest.approx(fast.evaluate(), rel=1e-5)
+
+
+@pytest.mark.parametrize("changed", ["threads", "instructions", "torch", "processor"])
+def test_an_exact_run_does_not_go_on_with_another_build(tmp_path, changed):
+    store = RunStore(Location.parse(tmp_path), "large")
+    here = build.agreed(RUN, store, torch.device("cpu"))
+    store.open_attempt("recipe", {"build": {**here, changed: "other"}})
+    again = RunStore(Location.parse(tmp_path), "large")
+    with pytest.raises(ConfigError, match=rf"exact run large must go on as it began, but its {changed} is"):
+        build.agreed(RUN, again, torch.device("cpu"))
+    assert build.agreed(RUN, again, torch.device("cpu"), allow_other=True) == here
+    assert build.agreed(RUN.replace(reduction="fast"), again, torch.device("cpu")) == here
+
+
+def test_a_build_says_what_rounds(monkeypatch):
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
+    found = build.describe(torch.device("cpu"))
+    assert found["torch"] == torch.__version__
+    assert found["threads"] == torch.get_num_threads()
+    assert found["ATEN_CPU_CAPABILITY"] == "default"
