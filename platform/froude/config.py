@@ -158,6 +158,10 @@ class Run(Section):
     eval_windows: int = Field(default=768, gt=0, description="validation windows of every evaluation")
     eval_every: int = Field(default=0, ge=0, description="steps; 0: at the end only")
     checkpoint_every: int = Field(default=50, gt=0, description="steps")
+    keep_checkpoints: int = Field(default=3, ge=0, description="the newest ones; 0: all")
+    keep_every: int = Field(
+        default=0, ge=0, description="every so many checkpoints one is kept for good; 0: none"
+    )
     workers: int | tuple[int, int] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
@@ -169,6 +173,8 @@ class Run(Section):
         "device",
         "slot_schedule",
         "checkpoint_every",
+        "keep_checkpoints",
+        "keep_every",
         "eval_every",
     )
 

@@ -220,6 +220,11 @@ def lineage(records: Sequence[Record]) -> list[Record]:
     return found[::-1]
 
 
+def expired(records: Iterable[Record]) -> set[int]:
+    """The numbers of checkpoints whose data was given up: each is named by the record that was committed then."""
+    return {int(seq) for record in records for seq in record.meta.get("expired", ())}
+
+
 def parts_of(records: Iterable[Record], kind: str) -> list[Part]:
     """The records' parts of one kind, in order."""
     return [part for record in records for part in record.parts if part.kind == kind]

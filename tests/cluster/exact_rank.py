@@ -14,13 +14,19 @@ import torch
 import torch.distributed as dist
 
 from froude.config import Run
-from froude.train.parallel import World
+from froude.train import parallel
+from froude.train.parallel import KEEP_GATHERED, World
 from froude.train.trainer import Trainer
 
 
 def bits(case: dict[str, Any]) -> dict[str, Any]:
-    """Losses, norms, evaluation and a hash of parameters and optimizer state; `switch_at` changes the schedule."""
+    """Losses, norms, evaluation and a hash of parameters and optimizer state.
+
+    `switch_at` changes the schedule at a step; `keep_gathered` is the number of parameters up to which a model is one
+    unit of FSDP.
+    """
     switch = case.pop("switch_at", 0)
+    parallel.KEEP_GATHERED = case.pop("keep_gathered", KEEP_GATHERED)
     run = Run.from_dict(case)
     trainer = Trainer(run, World.current("cpu"))
     trainer.state()

@@ -14,6 +14,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from froude.checkpoint.run_store import RunStore
+from froude.checkpoint.tensors import digest
 from froude.config import ConfigError, Run
 from froude.launch.cluster import SimulatedCluster, simulated
 from froude.launch.elastic import ElasticResult, NoProgress, Progress, RunFailed, train
@@ -21,11 +23,14 @@ from froude.launch.notes import Notes
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study
+from froude.train.api import LocalHost
+from froude.train.loop import run_worker
 
 RUN = Run(
     name="large",
     model={"width": 32},
     slots=12,
+    reduction="exact",
     tokens=768 * 150,
     checkpoint_every=10,
     workers=(1, 3),
@@ -123,11 +128,22 @@ def test_each_token_entered_the_weights_once(study: Study, result: ElasticResult
     assert steps["world"].rle().struct.field("value").to_list() == [3, 2, 3]
 
 
-def test_it_learns_what_an_undisturbed_run_learns(study: Study, result: ElasticResult) -> None:
-    from froude.train.loop import run_trial
-
-    calm = run_trial([RUN], trial=RUN.name)
-    assert result.loss == pytest.approx(calm.trials[0]["loss"], abs=0.01)
+def test_it_has_the_bits_of_an_undisturbed_run(study: Study, result: ElasticResult, tmp_path: Path) -> None:
+    """One worker in this process, from step 0 to the end: parameters, optimizer state and losses."""
+    place = Location.parse(tmp_path) / "runs" / RUN.name
+    store = RunStore(place, RUN.name)
+    host = LocalHost(attempt=store.open_attempt("recipe"))
+    assert run_worker(RUN.replace(workers=1), store, host, device="cpu") == result.loss
+    theirs = study.location / "runs" / RUN.name
+    assert digest(place, LogReader(place).lineage()[-1]) == digest(theirs, LogReader(theirs).lineage()[-1])
+    columns = ["step", "loss", "grad_norm"]
+    ours, seen = (
+        s.steps().filter(run=RUN.name).select(columns).sort("step").collect()
+        for s in (Study(tmp_path), study)
+    )
+    assert ours.equals(seen)
+    build = LogReader(theirs).records()[-1].meta["build"]
+    assert build["threads"] == 1
 
 
 def test_a_finished_run_opens_no_attempt(

@@ -32,13 +32,15 @@ EXACT = {
     "block": {"slot_schedule": "block"},
     "block of five": {**FIVE, "slot_schedule": "block", "precision": "bf16"},
     "switched": {"slot_schedule": "block", "switch_at": 2},
+    "sharded by layers": {"keep_gathered": 0, "micro_batch": 64, **FIVE},
+    "sharded by layers, block": {"keep_gathered": 0, "micro_batch": 64, "slot_schedule": "block", **FIVE},
 }
 INEXACT = {"fast": {"reduction": "fast", "optimizer.implementation": "foreach"}}
 
 
 def case(changes):
     changes = dict(changes)
-    extra = {"switch_at": changes.pop("switch_at")} if "switch_at" in changes else {}
+    extra = {name: changes.pop(name) for name in ("switch_at", "keep_gathered") if name in changes}
     return BASE.replace(changes).to_dict() | extra
 
 
@@ -72,6 +74,7 @@ def test_any_number_of_workers_trains_the_same_bits(found, name):
 def test_the_schedule_of_slots_and_a_switch_between_them_change_no_bit(found):
     for world in (1, 2, 3, 4):
         assert found[world]["adamw"] == found[world]["block"] == found[world]["switched"]
+        assert found[world]["sharded by layers"] == found[world]["sharded by layers, block"]
 
 
 def test_a_plain_reduction_depends_on_the_number_of_workers(found):

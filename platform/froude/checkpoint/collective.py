@@ -34,8 +34,8 @@ def _raise(error: Exception | None, name: str, text: str) -> None:
     raise _KNOWN.get(name, OSError)(text)
 
 
-def on_rank_0(work: Callable[[], T]) -> T:
-    """The result of `work` on rank 0, on every rank; so is its error."""
+def on_rank_0(work: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
+    """The result of `work` on rank 0, on every rank; so is its error. `group` has all ranks (None: the default one)."""
     rank, world = rank_and_world()
     if world == 1:
         return work()
@@ -46,15 +46,15 @@ def on_rank_0(work: Callable[[], T]) -> T:
             outcome = [("", work())]
         except EXPECTED as caught:
             error, outcome = caught, [(type(caught).__name__, str(caught))]
-    dist.broadcast_object_list(outcome, src=0)
+    dist.broadcast_object_list(outcome, src=0, group=group)
     name, value = outcome[0]
     if name:
         _raise(error, name, value)
     return value  # type: ignore[no-any-return]
 
 
-def on_every_rank(work: Callable[[], T]) -> list[T]:
-    """Results of `work` of all ranks, by rank; if it fails on any, every rank raises."""
+def on_every_rank(work: Callable[[], T], group: dist.ProcessGroup | None = None) -> list[T]:
+    """Results of `work` of all ranks, by rank; if it fails on any, every rank raises. `group` as above."""
     _, world = rank_and_world()
     if world == 1:
         return [work()]
@@ -64,7 +64,7 @@ def on_every_rank(work: Callable[[], T]) -> list[T]:
     except EXPECTED as caught:
         error, mine = caught, (type(caught).__name__, str(caught))
     outcomes: list[Any] = [None] * world
-    dist.all_gather_object(outcomes, mine)
+    dist.all_gather_object(outcomes, mine, group=group)
     for rank, (name, text) in enumerate(outcomes):
         if name:
             _raise(error, name, f"on rank {rank}: {text}")

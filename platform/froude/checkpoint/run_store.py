@@ -8,28 +8,32 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
+from froude.checkpoint import retention
+from froude.checkpoint.background import Background, Staging
 from froude.checkpoint.collective import on_every_rank, on_rank_0, rank_and_world
 from froude.checkpoint.commit import CommitLog
 from froude.checkpoint.format import ParquetReader, ParquetWriter, check_tensors_only
 from froude.checkpoint.manifest import Manifest
 from froude.checkpoint.parts import Corrupt, create_part, read_part
+from froude.checkpoint.retention import Keep
 from froude.records import SCHEMAS, to_bytes
-from froude.runlog import NO_BASE, Part, Record
+from froude.runlog import NO_BASE, Part, Record, expired
 from froude.store import Location
+
+warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
 
 
 @contextmanager
 def _plain_errors() -> Iterator[None]:
     """DCP's CheckpointException is a BaseException around each rank's error: raise the first rank's own."""
     try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
-            yield
+        yield
     except CheckpointException as error:
         causes = [cause for cause, _ in error.failures.values()]
         corrupt = [cause for cause in causes if isinstance(cause, Corrupt)]
@@ -37,11 +41,13 @@ def _plain_errors() -> Iterator[None]:
         raise next((cause for cause in causes if cause not in corrupt), causes[0]) from None
 
 
-def save_state(run: Location, folder: str, state: dict[str, Any]) -> tuple[Part, ...]:
+def save_state(
+    run: Location, folder: str, state: dict[str, Any], group: dist.ProcessGroup | None = None
+) -> tuple[Part, ...]:
     """Collective: write a state of (possibly sharded) tensors; on rank 0 its parts, the manifest last, else ()."""
     writer = ParquetWriter(run, folder, rank_and_world()[0])
     with _plain_errors():
-        dcp_save(state, storage_writer=writer, planner=DefaultSavePlanner())
+        dcp_save(state, storage_writer=writer, planner=DefaultSavePlanner(), process_group=group)
     return tuple(writer.parts) if rank_and_world()[0] == 0 else ()
 
 
@@ -83,12 +89,15 @@ class RunStore:
     has superseded gets Fenced from `save`; what it wrote by then stays invisible.
     """
 
-    def __init__(self, location: Location, run: str) -> None:
-        self.location, self.run = location, run
+    def __init__(self, location: Location, run: str, keep: Keep | None = None) -> None:
+        self.location, self.run, self.keep = location, run, keep or Keep()
         self._log = CommitLog(location)
         self._attempt: Record | None = None  # this attempt's record
         self._head: Record | None = None  # rank 0: the last record that this attempt committed
         self._base = NO_BASE
+        self._staging = Staging()
+        self._writing: Background | None = None
+        self._group: dist.ProcessGroup | None = None
 
     @property
     def finished(self) -> Record | None:
@@ -115,7 +124,13 @@ class RunStore:
         Finished if the run is; ConfigError if the log is of another recipe; Fenced if another attempt won.
         """
         world = rank_and_world()[1]
-        opened = on_rank_0(lambda: self._log.open_attempt(self.run, recipe_hash, world, meta))
+
+        def begin() -> Record:
+            record = self._log.open_attempt(self.run, recipe_hash, world, meta)
+            retention.sweep(self.location, self._log.records())
+            return record
+
+        opened = on_rank_0(begin)
         self._attempt = self._head = opened
         self._base = NO_BASE
         return opened.attempt
@@ -127,7 +142,9 @@ class RunStore:
         """
 
         def candidates() -> list[Record]:
-            return [record for record in reversed(self._log.records()) if record.kind != "attempt"]
+            records = self._log.records()
+            gone = expired(records)
+            return [r for r in reversed(records) if r.kind != "attempt" and r.seq not in gone]
 
         damage = ""
         for record in on_rank_0(candidates):
@@ -160,19 +177,69 @@ class RunStore:
         `state` holds tensors only; `scalars` (JSON) are rank 0's. The rows become visible with the record. Fenced if
         another attempt has taken over.
         """
+        self.wait()
+        self._check(state, kind)
+        self._commit(state, step, tokens, tables, scalars, kind, None)
+
+    def save_later(
+        self,
+        state: dict[str, Any],
+        *,
+        step: int,
+        tokens: int,
+        tables: Mapping[str, pa.Table],
+        scalars: Mapping[str, Any] | None = None,
+    ) -> None:
+        """As `save`, but only copies the state; writing and the commit go on beside what the caller does next.
+
+        One at a time: waits for the one before, and raises what that one met.
+        """
+        self.wait()
+        self._check(state, "checkpoint")
+        if self._group is None and rank_and_world()[1] > 1:
+            self._group = dist.new_group(
+                backend="gloo"
+            )  # its collectives must not mix with those of training
+        copy = self._staging.copy(state)
+        self._writing = Background(
+            lambda: self._commit(copy, step, tokens, tables, scalars, "checkpoint", self._group)
+        )
+
+    def wait(self) -> None:
+        """Return when no save is being written; raises what the last one met."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def _check(self, state: dict[str, Any], kind: str) -> None:
         if self._attempt is None or self._head is None:
             raise ValueError("a run must open an attempt before it saves; call open_attempt first")
         if kind not in ("checkpoint", "finished"):
             raise ValueError(f"`kind` must be checkpoint or finished, but got {kind!r}")
         check_tensors_only(state)
+
+    def _commit(
+        self,
+        state: dict[str, Any],
+        step: int,
+        tokens: int,
+        tables: Mapping[str, pa.Table],
+        scalars: Mapping[str, Any] | None,
+        kind: str,
+        group: dist.ProcessGroup | None,
+    ) -> None:
         rank, world = rank_and_world()
-        # The number that this commit will have makes its folder unique, also when a step is saved twice.
-        unique = f"{self._attempt.generation}.{self._head.seq + 1:08d}"
-        written = on_every_rank(lambda: self._write_tables(tables, unique, step, rank))
-        data = save_state(self.location, f"data/{step:012d}/{unique}", state)
         head, attempt = self._head, self._attempt
-        self._head = on_rank_0(
-            lambda: self._log.append(
+        assert head is not None
+        assert attempt is not None
+        # The number that this commit will have makes its folder unique, also when a step is saved twice.
+        unique = f"{attempt.generation}.{head.seq + 1:08d}"
+        written = on_every_rank(lambda: self._write_tables(tables, unique, step, rank), group)
+        data = save_state(self.location, f"data/{step:012d}/{unique}", state, group)
+
+        def append() -> Record:
+            expired = self.keep.expiring(self._log.records())
+            record = self._log.append(
                 head,
                 run=self.run,
                 attempt=attempt.attempt,
@@ -184,10 +251,13 @@ class RunStore:
                 world=world,
                 recipe=attempt.recipe,
                 scalars=scalars,
-                meta=attempt.meta,
+                meta={**attempt.meta, "expired": expired} if expired else attempt.meta,
                 parts=(*data, *(part for parts in written for part in parts)),
             )
-        )
+            retention.delete(self.location, self._log.records(), expired)
+            return record
+
+        self._head = on_rank_0(append, group)
         self._base = self._head.seq
 
     def _write_tables(self, tables: Mapping[str, pa.Table], unique: str, step: int, rank: int) -> list[Part]:

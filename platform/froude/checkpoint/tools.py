@@ -15,7 +15,7 @@ from froude.checkpoint.parts import Corrupt
 from froude.checkpoint.reader import open_part
 from froude.checkpoint.tensors import Difference, Tensors, differences
 from froude.config import ConfigError
-from froude.runlog import LogReader, Part, Record
+from froude.runlog import LogReader, Part, Record, expired
 from froude.store import Location, reported
 
 PIECE = 16 << 20  # bytes read and hashed at once
@@ -26,7 +26,8 @@ PARAMETER = "model."
 class Checkpoint:
     """A checkpoint in a run's folder; `why_not` says why one is not committed, and is empty where it is.
 
-    `nbytes` are those of its data; `seq` and `time` are None where no record names it.
+    `nbytes` are those of its data, none where it was `expired` and deleted; `seq` and `time` are None where no record
+    names it.
     """
 
     step: int
@@ -37,7 +38,8 @@ class Checkpoint:
     time: datetime | None
     nbytes: int
     committed: bool
-    why_not: str
+    why_not: str = ""
+    expired: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "time": self.time.isoformat() if self.time else None}
@@ -71,7 +73,7 @@ def find_run(place: Location | str, name: str = "") -> Location:
 def checkpoints(run: Location) -> list[Checkpoint]:
     """Every checkpoint below a run's directory, oldest first, those without a record last."""
     records = LogReader(run).records()
-    found, named = [], set()
+    found, named, gone = [], set(), expired(records)
     for record in records:
         if record.kind == "attempt":
             continue
@@ -85,9 +87,9 @@ def checkpoints(run: Location) -> list[Checkpoint]:
                 seq=record.seq,
                 kind=record.kind,
                 time=record.time,
-                nbytes=sum(part.size for part in data),
+                nbytes=0 if record.seq in gone else sum(part.size for part in data),
                 committed=True,
-                why_not="",
+                expired=record.seq in gone,
             )
         )
     latest = records[-1].generation if records else ""
@@ -101,6 +103,8 @@ def _unnamed(run: Location, named: set[str], latest: str) -> Iterator[Checkpoint
             if path in named:
                 continue
             sizes = [(run / path / name).size() or 0 for name in (run / path).children()]
+            if not sizes:  # a folder that was swept
+                continue
             live = folder.partition(".")[0] == latest
             why = "no record names it: " + (
                 "being written, or lost with its attempt"
@@ -112,7 +116,9 @@ def _unnamed(run: Location, named: set[str], latest: str) -> Iterator[Checkpoint
 
 def chosen(run: Location, step: int | None = None) -> Record:
     """The run's newest checkpoint, or the newest one of a step; ConfigError if there is none."""
-    line = LogReader(run).lineage()
+    log = LogReader(run)
+    gone = expired(log.records())
+    line = [record for record in log.lineage() if record.seq not in gone]
     found = [record for record in line if step is None or record.step == step]
     if not found:
         steps = ", ".join(str(record.step) for record in line[-8:]) or "none"
@@ -124,13 +130,21 @@ def chosen(run: Location, step: int | None = None) -> Record:
 
 
 def verify(run: Location, records: Sequence[Record]) -> Iterator[tuple[Record, str]]:
-    """For each record that commits a state: what is wrong with it, or "" if all its parts and tensors are whole."""
+    """For each record that commits a state: what is wrong with it, or "" if all its parts and tensors are whole.
+
+    Of an expired checkpoint only the ledger and the metrics are there to be read.
+    """
+    gone = expired(records)
     for record in records:
         if record.kind == "attempt":
             continue
         try:
             for part in record.parts:
-                _hash(run, part)
+                if record.seq not in gone or part.kind not in ("data", "manifest"):
+                    _hash(run, part)
+            if record.seq in gone:
+                yield record, ""
+                continue
             with Tensors(run, record) as tensors:
                 for name in tensors:
                     tensors[name]

@@ -53,7 +53,14 @@ def list_(run: Place, name: Name = "", as_json: Json = False, debug: Debug = Fal
         age = _age((now - item.time).total_seconds()) if item.time else "–"
         tokens = "–" if item.tokens is None else str(item.tokens)
         attempt = "–" if item.attempt is None else str(item.attempt)
-        state = item.why_not or ("committed, the run's end" if item.kind == "finished" else "committed")
+        state = (
+            "expired"
+            if item.expired
+            else "committed, the run's end"
+            if item.kind == "finished"
+            else "committed"
+        )
+        state = item.why_not or state
         print(f"{item.step:>9} {tokens:>14} {item.nbytes / 2**20:>9.1f} {age:>9}  {attempt:>7}  {state}")
     return None
 
@@ -77,9 +84,10 @@ def verify(
     from froude.runlog import LogReader
 
     place = _run(run, name)
-    records = [r for r in LogReader(place).records() if step is None or r.step == step]
     rows = []
-    for record, damage in damages(place, records):
+    for record, damage in damages(place, LogReader(place).records()):
+        if step not in (None, record.step):
+            continue
         rows.append({"step": record.step, "seq": record.seq, "whole": not damage, "damage": damage})
         if not as_json:
             print(f"step {record.step:>9}  {damage or 'whole'}", flush=True)

@@ -35,6 +35,14 @@ def train(
             "--other-build", help="Let an exact run go on with another torch, processor or number of threads."
         ),
     ] = False,
+    spares: Annotated[
+        bool | None,
+        typer.Option(
+            "--spares/--no-spares",
+            help="Keep a process ready on each node for a quicker restart.",
+            show_default="where memory allows",
+        ),
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -86,6 +94,7 @@ def train(
                 recipe=found.sha256,
                 trust=trust,
                 other_build=other_build,
+                spares=spares,
                 progress=show,
             )
     content = asdict(result)

@@ -35,6 +35,10 @@ ENVIRONMENT = {
     "RAY_AUTH_MODE": "disabled",  # loopback only; a token file left by another Ray would lock job submission out
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
+    # What each node measures of itself for graphs that nobody looks at here: a twentieth of two cores.
+    "REPORTER_UPDATE_INTERVAL_MS": "60000",
+    "METRICS_RECORD_INTERVAL_S": "60",
+    "RAY_metrics_report_interval_ms": "60000",
     "RAY_worker_register_timeout_seconds": "180",  # a busy laptop starts processes slowly
     "GLOO_SOCKET_IFNAME": "lo" if sys.platform == "linux" else "lo0",
     # glibc otherwise gives each step's activations back to the kernel and faults them in again: 10 to 20% of a step at

@@ -11,9 +11,11 @@ from itertools import takewhile
 from typing import Any
 
 from froude.config import ConfigError, Run
-from froude.launch import ray_internals
+from froude.launch import ray_internals, worker
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
 from froude.launch.notes import Notes
+from froude.launch.plan import PROCESS_BYTES, worker_bytes
+from froude.launch.preflight import cores, free_memory
 from froude.launch.worker import Fatal, Order, work
 from froude.runlog import LogReader, Record
 from froude.store import Location
@@ -94,6 +96,21 @@ def torch_backend(resources: Mapping[str, float]) -> str:
     return "cpu:gloo,cuda:nccl" if resources.get("GPU") else "gloo"
 
 
+def spares_fit(run: Run, cluster: SimulatedCluster | ConnectedCluster) -> bool:
+    """Whether each node has the memory for one more idle process besides what the run needs, and the time to start it.
+
+    On a machine whose cores are all at work a spare costs the run the seconds that it saves a restart.
+    """
+    if isinstance(cluster, SimulatedCluster):  # its nodes share this machine
+        nodes = len(cluster.nodes)
+        needed = min(nodes, run.max_workers) * worker_bytes(run) + nodes * PROCESS_BYTES
+        return cores() > nodes and free_memory() > needed
+    import ray
+
+    memory = [node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"]]
+    return min(memory, default=0) > worker_bytes(run) + 2 * PROCESS_BYTES
+
+
 def train(
     run: Run,
     study: Location,
@@ -102,6 +119,7 @@ def train(
     recipe: str = "",
     trust: bool = False,
     other_build: bool = False,
+    spares: bool | None = None,
     progress: Callable[[Progress], None] | None = None,
     max_failures: int = 100,
     no_progress: int = 3,
@@ -111,9 +129,10 @@ def train(
 
     `recipe` names what the log must be of (the run's fingerprint if empty). `progress` is called about four times a
     second, from this thread. `other_build` lets an exact run go on with another library, processor or number of threads
-    than it had. New nodes are looked for every `resize_seconds` (1 on a simulated cluster, else 10).
-    Raises NoProgress when more than `no_progress` failures in a row commit nothing, RunFailed for any other end before
-    the last step (`max_failures` in all, or an error that no restart mends), ConfigError for what the user can mend.
+    than it had. `spares` keeps a process ready on each node for a quicker restart (None: where memory allows). New
+    nodes are looked for every `resize_seconds` (1 on a simulated cluster, else 10). Raises NoProgress when more than
+    `no_progress` failures in a row commit nothing, RunFailed for any other end before the last step (`max_failures` in
+    all, or an error that no restart mends), ConfigError for what the user can mend.
     """
     location = study / "runs" / run.name
     log = LogReader(location)
@@ -135,7 +154,17 @@ def train(
         resize_seconds = 1.0 if isinstance(cluster, SimulatedCluster) else 10.0
     limits = Limits(max_failures, no_progress, resize_seconds)
     device = "cuda" if "GPU" in resources else "cpu"
-    order = Order(run.to_dict(), study.url, recipe, run_id="", device=device, other_build=other_build)
+    if spares is None:
+        spares = spares_fit(run, cluster)
+    order = Order(
+        run.to_dict(),
+        study.url,
+        recipe,
+        run_id="",
+        device=device,
+        other_build=other_build,
+        spares=spares and ray_internals.supported(),
+    )
     scratch = tempfile.mkdtemp(prefix="froude-train-")
     try:
         trainer, run_id = _trainer(order, run, notes, resources, scratch, limits)
@@ -194,13 +223,18 @@ def _trainer(
         "torch_config": TorchConfig(backend=torch_backend(resources)),
         "scaling_config": scaling,
         # Ray keeps a note of metrics there; checkpoints and their log are ours.
-        "run_config": api.RunConfig(name=run.name, storage_path=scratch),
+        "run_config": api.RunConfig(
+            name=run.name,
+            storage_path=scratch,
+            worker_runtime_env=ray_internals.run_first(worker.warm) if order.spares else None,
+        ),
     }
     if not ray_internals.supported():
         # Nobody asks there whether the restarts make progress, so few are allowed.
         arguments["run_config"].failure_config = api.FailureConfig(max_failures=limits.no_progress)
         return TorchTrainer(**arguments), ""
     from froude.launch.ray_internals.policy import BoundedFailures, ElasticTrainer, PlannedResize
+    from froude.launch.ray_internals.spares import Spares
 
     most = limits.max_failures
     failures = api.FailureConfig(
@@ -209,8 +243,10 @@ def _trainer(
     arguments["run_config"].failure_config = failures
     trainer: Any = ElasticTrainer(**arguments)
     place = Location.parse(order.study) / "runs" / run.name
+    ready = Spares(notes) if order.spares else None
     trainer.use(
-        PlannedResize(scaling, notes), BoundedFailures(failures, notes, place, limits.no_progress, Fatal)
+        PlannedResize(scaling, notes, ready),
+        BoundedFailures(failures, notes, place, limits.no_progress, Fatal),
     )
     run_id = str(trainer.train_run_context.run_id)
     trainer.train_loop_config["run_id"] = run_id

@@ -7,6 +7,7 @@ progress is that of the commit log.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from froude.launch.ray_internals import get_note, put_note
 
@@ -55,6 +56,15 @@ class Notes:
         """Whether all workers of this attempt have committed and wait."""
         return get_note(f"{self.run}#held") == {"attempt": attempt}
 
+    def offer_template(self, attempt: int, template: dict[str, Any]) -> None:
+        """Tell what a process must be like to take the place of a worker of this attempt."""
+        put_note(f"{self.run}#template", {"attempt": attempt, **template})
+
+    def template(self) -> dict[str, Any] | None:
+        """That of the running attempt, None until it has told."""
+        note, beat = get_note(f"{self.run}#template"), self.beat()
+        return note if note and beat and note["attempt"] == beat.attempt else None
+
     def give_up(self) -> None:
         put_note(f"{self.run}#no-progress", {})
 
@@ -63,5 +73,5 @@ class Notes:
 
     def clear(self) -> None:
         """Forget requests that an earlier driver left; the beat stays."""
-        for name in ("hold", "held", "no-progress"):
+        for name in ("hold", "held", "template", "no-progress"):
             put_note(f"{self.run}#{name}", None)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from froude.train.api import Action
 
 BEAT_SECONDS = 0.2
+SPARE_AFTER = 10  # steps of an attempt, so that starting spares does not slow its start
 WAIT_SECONDS = 0.1
 
 
@@ -37,6 +38,7 @@ class Order:
     run_id: str
     device: str
     other_build: bool = False
+    spares: bool = False
 
 
 def agree(value: bool) -> bool:
@@ -66,6 +68,8 @@ class RayHost:
     world: int
     step: int = 0
     holding: bool = False
+    steps: int = 0  # of this attempt
+    spares: bool = False
     _row: Mapping[str, Any] = field(default_factory=dict)
     _beaten: float = -math.inf
 
@@ -74,11 +78,15 @@ class RayHost:
         return max(1, self.run.checkpoint_every // 10)
 
     def poll(self, step: int) -> Action:
-        self.step = step
+        self.step, self.steps = step, self.steps + 1
         now = time.time()
         if self.rank == 0 and now - self._beaten >= BEAT_SECONDS:
             self.notes.write_beat(Beat(self.attempt, self.world, step, now))
             self._beaten = now
+        if self.spares and self.rank == 0 and self.steps == SPARE_AFTER:
+            from froude.launch.ray_internals.spares import own_template
+
+            self.notes.offer_template(self.attempt, own_template())
         if step % self.run.checkpoint_every == 0 or step == self.run.steps:
             _report(self._row)
         if step % self.every == 0 and step < self.run.steps:
@@ -105,12 +113,25 @@ def _report(row: Mapping[str, Any]) -> None:
     train.report({name: value for name, value in row.items() if isinstance(value, int | float)})
 
 
+def warm() -> None:
+    """Import what every worker needs; Ray calls it in each process that it starts for one, also in a spare."""
+    try:
+        import ray.train.torch  # noqa: F401
+        import torch.distributed.fsdp  # noqa: F401
+
+        import froude.checkpoint.run_store
+        import froude.train.loop  # noqa: F401
+    except ImportError:  # `work` meets it again, where a user sees it
+        return
+
+
 def work(order: dict[str, Any]) -> None:
     """Train the ordered run to its end as one rank of Ray Train's current worker group."""
     from ray import train
 
     from froude.checkpoint.commit import Fenced, Finished
     from froude.checkpoint.parts import Corrupt
+    from froude.checkpoint.retention import Keep
     from froude.checkpoint.run_store import RunStore
     from froude.train import build, parallel
     from froude.train.loop import Diverged, run_worker
@@ -121,7 +142,7 @@ def work(order: dict[str, Any]) -> None:
     context = train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     notes = Notes(location.url)
-    store = RunStore(location, run.name)
+    store = RunStore(location, run.name, Keep(run.keep_checkpoints, run.keep_every))
     before = notes.beat() if rank == 0 else None
     alive = before.time if before else 0.0
     try:
@@ -131,7 +152,7 @@ def work(order: dict[str, Any]) -> None:
         attempt = store.open_attempt(given.recipe, meta)
         if rank == 0:
             notes.write_beat(Beat(attempt, world, before.step if before else 0, alive))
-        host = RayHost(attempt, run, notes, rank, world)
+        host = RayHost(attempt, run, notes, rank, world, spares=given.spares)
         run_worker(run, store, host, device=given.device)
         while host.holding:
             host.hold()

@@ -74,6 +74,10 @@ def require(expected: dict[str, Any], got: Build, rule: str) -> None:
 def make_deterministic(device: torch.device) -> None:
     """Have torch choose kernels that give the same bits each time; before the first use of CUDA."""
     torch.use_deterministic_algorithms(True)
+    settings: Any = torch.utils.deterministic
+    settings.fill_uninitialized_memory = (
+        False  # it takes time, and nothing here reads what it has not written
+    )
     if device.type == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False

@@ -171,9 +171,9 @@ def run_trial(
 def run_worker(run: Run, store: RunStore, host: Host, *, device: str = "auto") -> float:
     """Train one run as this rank of the current process group; all ranks return the same final validation loss.
 
-    Starts from the newest committed checkpoint, commits one every `checkpoint_every` steps and a `finished` record
-    at the end, each with the ledger of every rank and the metrics of rank 0 since the last one. Raises Diverged when
-    the loss stops being finite: what was committed stays.
+    Starts from the newest committed checkpoint, commits one every `checkpoint_every` steps, beside the training, and a
+    `finished` record at the end, each with the ledger of every rank and the metrics of rank 0 since the last one.
+    Raises Diverged when the loss stops being finite: what was committed stays.
     """
     trainer = Trainer(run, World.current(parallel.resolve_device(device)))
     world = trainer.world
@@ -184,7 +184,11 @@ def run_worker(run: Run, store: RunStore, host: Host, *, device: str = "auto") -
 
     def commit(kind: str) -> None:
         filled = {k: records.table(records.SCHEMAS[k], rows) for k, rows in tables.items() if rows}
-        store.save(trainer.state(), step=step, tokens=step * run.batch, tables=filled, scalars={}, kind=kind)
+        state, tokens = trainer.state(), step * run.batch
+        if kind == "later":
+            store.save_later(state, step=step, tokens=tokens, tables=filled)
+        else:
+            store.save(state, step=step, tokens=tokens, tables=filled, kind=kind)
         for rows in tables.values():
             rows.clear()
 
@@ -209,8 +213,10 @@ def run_worker(run: Run, store: RunStore, host: Host, *, device: str = "auto") -
         action = host.poll(step)
         if last:
             commit("finished")
-        elif action in ("save", "stop") or step % run.checkpoint_every == 0:
+        elif action in ("save", "stop"):
             commit("checkpoint")
+        elif step % run.checkpoint_every == 0:
+            commit("later")
         if action == "stop":
             break
     return loss

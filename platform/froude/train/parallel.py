@@ -45,10 +45,13 @@ def resolve_device(device: str) -> torch.device:
 KEEP_GATHERED = 2**26
 
 
-def shard(model: nn.Module, blocks: Sequence[nn.Module], world: World) -> None:
-    """FSDP2 over all ranks when there is more than one: block by block, or all at once where the model is small."""
+def shard(model: nn.Module, blocks: Sequence[nn.Module], world: World, *, keep: bool = False) -> bool:
+    """FSDP2 over all ranks when there is more than one: block by block, or all at once where the model is small.
+
+    Returns whether a rank's weights, once gathered, may stay so until the step's end: a small model's, or with `keep`.
+    """
     if world.size == 1:
-        return
+        return True
     # Imported here: one second that a one-process trial has no use for.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
@@ -56,8 +59,9 @@ def shard(model: nn.Module, blocks: Sequence[nn.Module], world: World) -> None:
     mesh = init_device_mesh(world.device.type, (world.size,))
     large = sum(parameter.numel() for parameter in model.parameters()) > KEEP_GATHERED
     for block in blocks if large else ():
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh, reshard_after_forward=large)
+        fully_shard(block, mesh=mesh, reshard_after_forward=not keep)
+    fully_shard(model, mesh=mesh, reshard_after_forward=large and not keep)
+    return keep or not large
 
 
 def set_gradient_sync(model: nn.Module, enabled: bool, world: World) -> None:
@@ -67,14 +71,8 @@ def set_gradient_sync(model: nn.Module, enabled: bool, world: World) -> None:
 
 
 def set_reshard(model: nn.Module, enabled: bool, world: World) -> None:
-    """After backward, give back the weights gathered from other ranks, or keep them for the next pass of this step.
-
-    Where a model is sharded block by block, for its memory, they are always given back.
-    """
-    if (
-        world.size > 1
-        and sum(hasattr(module, "set_reshard_after_backward") for module in model.modules()) == 1
-    ):
+    """After backward, give back the weights gathered from other ranks, or keep them for the next pass of this step."""
+    if world.size > 1:
         model.set_reshard_after_backward(enabled)  # type: ignore[operator]
 
 
@@ -91,5 +89,24 @@ def reshard(model: nn.Module, world: World) -> None:
 
 def local_gradients(model: nn.Module) -> list[Tensor]:
     """This rank's shards of the gradients, sharing their memory; the whole gradients where there is one rank."""
-    gradients = (p.grad for p in model.parameters() if p.grad is not None)
-    return [g.to_local() if hasattr(g, "to_local") else g for g in gradients]
+    return [local(p.grad) for p in model.parameters() if p.grad is not None]
+
+
+def local(tensor: Tensor) -> Tensor:
+    """This rank's shard of a tensor, sharing its memory; the tensor itself if it is not sharded."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def like(parameter: Tensor, shard: Tensor) -> Tensor:
+    """This rank's rows as a tensor that is sharded as `parameter` is."""
+    from torch.distributed.tensor import DTensor
+
+    assert isinstance(parameter, DTensor)
+    return DTensor.from_local(
+        shard,
+        parameter.device_mesh,
+        parameter.placements,
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )

@@ -36,9 +36,11 @@ class Reduction(Protocol):
         """
 
 
-def reduction(run: Run, model: nn.Module, world: World) -> Reduction:
-    """The run's choice; `model` has been sharded."""
-    return (Exact if run.reduction == "exact" else Fast)(run, model, world)
+def reduction(run: Run, model: nn.Module, world: World, *, gathered: bool) -> Reduction:
+    """The run's choice; `model` has been sharded, and its weights may stay gathered during a step or not."""
+    return (
+        Exact(run, model, world, gathered=gathered) if run.reduction == "exact" else Fast(run, model, world)
+    )
 
 
 class Fast:
@@ -70,14 +72,19 @@ class Fast:
 
 
 class Exact:
-    """Gradient, loss and norm as functions of the slots alone: the same bits at any number of ranks."""
+    """Gradient, loss and norm as functions of the slots alone: the same bits at any number of ranks.
 
-    def __init__(self, run: Run, model: nn.Module, world: World) -> None:
-        self.run, self.model, self.world = run, model, world
+    cyclic: FSDP hands each slot's gradient to `SlotReduceScatter`, so everything stays sharded. block, and one rank:
+    weights stay gathered during a step; a rank adds whole gradients of its own slots, and sends what is left once.
+    """
+
+    def __init__(self, run: Run, model: nn.Module, world: World, *, gathered: bool) -> None:
+        self.run, self.model, self.world, self.gathered = run, model, world, gathered
         self.rounds = Rounds(run.slots, world.rank, world.size, run.slot_schedule)
+        self.whole = keeps_gathered(run, world)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.tree = SlotTree(run.slots)  # of whole gradients, where there is one rank
-        if world.size > 1:
+        self.tree = SlotTree(run.slots)
+        if not self.whole:
             _install(model, self.rounds)
 
     def backward(self, windows: Tensor) -> tuple[float, float]:
@@ -86,12 +93,21 @@ class Exact:
         for number in range(len(self.rounds)):
             self.rounds.now = number
             slot = self.rounds.slot(self.rounds.rank)
-            parallel.set_reshard(self.model, self.rounds.is_last, self.world)
-            first = number * size
-            loss = self._pass(None if slot is None else windows[first : first + size])
+            if self.whole and slot is None:  # nobody waits for this rank
+                break
+            if self.gathered:
+                parallel.set_reshard(self.model, not self.whole and self.rounds.is_last, self.world)
+            loss = self._pass(None if slot is None else windows[number * size : (number + 1) * size])
             if slot is not None:
                 losses[slot] = loss
-            self._collect(slot)
+            if self.whole:
+                assert slot is not None
+                self.tree.add((0, slot), self._take(), owned=True)
+            elif not self.rounds.is_last:  # FSDP would add the rounds up in sequence
+                for parameter in self.parameters:
+                    parameter.grad = None
+        if self.whole:
+            self._exchange()
         return self._totals(losses)
 
     def _pass(self, windows: Tensor | None) -> Tensor:
@@ -105,43 +121,71 @@ class Exact:
             parts = windows.split(size)
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
         for i, part in enumerate(parts):
-            parallel.set_gradient_sync(self.model, i == count - 1, self.world)
+            parallel.set_gradient_sync(self.model, not self.whole and i == count - 1, self.world)
             loss = summed_loss(self.model, part, self.run)
             total += loss.detach().double()
             (loss / self.run.batch).backward()
         return total
 
-    def _collect(self, slot: int | None) -> None:
-        """After a round: one rank adds its gradients itself; FSDP would add rounds up in sequence, so drop its sums."""
+    def _take(self) -> list[Tensor]:
+        """The gradients of the weights as they are gathered now, which start anew."""
+        weights = [p for p in self.model.parameters() if p.requires_grad]
+        found = [torch.zeros_like(p) if p.grad is None else p.grad for p in weights]
+        for weight in weights:
+            weight.grad = None
+        return found
+
+    def _exchange(self) -> None:
+        """Give every rank its rows of all that the ranks have added up, and add that up: the gradient's shards."""
+        nodes = self.tree.take()
         if self.world.size == 1:
-            assert slot is not None
-            gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-            self.tree.add((0, slot), gradients, owned=True)
-        if self.world.size > 1 and self.rounds.is_last:
-            return
-        for parameter in self.parameters:
-            parameter.grad = None
-        if self.rounds.is_last:
-            for parameter, gradient in zip(self.parameters, self.tree.root(), strict=True):
+            ((_, gradients),) = nodes
+            for parameter, gradient in zip(self.parameters, gradients, strict=True):
                 parameter.grad = gradient
+            return
+        parallel.reshard(self.model, self.world)
+        mine = [parallel.local(parameter) for parameter in self.parameters]
+        size = sum(tensor.numel() for tensor in mine)
+        pieces, sent = [], []
+        for rank in range(self.world.size):
+            rows = [self._rows(parameter, rank) for parameter in self.parameters]
+            theirs = [whole[r].flatten() for _, found in nodes for whole, r in zip(found, rows, strict=True)]
+            pieces += theirs
+            sent.append(sum(piece.numel() for piece in theirs))
+        held = [subtrees(self.run.slots, self.rounds.of(rank)) for rank in range(self.world.size)]
+        received = pieces[0].new_empty(size * sum(map(len, held)))
+        dist.all_to_all_single(received, torch.cat(pieces), [size * len(found) for found in held], sent)
+        for node, part in zip((node for found in held for node in found), received.split(size), strict=True):
+            self.tree.add(node, [part])
+        (total,) = self.tree.root()
+        parts = total.split([tensor.numel() for tensor in mine])
+        for parameter, tensor, part in zip(self.parameters, mine, parts, strict=True):
+            parameter.grad = parallel.like(parameter, part.view_as(tensor))
+
+    def _rows(self, parameter: Tensor, rank: int) -> slice:
+        """The rows of a parameter that FSDP2 gives to a rank; it splits none."""
+        rows = parameter.shape[0] if parameter.ndim else 1
+        most = -(-rows // self.world.size)
+        return slice(min(rank * most, rows), min((rank + 1) * most, rows))
 
     def _totals(self, losses: Tensor) -> tuple[float, float]:
         """Mean loss and gradient norm: each slot's loss and each row's sum of squares, gathered, then halved.
 
-        FSDP2 shards by rows and splits none, so a row's sum is one rank's. Each number is one rank's and zero bits on
-        all others, so an integer sum moves it unchanged.
+        Each number is one rank's and zero bits on all others, so an integer sum moves it unchanged.
         """
         found = [losses]
         for parameter, gradient in zip(self.parameters, parallel.local_gradients(self.model), strict=True):
-            rows = parameter.shape[0] if parameter.ndim else 1
-            most = -(-rows // self.world.size)
-            squares = losses.new_zeros(rows)
-            start = min(self.world.rank * most, rows)
-            squares[start : min(start + most, rows)] = row_squares(gradient)
+            squares = losses.new_zeros(parameter.shape[0] if parameter.ndim else 1)
+            squares[self._rows(parameter, self.world.rank)] = row_squares(gradient)
             found.append(squares)
         numbers = self.world.sum(torch.cat(found).view(torch.int64)).view(torch.float64)
         total, squared = (halved_sum(part[None]) for part in numbers.tensor_split([len(losses)]))
         return float(total) / self.run.batch, float(squared.sqrt())
+
+
+def keeps_gathered(run: Run, world: World) -> bool:
+    """Whether a rank works on whole gradients: it is alone, or the slots come in blocks."""
+    return run.reduction == "exact" and (world.size == 1 or run.slot_schedule == "block")
 
 
 def _install(model: nn.Module, rounds: Rounds) -> None:
@@ -157,8 +201,7 @@ def _install(model: nn.Module, rounds: Rounds) -> None:
         """
 
         def __init__(self) -> None:
-            self.shard, self.whole = SlotTree(rounds.slots), SlotTree(rounds.slots)
-            self.held = [subtrees(rounds.slots, rounds.of(rank)) for rank in range(rounds.world)]
+            self.tree = SlotTree(rounds.slots)
 
         def allocate(
             self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
@@ -168,31 +211,22 @@ def _install(model: nn.Module, rounds: Rounds) -> None:
         def __call__(
             self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
         ) -> None:
-            ranks, slot = range(rounds.world), rounds.slot(rounds.rank)
-            if rounds.schedule == "cyclic":
-                nodes = [[(0, v)] if (v := rounds.slot(rank)) is not None else [] for rank in ranks]
-                mine = [] if slot is None else [input_tensor]
-            else:
-                if slot is not None:
-                    self.whole.add((0, slot), [input_tensor], owned=True)
-                if not rounds.is_last:
-                    return
-                nodes, mine = self.held, [tensor for _, (tensor,) in self.whole.take()]
-            size = output_tensor.numel()
-            if len(mine) == 1:
-                (send,) = mine
-            else:  # for each rank its part of every node
-                parts = [tensor.view(rounds.world, size) for tensor in mine]
-                send = torch.stack(parts, 1).flatten() if parts else input_tensor[:0]
-            counts = [size * len(found) for found in nodes]
+            size, slots = output_tensor.numel(), [rounds.slot(rank) for rank in range(rounds.world)]
+            counts = [0 if slot is None else size for slot in slots]
+            idle = slots[rounds.rank] is None
             received = input_tensor.new_empty(sum(counts))
-            dist.all_to_all_single(received, send, counts, [size * len(mine)] * rounds.world, group=group)
-            for node, part in zip(
-                (node for found in nodes for node in found), received.split(size), strict=True
-            ):
-                self.shard.add(node, [part])
+            dist.all_to_all_single(
+                received,
+                input_tensor[:0] if idle else input_tensor,
+                counts,
+                [0 if idle else size] * rounds.world,
+                group=group,
+            )
+            present = [slot for slot in slots if slot is not None]
+            for slot, part in zip(present, received.split(size), strict=True):
+                self.tree.add((0, slot), [part])
             if rounds.is_last:
-                output_tensor.copy_(self.shard.root()[0])
+                output_tensor.copy_(self.tree.root()[0])
 
     for module in model.modules():
         if isinstance(module, FSDPModule):

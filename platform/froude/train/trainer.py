@@ -12,7 +12,7 @@ from froude.train import api, build, ledger, optimizers, parallel
 from froude.train.data.order import Batches, validation_windows
 from froude.train.objective import summed_loss
 from froude.train.parallel import World
-from froude.train.reduce import reduction
+from froude.train.reduce import keeps_gathered, reduction
 from froude.train.slots import halved_sum
 from froude.train.step import StepResult, train_step
 
@@ -35,8 +35,10 @@ class Trainer:
         self.counts = api.count_parameters(self.model)
         self.flops_per_token = float(self.model.flops_per_token())  # type: ignore[operator]
         self.model.to(self.world.device)
-        parallel.shard(self.model, self.model.blocks(), self.world)  # type: ignore[operator]
-        self.reduction = reduction(run, self.model, self.world)
+        whole = keeps_gathered(run, self.world)
+        blocks = self.model.blocks()  # type: ignore[operator]
+        gathered = parallel.shard(self.model, blocks, self.world, keep=whole)
+        self.reduction = reduction(run, self.model, self.world, gathered=gathered)
         self.optimizer = optimizers.build(run, self.model, self.world)
 
     def step(

@@ -7,9 +7,11 @@ import pyarrow as pa
 import pytest
 import torch
 
+from froude.checkpoint import tools
 from froude.checkpoint.commit import Fenced, Finished
 from froude.checkpoint.parts import Corrupt
-from froude.checkpoint.run_store import RunStore
+from froude.checkpoint.retention import Keep
+from froude.checkpoint.run_store import RunStore, save_state
 from froude.config import ConfigError
 from froude.records import LEDGER, STEPS, table
 from froude.runlog import LogReader
@@ -147,3 +149,62 @@ def test_what_save_refuses(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="recipe that it began with"):
         RunStore(store.location, "large").open_attempt("another")
     assert len(LogReader(store.location).records()) == 1
+
+
+def test_the_newest_and_every_nth_checkpoint_are_kept(place):
+    """What is given up is named in the log, then deleted; its ledger stays, and an older one is fallen back on."""
+    keep = Keep(last=2, every=3)
+    store = RunStore(place, "large", keep)
+    store.open_attempt("recipe")
+    state = {"w": torch.zeros(4)}
+    for step in range(1, 9):
+        state["w"] += 1
+        store.save(
+            state, step=step, tokens=step, tables={"ledger": table(LEDGER, [{"step": step, "slot": 0}])}
+        )
+    living = {item.step for item in tools.checkpoints(place) if not item.expired}
+    assert living == {3, 6, 7, 8}
+    assert {int(name) for name in (place / "data").children() if (place / "data" / name).walk()} == living
+    assert [damage for _, damage in tools.verify(place, LogReader(place).records())] == [""] * 8
+    assert [record.step for record in LogReader(place).lineage()] == list(range(1, 9))
+    for part in LogReader(place).head().parts:
+        (place / part.path).delete()
+    again = {"w": torch.zeros(4)}
+    with pytest.warns(UserWarning, match="step 8 is damaged"):
+        assert RunStore(place, "large", keep).load(again)["step"] == 7
+    assert again["w"].tolist() == [7] * 4
+
+
+def test_what_an_attempt_wrote_and_did_not_commit_is_swept_by_the_next(place, train):
+    train(place, 2)
+    save_state(place, "data/000000000004/dead.00000003", {"w": torch.ones(3)})
+    assert [item.step for item in tools.checkpoints(place)] == [2, 4]
+    store = RunStore(place, "large")
+    store.open_attempt("recipe")
+    assert [item.step for item in tools.checkpoints(place)] == [2]
+    assert store.load({"w": torch.zeros(3, 4), "n": torch.tensor(0)})["step"] == 2
+
+
+def test_a_save_beside_the_training_has_the_state_of_its_step(place):
+    store = RunStore(place, "large")
+    store.open_attempt("recipe")
+    state = {"w": torch.zeros(1000)}
+    for step in range(1, 4):
+        state["w"] += 1
+        store.save_later(state, step=step, tokens=step, tables={})
+        state["w"] += 0.5  # as training goes on
+    store.wait()
+    assert [record.step for record in LogReader(place).lineage()] == [1, 2, 3]
+    loaded = {"w": torch.zeros(1000)}
+    assert RunStore(place, "large").load(loaded)["step"] == 3
+    assert loaded["w"].unique().tolist() == [4.0]
+
+
+def test_what_a_save_beside_the_training_met_is_raised_by_the_next(place):
+    store = RunStore(place, "large")
+    store.open_attempt("recipe")
+    RunStore(place, "large").open_attempt("recipe")
+    store.save_later({"w": torch.ones(2)}, step=1, tokens=1, tables={})
+    with pytest.raises(Fenced):
+        store.save_later({"w": torch.ones(2)}, step=2, tokens=2, tables={})
+    assert LogReader(place).lineage() == []

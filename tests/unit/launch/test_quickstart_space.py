@@ -48,7 +48,7 @@ def test_the_plan_has_the_measured_sizes(space):
         160,
         1000,
         768,
-        12,
+        6,
         (1, 3),
     )
     assert space.stage_table()["critical_batch"]["target_loss"] == 2.2

@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 TESTED_RAY = "2.60."
@@ -58,6 +59,16 @@ def prepare_driver() -> None:
     """Set what Ray Train reads from the driver's environment, unless the user has set it."""
     for name, value in DRIVER_SETTINGS.items():
         os.environ.setdefault(name, value)
+
+
+def run_first(function: Callable[[], None]) -> dict[str, Any]:
+    """A worker's runtime environment in which Ray calls `function` when the process starts.
+
+    Ray offers this to whole jobs only; it passes the name on in this variable.
+    """
+    from ray._private.ray_constants import WORKER_PROCESS_SETUP_HOOK_ENV_VAR
+
+    return {"env_vars": {WORKER_PROCESS_SETUP_HOOK_ENV_VAR: f"{function.__module__}.{function.__name__}"}}
 
 
 def silence_driver() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import Any
 
@@ -24,6 +25,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 
 from froude.launch.notes import Notes
 from froude.launch.ray_internals import live_nodes
+from froude.launch.ray_internals.spares import Spares
 from froude.runlog import LogReader
 from froude.store import Location
 
@@ -37,9 +39,10 @@ HOLD_SECONDS = 30.0  # a checkpoint that takes longer postpones the resize
 class PlannedResize(ElasticScalingPolicy):
     """Counts only nodes that answer now, and resizes a healthy group only after it has committed and stopped."""
 
-    def __init__(self, scaling_config: ScalingConfig, notes: Notes) -> None:
+    def __init__(self, scaling_config: ScalingConfig, notes: Notes, spares: Spares | None = None) -> None:
         super().__init__(scaling_config)
-        self.notes = notes
+        self.notes, self.spares = notes, spares
+        self._looked, self._warm = -math.inf, False
         self._asked: tuple[int, float] | None = None  # attempt that was asked to hold, and until when we wait
 
     def _get_reserved_resources(self) -> Any:
@@ -67,6 +70,8 @@ class PlannedResize(ElasticScalingPolicy):
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         self._asked = None
+        if self.spares is not None:
+            self.spares.used()
         decision = super().make_decision_for_non_running_worker_group()
         if isinstance(decision, NoopDecision):
             time.sleep(RETRY_SECONDS)  # the controller asks again at once
@@ -77,6 +82,8 @@ class PlannedResize(ElasticScalingPolicy):
     ) -> ScalingDecision:
         if self._asked is not None:
             return self._when_held(worker_group_state.num_workers)
+        if not self._spares_are_warm():
+            return NoopDecision()
         decision = super().make_decision_for_running_worker_group(worker_group_state, worker_group_status)
         if isinstance(decision, ResizeDecision):
             beat = self.notes.beat()
@@ -84,6 +91,16 @@ class PlannedResize(ElasticScalingPolicy):
                 self.notes.ask_to_hold(beat.attempt)
                 self._asked = (beat.attempt, time.monotonic() + HOLD_SECONDS)
         return NoopDecision()
+
+    def _spares_are_warm(self) -> bool:
+        """Looks for nodes as often as Ray does for a resize."""
+        if self.spares is None:
+            return True
+        now = time.monotonic()
+        interval = self.scaling_config.elastic_resize_monitor_interval_s
+        if now - self._looked >= interval:
+            self._looked, self._warm = now, self.spares.refill(live_nodes())
+        return self._warm
 
     def _when_held(self, world: int) -> ScalingDecision:
         assert self._asked is not None

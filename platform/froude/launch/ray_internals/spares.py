@@ -1,0 +1,75 @@
+"""Warm spares: on each node one idle process that has imported all that a worker needs, so that a restart need not.
+
+Ray starts idle processes on request, and gives a new actor one whose runtime environment is the same, byte for byte.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+import ray
+
+from froude.launch.notes import Notes
+
+logger = logging.getLogger("ray.train")
+
+#: How long a spare takes to import everything on a slow core; a resize that needs it waits so long.
+WARM_SECONDS = 5.0
+KEEP_SECONDS = 86_400
+RPC_SECONDS = 5.0
+
+
+class Spares:
+    """Keeps one spare on each node, from what a worker of the running attempt says of its own environment."""
+
+    def __init__(self, notes: Notes) -> None:
+        self.notes = notes
+        self._since: dict[str, float] = {}
+
+    def used(self) -> None:
+        """A new worker group is about to take what there is."""
+        self._since = {}
+
+    def refill(self, nodes: set[str]) -> bool:
+        """Ask each of these nodes for a spare, once; whether all have had the time to get warm.
+
+        False while no worker has told what a spare must be like. A node that can't be asked counts as served: its
+        worker then starts cold.
+        """
+        template = self.notes.template()
+        if template is None:
+            return False
+        for node in nodes - self._since.keys():
+            try:
+                prestart(node, template["job"], template["environment"])
+            except Exception as error:  # noqa: BLE001  gRPC's errors have no public base; a spare is never needed
+                logger.warning("no spare on node %s: %s", node, error)
+            self._since[node] = time.monotonic()
+        return all(time.monotonic() - self._since[node] >= WARM_SECONDS for node in nodes)
+
+
+def own_template() -> dict[str, Any]:
+    """What makes a process usable instead of this one: its job, and its runtime environment as Ray wrote it."""
+    context = ray.get_runtime_context()
+    return {"job": context.get_job_id(), "environment": context.get_runtime_env_string()}
+
+
+def prestart(node_id: str, job: str, environment: str) -> None:
+    """Have a node's raylet start one idle worker process."""
+    from ray._private.grpc_utils import init_grpc_channel
+    from ray.core.generated import node_manager_pb2, node_manager_pb2_grpc
+
+    (node,) = (node for node in ray.nodes() if node["NodeID"] == node_id)
+    messages: Any = node_manager_pb2
+    request = messages.PrestartWorkersRequest(
+        language=0, job_id=bytes.fromhex(job), num_workers=1, keep_alive_duration_secs=KEEP_SECONDS
+    )
+    request.runtime_env_info.serialized_runtime_env = environment
+    channel = init_grpc_channel(f"{node['NodeManagerAddress']}:{node['NodeManagerPort']}")
+    try:
+        stub = node_manager_pb2_grpc.NodeManagerServiceStub(channel)
+        stub.PrestartWorkers(request, timeout=RPC_SECONDS)
+    finally:
+        channel.close()
