@@ -20,6 +20,7 @@ from froude.store import Location
 
 SCHEMA_VERSION = 1
 KINDS = ("attempt", "checkpoint", "finished")
+MOST_BYTES = 64 << 20  # of a record; one that names a thousand parts has 100 kB
 NO_BASE = -1  # `base` of what started from initial weights
 _NAME = re.compile(r"(\d{8})\.parquet")
 _READERS = 16  # threads: records are small, so a read is one round trip
@@ -100,6 +101,8 @@ class Record:
     @classmethod
     def from_bytes(cls, data: bytes) -> Record:
         """ValueError (BrokenLog for a newer schema) unless this is a record."""
+        if len(data) > MOST_BYTES:
+            raise ValueError(f"not a commit record: more than {MOST_BYTES} bytes")
         try:
             table = pq.read_table(io.BytesIO(data))
             version = json.loads((table.schema.metadata or {})[b"froude"])["schema"]
@@ -167,7 +170,7 @@ class LogReader:
 
     def _read(self, seq: int) -> bytes | None:
         try:
-            return (self.location / "commits" / record_name(seq)).read()
+            return (self.location / "commits" / record_name(seq)).read_range(0, MOST_BYTES + 1)
         except FileNotFoundError:
             return None
 

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import inspect
 import os
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 from ray.train import WorkerGroupError
 from ray.train.torch import TorchTrainer
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from froude.config import ConfigError, Run
 from froude.launch import ray_internals
@@ -26,7 +30,8 @@ from froude.launch.elastic import (
 )
 from froude.launch.notes import Beat, Notes
 from froude.launch.ray_internals.policy import BoundedFailures, ElasticTrainer, PlannedResize, find_cause
-from froude.launch.worker import Fatal
+from froude.launch.ray_internals.spares import own_template, prestart
+from froude.launch.worker import Fatal, warm
 from froude.runlog import LogReader
 from froude.store import Location
 
@@ -226,6 +231,36 @@ def test_the_driver_prints_nothing_of_rays(cluster: SimulatedCluster) -> None:
     from ray._private.ray_logging import global_worker_stdstream_dispatcher
 
     assert global_worker_stdstream_dispatcher.handlers == []
+
+
+def test_a_spare_has_imported_all_and_is_given_to_the_next_worker(cluster: SimulatedCluster) -> None:
+    node = cluster.nodes[0]
+
+    @ray.remote(num_cpus=1)
+    class Actor:
+        def look(self) -> tuple[int, bool, dict[str, str]]:
+            return os.getpid(), "froude.train.loop" in sys.modules, own_template()
+
+    def start() -> tuple[ray.actor.ActorHandle, int, bool, dict[str, str]]:
+        here = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
+        actor = Actor.options(scheduling_strategy=here, runtime_env=ray_internals.run_first(warm)).remote()
+        return actor, *ray.get(actor.look.remote(), timeout=120)
+
+    def processes() -> set[int]:
+        return {child.pid for child in psutil.Process(node.raylet_pid).children(recursive=True)}
+
+    first, _, warmed, template = start()
+    assert warmed
+    before = processes()
+    prestart(node.node_id, template["job"], template["environment"])
+    until = time.monotonic() + 60
+    while not (spare := processes() - before) and time.monotonic() < until:
+        time.sleep(0.1)
+    ray.kill(first)
+    second, pid, warmed, _ = start()
+    assert warmed
+    assert pid in spare
+    ray.kill(second)
 
 
 def test_connecting_again_keeps_the_connection(cluster: SimulatedCluster) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ import torch
 
 from froude.checkpoint.parts import Corrupt
 from froude.config import ConfigError
+from froude.runlog import Part
 
 SCHEMA_VERSION = 1
 _KEY = b"froude"
@@ -52,6 +54,14 @@ class Block:
     payload_off: int
 
 
+def manifest_of(parts: Iterable[Part]) -> Part:
+    """The one part that is a checkpoint's manifest; Corrupt if its record names none, or several."""
+    found = [part for part in parts if part.kind == "manifest"]
+    if len(found) != 1:
+        raise Corrupt(f"a checkpoint's record must name one manifest, but it names {len(found)}")
+    return found[0]
+
+
 @dataclass(frozen=True)
 class Manifest:
     """All blocks of a checkpoint, and each tensor's dtype and shape (a tensor without elements has no block)."""
@@ -81,12 +91,46 @@ class Manifest:
                 sizes = {
                     fqn: (_dtype(name), torch.Size(size)) for fqn, (name, size) in content["tensors"].items()
                 }
-                return cls(sizes, tuple(_blocks(table)))
-        except (pa.ArrowException, KeyError, TypeError, ValueError, RecursionError) as error:
+                return cls(sizes, tuple(_blocks(table)))._checked()
+        except (
+            pa.ArrowException,
+            OSError,
+            OverflowError,
+            KeyError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:
             raise Corrupt(f"a checkpoint's manifest can't be read: {error}") from error
         raise ConfigError(
             f"a checkpoint must have schema {SCHEMA_VERSION}, but got {version!r}; use the froude that wrote it"
         )
+
+    def _checked(self) -> Manifest:
+        """Itself; ValueError unless the blocks of each tensor lie inside it and have as many elements as it has."""
+        found = dict.fromkeys(self.tensors, 0)
+        for block in self.blocks:
+            dtype, shape = self.tensors[block.fqn]
+            inside = len(block.offsets) == len(block.sizes) == len(shape) and all(
+                offset >= 0 and size > 0 and offset + size <= whole
+                for offset, size, whole in zip(block.offsets, block.sizes, shape, strict=True)
+            )
+            elements = math.prod(block.sizes)
+            if not inside or block.dtype != dtype_name(dtype) or block.nbytes != elements * dtype.itemsize:
+                raise ValueError(f"a block of `{block.fqn}` at {list(block.offsets)} does not fit")
+            if block.payload_off < 0:
+                raise ValueError(f"a block of `{block.fqn}` begins before its file")
+            found[block.fqn] += elements
+        for fqn, (_, shape) in self.tensors.items():
+            if min(shape, default=0) < 0 or found[fqn] != math.prod(shape):
+                raise ValueError(f"the blocks of `{fqn}` hold {found[fqn]} elements of {math.prod(shape)}")
+        return self
+
+    def check_within(self, sizes: Mapping[str, int]) -> None:
+        """Corrupt if a block would lie beyond the end of its file, given the files' bytes by name."""
+        for block in self.blocks:
+            if block.payload_off + block.nbytes > sizes.get(block.file, block.payload_off + block.nbytes):
+                raise Corrupt(f"a block of `{block.fqn}` lies beyond the end of {block.file}")
 
 
 def _blocks(table: pa.Table) -> Iterable[Block]:

@@ -80,6 +80,7 @@ class ParquetReader(StorageReader):
         self._run, self._manifest = run, manifest
         self._parts = {part.path.rpartition("/")[2]: part for part in parts if part.kind == "data"}
         self._blocks = {(block.fqn, block.offsets): block for block in manifest.blocks}
+        manifest.check_within({name: part.size for name, part in self._parts.items()})
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """Nothing is kept between loads."""

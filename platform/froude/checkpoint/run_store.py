@@ -19,7 +19,7 @@ from froude.checkpoint.background import Background, Staging
 from froude.checkpoint.collective import on_every_rank, on_rank_0, rank_and_world
 from froude.checkpoint.commit import CommitLog
 from froude.checkpoint.format import ParquetReader, ParquetWriter, check_tensors_only
-from froude.checkpoint.manifest import Manifest
+from froude.checkpoint.manifest import Manifest, manifest_of
 from froude.checkpoint.parts import Corrupt, create_part, read_part
 from froude.checkpoint.retention import Keep
 from froude.records import SCHEMAS, to_bytes
@@ -59,8 +59,7 @@ def load_state(run: Location, parts: tuple[Part, ...], state: dict[str, Any]) ->
     """
 
     def read() -> tuple[tuple[Part, ...], bytes]:
-        (part,) = (part for part in parts if part.kind == "manifest")
-        return parts, read_part(run, part)
+        return parts, read_part(run, manifest_of(parts))
 
     parts, content = on_rank_0(read)
     manifest = Manifest.from_bytes(content)

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import torch
 
-from froude.checkpoint.manifest import Block, Manifest
+from froude.checkpoint.manifest import Block, Manifest, manifest_of
 from froude.checkpoint.parts import Corrupt, read_part
 from froude.checkpoint.reader import open_part, read_block
 from froude.runlog import Record
@@ -27,9 +27,10 @@ class Tensors(Mapping[str, torch.Tensor]):
 
     def __init__(self, run: Location, record: Record) -> None:
         self._run = run
-        (manifest,) = (part for part in record.parts if part.kind == "manifest")
+        manifest = manifest_of(record.parts)
         self._parts = {part.path.rpartition("/")[2]: part for part in record.parts if part.kind == "data"}
         self._tensors = Manifest.from_bytes(read_part(run, manifest))
+        self._tensors.check_within({name: part.size for name, part in self._parts.items()})
         self._blocks: dict[str, list[Block]] = defaultdict(list)
         for block in self._tensors.blocks:
             self._blocks[block.fqn].append(block)
@@ -52,18 +53,10 @@ class Tensors(Mapping[str, torch.Tensor]):
 
     def __getitem__(self, name: str) -> torch.Tensor:
         dtype, size = self._tensors.tensors[name]
-        tensor, filled = torch.empty(size, dtype=dtype), 0
+        tensor = torch.empty(size, dtype=dtype)
         for block in self._blocks[name]:
             window = tuple(slice(o, o + n) for o, n in zip(block.offsets, block.sizes, strict=True))
-            found = read_block(self._file(block.file), block, dtype)
-            if tensor[window].shape != found.shape:
-                raise Corrupt(
-                    f"a block of `{name}` at {list(block.offsets)} lies outside its shape {list(size)}"
-                )
-            tensor[window] = found
-            filled += found.numel()
-        if filled != tensor.numel():
-            raise Corrupt(f"`{name}` has {tensor.numel()} elements, but its blocks hold {filled}")
+            tensor[window] = read_block(self._file(block.file), block, dtype)
         return tensor
 
     def _file(self, name: str) -> Any:

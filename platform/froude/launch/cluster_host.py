@@ -117,8 +117,11 @@ class Host:
     def kill(self, node_id: str) -> dict[str, Any]:
         """SIGKILL a worker node's raylet and everything that it started, as a power cut would."""
         node = self.nodes.pop(node_id)
-        raylet = psutil.Process(self._describe(node)["raylet_pid"])
-        victims = [raylet, *raylet.children(recursive=True)]
+        try:
+            raylet = psutil.Process(self._describe(node)["raylet_pid"])
+            victims = [raylet, *raylet.children(recursive=True)]
+        except psutil.NoSuchProcess:  # it has ended by itself, as after a drain notice
+            victims = []
         for victim in victims:
             try:
                 victim.kill()
