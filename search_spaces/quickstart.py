@@ -243,7 +243,7 @@ def space(seed: int = 0) -> Space:
         160,
         steps=TARGET_STEPS,
         name="large",
-        slots=6,  # two windows each, for one, two or three workers; twelve of one window took a fifth longer a step
+        slots=6,  # two windows each, for one, two or three workers; with twelve of one a step took up to a third longer
         reduction="exact",
         slot_schedule="block",  # for so small a model and slots the number of messages counts, not their size
         workers=(1, 3),

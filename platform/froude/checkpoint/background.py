@@ -22,12 +22,11 @@ class Staging:
             buffer = self._buffers.get(name)
             if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
                 buffer = self._buffers[name] = torch.empty_like(tensor, device="cpu")
-            local(buffer).copy_(local(tensor))
+            _local(buffer).copy_(_local(tensor))
         return {name: self._buffers[name] for name in state}
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    """This rank's part of a tensor."""
+def _local(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
@@ -43,7 +42,7 @@ class Background:
     def _run(self) -> None:
         try:
             self._work()
-        except BaseException as error:  # noqa: BLE001  raised again by `result`, where somebody waits
+        except BaseException as error:  # noqa: BLE001  DCP's is one too; raised by `result`, where somebody waits
             self._error = error
 
     def result(self) -> None:

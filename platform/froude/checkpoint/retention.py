@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from froude.runlog import Record, expired
@@ -29,31 +29,30 @@ class Keep:
         return [seq for seq in living if seq not in newest and seq not in kept]
 
 
-def delete(run: Location, records: Sequence[Record], numbers: Sequence[int]) -> None:
+def delete(run: Location, records: Iterable[Record]) -> None:
     """Delete the data of these checkpoints; their ledger and metrics stay."""
     for record in records:
-        if record.seq in numbers:
-            for part in record.parts:
-                if part.kind in ("data", "manifest"):
-                    with contextlib.suppress(OSError):  # what stays is swept when the next attempt begins
-                        (run / part.path).delete()
+        for part in record.parts:
+            if part.kind in ("data", "manifest"):
+                with contextlib.suppress(OSError):  # what stays is swept when the next attempt begins
+                    (run / part.path).delete()
 
 
-def sweep(run: Location, records: Sequence[Record]) -> None:
+def sweep(run: Location, found: Sequence[Location], records: Sequence[Record]) -> None:
     """Delete what no record keeps: data of expired checkpoints, and of attempts that ended before they committed it.
 
-    `records` end with that of the present attempt: all earlier ones are fenced, so what they wrote and did not commit
-    can never be.
+    `found` are the files that lay in `data/` before the present attempt was committed, `records` the log since then:
+    whoever wrote what is found is fenced, so what it did not commit can never be. A later attempt's are not in it.
     """
-    gone, kept = expired(records), set()
-    for record in records:
-        if record.seq not in gone:
-            kept |= {
-                part.path.rpartition("/")[0] for part in record.parts if part.kind in ("data", "manifest")
-            }
-    latest = records[-1].generation
-    for place in (run / "data").walk():
-        folder = place.url[len(run.url) + 1 :].rpartition("/")[0]
-        if folder not in kept and not folder.rpartition("/")[2].startswith(latest):
+    gone = expired(records)
+    kept = {
+        part.path
+        for record in records
+        if record.seq not in gone
+        for part in record.parts
+        if part.kind in ("data", "manifest")
+    }
+    for place in found:
+        if place.url[len(run.url) + 1 :] not in kept:
             with contextlib.suppress(OSError):
                 place.delete()

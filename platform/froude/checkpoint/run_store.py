@@ -125,8 +125,9 @@ class RunStore:
         world = rank_and_world()[1]
 
         def begin() -> Record:
+            found = list((self.location / "data").walk())
             record = self._log.open_attempt(self.run, recipe_hash, world, meta)
-            retention.sweep(self.location, self._log.records())
+            retention.sweep(self.location, found, self._log.records())
             return record
 
         opened = on_rank_0(begin)
@@ -170,38 +171,29 @@ class RunStore:
         tables: Mapping[str, pa.Table],
         scalars: Mapping[str, Any] | None = None,
         kind: str = "checkpoint",
+        background: bool = False,
     ) -> None:
         """Write this rank's shards and tables (`ledger`, `steps`, `evals`: the rows since the last save), then commit.
 
-        `state` holds tensors only; `scalars` (JSON) are rank 0's. The rows become visible with the record. Fenced if
-        another attempt has taken over.
+        `state` holds tensors only; `scalars` (JSON) are rank 0's. The rows become visible with the record. In the
+        background the state is only copied, and the rest goes on beside what the caller does next; one at a time: each
+        call waits for the save before it, and raises what that one met. Fenced if another attempt has taken over.
         """
         self.wait()
-        self._check(state, kind)
-        self._commit(state, step, tokens, tables, scalars, kind, None)
-
-    def save_later(
-        self,
-        state: dict[str, Any],
-        *,
-        step: int,
-        tokens: int,
-        tables: Mapping[str, pa.Table],
-        scalars: Mapping[str, Any] | None = None,
-    ) -> None:
-        """As `save`, but only copies the state; writing and the commit go on beside what the caller does next.
-
-        One at a time: waits for the one before, and raises what that one met.
-        """
-        self.wait()
-        self._check(state, "checkpoint")
+        if self._attempt is None or self._head is None:
+            raise ValueError("a run must open an attempt before it saves; call open_attempt first")
+        if kind not in ("checkpoint", "finished"):
+            raise ValueError(f"`kind` must be checkpoint or finished, but got {kind!r}")
+        check_tensors_only(state)
+        if not background:
+            self._commit(state, step, tokens, tables, scalars, kind, None)
+            return
         if self._group is None and rank_and_world()[1] > 1:
-            self._group = dist.new_group(
-                backend="gloo"
-            )  # its collectives must not mix with those of training
+            # Its collectives must not mix with those of training.
+            self._group = dist.new_group(backend="gloo")
         copy = self._staging.copy(state)
         self._writing = Background(
-            lambda: self._commit(copy, step, tokens, tables, scalars, "checkpoint", self._group)
+            lambda: self._commit(copy, step, tokens, tables, scalars, kind, self._group)
         )
 
     def wait(self) -> None:
@@ -209,13 +201,6 @@ class RunStore:
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()
-
-    def _check(self, state: dict[str, Any], kind: str) -> None:
-        if self._attempt is None or self._head is None:
-            raise ValueError("a run must open an attempt before it saves; call open_attempt first")
-        if kind not in ("checkpoint", "finished"):
-            raise ValueError(f"`kind` must be checkpoint or finished, but got {kind!r}")
-        check_tensors_only(state)
 
     def _commit(
         self,
@@ -237,7 +222,8 @@ class RunStore:
         data = save_state(self.location, f"data/{step:012d}/{unique}", state, group)
 
         def append() -> Record:
-            expired = self.keep.expiring(self._log.records())
+            records = self._log.records()
+            given_up = self.keep.expiring(records)
             record = self._log.append(
                 head,
                 run=self.run,
@@ -250,10 +236,10 @@ class RunStore:
                 world=world,
                 recipe=attempt.recipe,
                 scalars=scalars,
-                meta={**attempt.meta, "expired": expired} if expired else attempt.meta,
+                meta={**attempt.meta, "expired": given_up} if given_up else attempt.meta,
                 parts=(*data, *(part for parts in written for part in parts)),
             )
-            retention.delete(self.location, self._log.records(), expired)
+            retention.delete(self.location, (records[seq] for seq in given_up))
             return record
 
         self._head = on_rank_0(append, group)

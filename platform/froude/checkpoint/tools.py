@@ -56,11 +56,8 @@ def find_run(place: Location | str, name: str = "") -> Location:
     with reported(location, "a run must be readable"):
         if "commits" in (inside := location.children()):
             return location
-        runs = (
-            [run for run in (location / "runs").children() if not run.startswith(".")]
-            if "runs" in inside
-            else []
-        )
+        runs = (location / "runs").children() if "runs" in inside else []
+    runs = [run for run in runs if not run.startswith(".")]
     found = [run for run in runs if run == name] if name else runs
     if len(found) == 1:
         return location / "runs" / found[0]
@@ -129,14 +126,14 @@ def chosen(run: Location, step: int | None = None) -> Record:
     return found[-1]
 
 
-def verify(run: Location, records: Sequence[Record]) -> Iterator[tuple[Record, str]]:
-    """For each record that commits a state: what is wrong with it, or "" if all its parts and tensors are whole.
+def verify(run: Location, records: Sequence[Record], step: int | None = None) -> Iterator[tuple[Record, str]]:
+    """For each record that commits a state (of a step): what is wrong with it, or "" if parts and tensors are whole.
 
     Of an expired checkpoint only the ledger and the metrics are there to be read.
     """
     gone = expired(records)
     for record in records:
-        if record.kind == "attempt":
+        if record.kind == "attempt" or step not in (None, record.step):
             continue
         try:
             for part in record.parts:

@@ -53,14 +53,8 @@ def list_(run: Place, name: Name = "", as_json: Json = False, debug: Debug = Fal
         age = _age((now - item.time).total_seconds()) if item.time else "–"
         tokens = "–" if item.tokens is None else str(item.tokens)
         attempt = "–" if item.attempt is None else str(item.attempt)
-        state = (
-            "expired"
-            if item.expired
-            else "committed, the run's end"
-            if item.kind == "finished"
-            else "committed"
-        )
-        state = item.why_not or state
+        end = ", the run's end" if item.kind == "finished" else ""
+        state = item.why_not or ("expired" if item.expired else f"committed{end}")
         print(f"{item.step:>9} {tokens:>14} {item.nbytes / 2**20:>9.1f} {age:>9}  {attempt:>7}  {state}")
     return None
 
@@ -85,9 +79,7 @@ def verify(
 
     place = _run(run, name)
     rows = []
-    for record, damage in damages(place, LogReader(place).records()):
-        if step not in (None, record.step):
-            continue
+    for record, damage in damages(place, LogReader(place).records(), step):
         rows.append({"step": record.step, "seq": record.seq, "whole": not damage, "damage": damage})
         if not as_json:
             print(f"step {record.step:>9}  {damage or 'whole'}", flush=True)

@@ -40,7 +40,7 @@ def train(
         typer.Option(
             "--spares/--no-spares",
             help="Keep a process ready on each node for a quicker restart.",
-            show_default="where memory allows",
+            show_default="where memory and cores allow",
         ),
     ] = None,
     as_json: Json = False,

@@ -35,7 +35,7 @@ ENVIRONMENT = {
     "RAY_AUTH_MODE": "disabled",  # loopback only; a token file left by another Ray would lock job submission out
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_OBJECT_STORE_ALLOW_SLOW_STORAGE": "1",
-    # What each node measures of itself for graphs that nobody looks at here: a twentieth of two cores.
+    # What each node measures of itself for graphs that nobody looks at here: a fiftieth of two cores.
     "REPORTER_UPDATE_INTERVAL_MS": "60000",
     "METRICS_RECORD_INTERVAL_S": "60",
     "RAY_metrics_report_interval_ms": "60000",

@@ -129,10 +129,10 @@ def train(
 
     `recipe` names what the log must be of (the run's fingerprint if empty). `progress` is called about four times a
     second, from this thread. `other_build` lets an exact run go on with another library, processor or number of threads
-    than it had. `spares` keeps a process ready on each node for a quicker restart (None: where memory allows). New
-    nodes are looked for every `resize_seconds` (1 on a simulated cluster, else 10). Raises NoProgress when more than
-    `no_progress` failures in a row commit nothing, RunFailed for any other end before the last step (`max_failures` in
-    all, or an error that no restart mends), ConfigError for what the user can mend.
+    than it had. `spares` keeps a process ready on each node for a quicker restart (None: where memory and cores
+    allow). New nodes are looked for every `resize_seconds` (1 on a simulated cluster, else 10). Raises NoProgress when
+    more than `no_progress` failures in a row commit nothing, RunFailed for any other end before the last step
+    (`max_failures` in all, or an error that no restart mends), ConfigError for what the user can mend.
     """
     location = study / "runs" / run.name
     log = LogReader(location)

@@ -20,6 +20,8 @@ from froude.store import Location
 from froude.study import Study
 
 if TYPE_CHECKING:
+    import torch
+
     from froude.train.data.order import Batches
 
 #: Told what is being done, and the share of it that is done.
@@ -55,17 +57,20 @@ def verify_run(
     head = log.head_under(recipe.sha256)
     if head is None:
         raise ConfigError(f"a run must have begun to be verified, but {run} has no log; train it first")
-    if rerun:
-        _check_rerun(recipe, head, other_build=other_build)
+    device = _rerun_device(recipe, head, other_build=other_build) if rerun else None
     records, line = log.records(), log.lineage()
     yield Verdict("the log is one chain", True, f"{len(records)} records, {head.attempt} attempts")
     yield _sealed(study.location, recipe, records[0])
     yield Verdict("the run is finished", head.kind == "finished", f"step {head.step} of {recipe.run.steps}")
     yield from _ledger(study, recipe, line[-1].step if line else 0, progress)
+    bits = ""
     if line:
-        yield _whole(run, line[-1])
-    if rerun:
-        yield from _again(study, recipe, run, line[-1], progress)
+        bits, damage = _bits(run, line[-1])
+        yield Verdict(
+            f"the checkpoint of step {line[-1].step} is whole", not damage, damage or f"digest {bits}"
+        )
+    if device is not None:
+        yield from _again(study, recipe, bits, device, progress)
 
 
 def _sealed(place: Location, recipe: Recipe, first: Record) -> Verdict:
@@ -120,16 +125,17 @@ def _wrong(ledger: pl.DataFrame, batches: Batches, progress: Progress) -> Iterat
             yield step
 
 
-def _whole(run: Location, record: Record) -> Verdict:
+def _bits(run: Location, record: Record) -> tuple[str, str]:
+    """The digest of a checkpoint and what is wrong with it; one of them is empty."""
     from froude.checkpoint.tensors import digest
     from froude.checkpoint.tools import verify
 
     ((_, damage),) = verify(run, [record])
-    name = f"the checkpoint of step {record.step} is whole"
-    return Verdict(name, not damage, damage or f"digest {digest(run, record)}")
+    return ("", damage) if damage else (digest(run, record), "")
 
 
-def _check_rerun(recipe: Recipe, head: Record, *, other_build: bool) -> None:
+def _rerun_device(recipe: Recipe, head: Record, *, other_build: bool) -> torch.device:
+    """Where the run can be trained again to the bit; ConfigError if it can't be here."""
     import torch
 
     from froude.train import build, parallel
@@ -150,10 +156,11 @@ def _check_rerun(recipe: Recipe, head: Record, *, other_build: bool) -> None:
         build.require(
             before, build.describe(device), f"to rerun {recipe.run.name} bit for bit, this machine's"
         )
+    return device
 
 
 def _again(
-    study: Study, recipe: Recipe, place: Location, final: Record, progress: Progress
+    study: Study, recipe: Recipe, expected: str, device: torch.device, progress: Progress
 ) -> Iterator[Verdict]:
     """Train the recipe once more from step 0, in this process alone, beside the store; compare the bits."""
     from froude.checkpoint.run_store import RunStore
@@ -168,13 +175,12 @@ def _again(
             progress("rerun", step / run.steps)
             return "none"
 
-    device = "cpu" if final.meta.get("build", {}).get("device") == "cpu" else run.device
     with tempfile.TemporaryDirectory(prefix="froude-rerun-") as folder:
         again = Location.parse(folder) / "runs" / run.name
         store = RunStore(again, run.name)
         host = Watcher(attempt=store.open_attempt(recipe.sha256))
-        run_worker(run.replace(workers=1, checkpoint_every=run.steps), store, host, device=device)
-        bits, expected = digest(again, LogReader(again).lineage()[-1]), digest(place, final)
+        run_worker(run.replace(workers=1, checkpoint_every=run.steps), store, host, device=str(device))
+        bits = digest(again, LogReader(again).lineage()[-1])
         there = Study(folder)
         yield Verdict("an undisturbed rerun ends with the same bits", bits == expected, f"digest {bits}")
         names = ["step", "loss", "grad_norm", "lr"]

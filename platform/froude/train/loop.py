@@ -182,13 +182,10 @@ def run_worker(run: Run, store: RunStore, host: Host, *, device: str = "auto") -
     tables: dict[str, list[Row]] = {"ledger": [], "steps": [], "evals": []}
     loss = math.nan
 
-    def commit(kind: str) -> None:
+    def commit(kind: str = "checkpoint", *, background: bool = False) -> None:
         filled = {k: records.table(records.SCHEMAS[k], rows) for k, rows in tables.items() if rows}
-        state, tokens = trainer.state(), step * run.batch
-        if kind == "later":
-            store.save_later(state, step=step, tokens=tokens, tables=filled)
-        else:
-            store.save(state, step=step, tokens=tokens, tables=filled, kind=kind)
+        tokens = step * run.batch
+        store.save(trainer.state(), step=step, tokens=tokens, tables=filled, kind=kind, background=background)
         for rows in tables.values():
             rows.clear()
 
@@ -214,9 +211,9 @@ def run_worker(run: Run, store: RunStore, host: Host, *, device: str = "auto") -
         if last:
             commit("finished")
         elif action in ("save", "stop"):
-            commit("checkpoint")
+            commit()
         elif step % run.checkpoint_every == 0:
-            commit("later")
+            commit(background=True)
         if action == "stop":
             break
     return loss

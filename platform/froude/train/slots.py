@@ -14,9 +14,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Node = tuple[
-    int, int
-]  # level, index: covers the slots index << level … ((index + 1) << level) - 1 that exist
+#: (level, index): covers those of the slots index << level … ((index + 1) << level) - 1 that exist.
+Node = tuple[int, int]
 
 
 @dataclass

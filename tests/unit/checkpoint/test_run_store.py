@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from froude.checkpoint import tools
+from froude.checkpoint import retention, tools
 from froude.checkpoint.commit import Fenced, Finished
 from froude.checkpoint.parts import Corrupt
 from froude.checkpoint.retention import Keep
@@ -185,13 +185,25 @@ def test_what_an_attempt_wrote_and_did_not_commit_is_swept_by_the_next(place, tr
     assert store.load({"w": torch.zeros(3, 4), "n": torch.tensor(0)})["step"] == 2
 
 
+def test_what_a_later_attempt_writes_is_not_swept_by_one_that_was_stopped_before(place: Location) -> None:
+    store = RunStore(place, "large")
+    store.open_attempt("recipe")
+    found = list((place / "data").walk())
+    later = place / "data" / "000000000001" / "other.00000002" / "0.distcp"
+    assert later.create(b"in flight")
+    retention.sweep(place, found, LogReader(place).records())
+    assert later.read() == b"in flight"
+    retention.sweep(place, list((place / "data").walk()), LogReader(place).records())
+    assert later.size() is None
+
+
 def test_a_save_beside_the_training_has_the_state_of_its_step(place):
     store = RunStore(place, "large")
     store.open_attempt("recipe")
     state = {"w": torch.zeros(1000)}
     for step in range(1, 4):
         state["w"] += 1
-        store.save_later(state, step=step, tokens=step, tables={})
+        store.save(state, step=step, tokens=step, tables={}, background=True)
         state["w"] += 0.5  # as training goes on
     store.wait()
     assert [record.step for record in LogReader(place).lineage()] == [1, 2, 3]
@@ -204,7 +216,7 @@ def test_what_a_save_beside_the_training_met_is_raised_by_the_next(place):
     store = RunStore(place, "large")
     store.open_attempt("recipe")
     RunStore(place, "large").open_attempt("recipe")
-    store.save_later({"w": torch.ones(2)}, step=1, tokens=1, tables={})
+    store.save({"w": torch.ones(2)}, step=1, tokens=1, tables={}, background=True)
     with pytest.raises(Fenced):
-        store.save_later({"w": torch.ones(2)}, step=2, tokens=2, tables={})
+        store.save({"w": torch.ones(2)}, step=2, tokens=2, tables={}, background=True)
     assert LogReader(place).lineage() == []

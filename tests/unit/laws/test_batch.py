@@ -32,6 +32,7 @@ def test_a_noiseless_hyperbola_is_recovered(s_min: float, b_crit: float) -> None
     assert law.steps(b_crit) == pytest.approx(2 * s_min, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_intervals_cover_at_the_scatter_of_the_quickstart() -> None:
     found = [laws.critical_batch(hyperbola(55, 340, noise=0.07, seed=seed)) for seed in range(120)]
     ok = [law for law in found if law.status == "ok"]

@@ -35,6 +35,7 @@ def test_noiseless_rows_give_their_law_back(
     assert law.objective < 1e-20
 
 
+@pytest.mark.slow
 @settings(max_examples=6, deadline=None)
 @given(
     e=st.floats(0.5, 3),
@@ -125,6 +126,7 @@ def test_a_term_that_vanishes_is_at_its_bound(grid: Grid, truth: tuple[float, ..
     assert any(reason.startswith(f"{name} ran to") for reason in law.reasons)
 
 
+@pytest.mark.slow
 def test_a_law_at_its_bound_predicts_without_a_certificate(grid: Grid) -> None:
     frame = grid(STEEPENING, sizes=3, horizons=4, noise=0.001)
     prediction = laws.loss_law(frame).predict(params=1e10, tokens=1e11)
@@ -148,6 +150,7 @@ def test_a_design_that_cannot_separate_size_from_horizon_is_not_ok() -> None:
     assert laws.loss_law(frame, form="tied").status != "ok"
 
 
+@pytest.mark.slow
 def test_predictions_cover_the_truth_and_say_why_they_are_not_certified(grid: Grid) -> None:
     law = laws.loss_law(grid(CHINCHILLA, noise=0.004))
     truth = 1.8172 + 482.01 * 3e10**-0.3478 + 2085.43 * 2e12**-0.3658
@@ -191,6 +194,7 @@ def test_the_compute_optimum_is_where_the_predicted_loss_is_least(grid: Grid) ->
         law.compute_optimal(flops=-1)
 
 
+@pytest.mark.slow
 def test_the_bootstrap_is_repeatable_and_moves_groups_together(grid: Grid) -> None:
     frame = grid(CHINCHILLA, noise=0.01).with_columns(pl.col("params").alias("run"))
     law = laws.loss_law(frame)

@@ -36,6 +36,7 @@ def study(
     return pl.DataFrame(rows, schema=["width", "params", "tokens", "loss"], orient="row"), 0.5 + 0.25 + 0.53
 
 
+@pytest.mark.slow
 def test_the_forecast_has_a_half_width_of_a_few_percent_and_covers_the_truth() -> None:
     inside, halves, errors = [], [], []
     for seed in range(12):

@@ -47,6 +47,7 @@ def test_intervals_are_those_of_least_squares() -> None:
     assert law.r2 == pytest.approx(1 - rss[0] / ((y - y.mean()) ** 2).sum(), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_intervals_and_predictions_cover() -> None:
     inside, predicted, rng = [], [], np.random.default_rng(5)
     for seed in range(300):

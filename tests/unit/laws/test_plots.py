@@ -62,6 +62,7 @@ RESULTS: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RESULTS)
 def test_every_result_draws(name: str) -> None:
     result = RESULTS[name]()

@@ -74,6 +74,7 @@ def test_chinchilla_is_refitted_to_the_published_optimum(chinchilla: laws.LossLa
     assert best.tokens / best.params == pytest.approx(17.9, abs=0.1)
 
 
+@pytest.mark.slow
 def test_chinchilla_standard_errors_are_the_published_ones(chinchilla: laws.LossLaw) -> None:
     spread = chinchilla.bootstrap(200).select(pl.col("E", "alpha", "beta").std())
     assert spread["E"].item() == pytest.approx(0.0257, rel=0.15)

@@ -50,6 +50,7 @@ def test_a_noiseless_slope_is_recovered(slope: float) -> None:
     assert lrs == pytest.approx([2 ** (-7.4 + slope * k) for k in (-1, 0, 1)], rel=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("slope", [0.0, -1.0])
 def test_intervals_cover_at_the_noise_of_small_proxies(slope: float) -> None:
     found = [laws.lr_transfer(sweep(slope, noise=0.025, seed=seed)) for seed in range(100)]

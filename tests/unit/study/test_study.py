@@ -199,6 +199,7 @@ def test_an_unreachable_store_is_named(s3: Location, monkeypatch: pytest.MonkeyP
         Study(s3)
 
 
+@pytest.mark.slow
 def test_readers_see_whole_commits_only_while_a_run_writes(place: Location) -> None:
     per_save, saves = 3, 8
     done = threading.Event()

@@ -72,6 +72,7 @@ def test_permute_is_pinned() -> None:
     assert permute(np.arange(4), 61_709, (3, 1)).tolist() == [51633, 52657, 11279, 38327]
 
 
+@pytest.mark.slow
 def test_permute_reaches_every_permutation_about_equally() -> None:
     """Chi-squared over all permutations of a tiny domain, where a Feistel network is weakest: half the rounds fail."""
     length, trials = 7, 3000
