@@ -48,11 +48,12 @@ class Driver:
         found = []
         for process in psutil.process_iter():
             try:
-                if process.environ().get("RAY_TMPDIR") == str(self.temp):
+                mine = process.environ().get("RAY_TMPDIR") == str(self.temp)
+                if mine and process.status() != psutil.STATUS_ZOMBIE:
                     found.append(process)
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
-        return [process for process in found if process.status() != psutil.STATUS_ZOMBIE]
+        return found
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
