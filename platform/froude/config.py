@@ -162,6 +162,10 @@ class Run(Section):
     keep_every: int = Field(
         default=0, ge=0, description="every so many checkpoints one is kept for good; 0: none"
     )
+    stability: Literal["ladder", "off"] = Field(
+        default="ladder",
+        description="ladder: a run that spikes leaves out updates, goes back, lowers its rate, stops, in this order",
+    )
     workers: int | tuple[int, int] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
 

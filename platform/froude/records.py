@@ -94,7 +94,29 @@ LEDGER = pa.schema(
     ]
 )
 
-SCHEMAS = {"trials": TRIALS, "steps": STEPS, "evals": EVALS, "commits": COMMITS, "ledger": LEDGER}
+#: What the spike ladder did or noticed.
+EVENTS = pa.schema(
+    [
+        ("run", _S),
+        ("attempt", _I),
+        ("step", _I),  # for which the batch was drawn; 1 = the first update
+        ("batch", _I),  # from 0
+        ("action", _S),  # warn | spike | skip | rollback | lower | stop
+        ("why", _S),
+        ("time", _TIME),
+    ]
+)
+
+SCHEMAS = {
+    "trials": TRIALS,
+    "steps": STEPS,
+    "evals": EVALS,
+    "commits": COMMITS,
+    "ledger": LEDGER,
+    "events": EVENTS,
+}
+#: What a run's commits carry besides its state.
+TABLES = ("ledger", "steps", "evals", "events")
 
 
 def table(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -1,4 +1,4 @@
-"""Read a study: its five frames, from a local folder or from S3 alike."""
+"""Read a study: its frames, from a local folder or from S3 alike."""
 
 from __future__ import annotations
 
@@ -97,6 +97,15 @@ class Study:
         else:
             files = self._reached("ledger")
         return self._scan(records.LEDGER, files)
+
+    def events(self) -> pl.LazyFrame:
+        """One row for all that a run's spike ladder noticed or did, also on the way that it went back from."""
+        files = [
+            self.location / "runs" / run / part.path
+            for run, chain in self._chains().items()
+            for part in parts_of(chain, "events")
+        ]
+        return self._scan(records.EVENTS, files)
 
     def _names(self, folder: str = "") -> list[str]:
         place = self.location / folder if folder else self.location

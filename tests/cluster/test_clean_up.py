@@ -56,7 +56,7 @@ class Driver:
         return found
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 30) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 120) -> bool:
     until = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > until:

@@ -50,7 +50,7 @@ from froude.config import Run
 from froude.store import Location
 from froude.checkpoint.run_store import RunStore
 from froude.train.api import LocalHost
-from froude.train.loop import run_worker
+from froude.train.worker import run_worker
 
 class StopAt(LocalHost):
     def poll(self, step):

@@ -24,7 +24,7 @@ from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study
 from froude.train.api import LocalHost
-from froude.train.loop import run_worker
+from froude.train.worker import run_worker
 
 RUN = Run(
     name="large",
@@ -66,7 +66,10 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 @dataclass
 class Storm:
-    """Kills a node; later lets the run wait until a new node has come; then gives one notice that it will end."""
+    """Kills a node; later adds one; then gives one notice that it will end. The run waits for the last two to be seen:
+
+    so few steps are left that it might be done before.
+    """
 
     cluster: SimulatedCluster
     notes: Notes
@@ -87,6 +90,7 @@ class Storm:
             self.cluster.add_node()
         if now.world == 3 and share >= 3 / 4 and not self.drained:
             self.drained = True
+            self.notes.ask_to_hold(now.attempt)
             drain(self.cluster, self.cluster.nodes[-1].node_id)
 
 

@@ -6,16 +6,20 @@ import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from froude.runlog import Record, expired
+from froude.runlog import Record, expired, lineage
 from froude.store import Location
 
 
 @dataclass(frozen=True)
 class Keep:
-    """Keep the newest `last` checkpoints (0: all of them) and, for good, every `every`-th one (0: none)."""
+    """Keep the newest `last` checkpoints (0: all of them) and, for good, every `every`-th one (0: none).
+
+    And a few further back, so that there always is one from `reach` steps ago (0: no need), if there ever was.
+    """
 
     last: int = 0
     every: int = 0
+    reach: int = 0
 
     def expiring(self, records: Sequence[Record]) -> list[int]:
         """The numbers of those that are given up once one more is committed after `records`."""
@@ -25,8 +29,20 @@ class Keep:
         saved = [record for record in records if record.kind != "attempt"]
         kept = {record.seq for i, record in enumerate(saved, 1) if self.every and i % self.every == 0}
         living = [record.seq for record in saved if record.seq not in gone]
-        newest = living[-(self.last - 1) :] if self.last > 1 else []
-        return [seq for seq in living if seq not in newest and seq not in kept]
+        if self.last > 1:
+            kept |= set(living[-(self.last - 1) :])
+        if self.reach:
+            kept |= self._far([record for record in lineage(records) if record.seq not in gone])
+        return [seq for seq in living if seq not in kept]
+
+    def _far(self, line: Sequence[Record]) -> set[int]:
+        """Of the checkpoints of one line those half a reach apart, from the newest that lies a reach back."""
+        apart: list[Record] = []
+        for record in line:
+            if not apart or record.step - apart[-1].step >= self.reach / 2:
+                apart.append(record)
+        back = [record for record in apart if record.step <= line[-1].step - self.reach]
+        return {record.seq for record in apart if not back or record.step >= back[-1].step}
 
 
 def delete(run: Location, records: Iterable[Record]) -> None:

@@ -22,8 +22,8 @@ from froude.checkpoint.format import ParquetReader, ParquetWriter, check_tensors
 from froude.checkpoint.manifest import Manifest, manifest_of
 from froude.checkpoint.parts import Corrupt, create_part, read_part
 from froude.checkpoint.retention import Keep
-from froude.records import SCHEMAS, to_bytes
-from froude.runlog import NO_BASE, Part, Record, expired
+from froude.records import SCHEMAS, TABLES, to_bytes
+from froude.runlog import NO_BASE, Part, Record, expired, lineage
 from froude.store import Location
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)
@@ -135,16 +135,21 @@ class RunStore:
         self._base = NO_BASE
         return opened.attempt
 
-    def load(self, state: dict[str, Any]) -> dict[str, Any]:
+    def load(self, state: dict[str, Any], at_most: int | None = None) -> dict[str, Any]:
         """Fill the state in place from the newest checkpoint that is whole: {"step", "tokens", "scalars"}.
 
-        Step 0 and an untouched state if there is none yet; Corrupt if none is whole.
+        `at_most`: go back to one of at most this step, among those that the newest was trained through. Step 0 and an
+        untouched state if there is none yet; Corrupt if none is whole.
         """
+        self.wait()
 
         def candidates() -> list[Record]:
             records = self._log.records()
             gone = expired(records)
-            return [r for r in reversed(records) if r.kind != "attempt" and r.seq not in gone]
+            saved = [r for r in records if r.kind != "attempt"] if at_most is None else lineage(records)
+            return [
+                r for r in reversed(saved) if r.seq not in gone and (at_most is None or r.step <= at_most)
+            ]
 
         damage = ""
         for record in on_rank_0(candidates):
@@ -173,7 +178,7 @@ class RunStore:
         kind: str = "checkpoint",
         background: bool = False,
     ) -> None:
-        """Write this rank's shards and tables (`ledger`, `steps`, `evals`: the rows since the last save), then commit.
+        """Write this rank's shards and tables (`records.TABLES`: the rows since the last save), then commit.
 
         `state` holds tensors only; `scalars` (JSON) are rank 0's. The rows become visible with the record. In the
         background the state is only copied, and the rest goes on beside what the caller does next; one at a time: each
@@ -248,9 +253,9 @@ class RunStore:
     def _write_tables(self, tables: Mapping[str, pa.Table], unique: str, step: int, rank: int) -> list[Part]:
         written = []
         for kind, rows in tables.items():
-            if kind not in ("ledger", "steps", "evals") or rows.schema != SCHEMAS[kind]:
+            if kind not in TABLES or rows.schema != SCHEMAS[kind]:
                 raise ValueError(
-                    f"a table must be ledger, steps or evals in its schema, but got {kind!r}: {rows.schema}"
+                    f"a table must be one of {', '.join(TABLES)} in its schema, but got {kind!r}: {rows.schema}"
                 )
             if rows.num_rows:
                 path = f"parts/{kind}-{unique}-{step:012d}-r{rank}.parquet"

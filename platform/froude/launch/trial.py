@@ -177,4 +177,4 @@ def _one_thread() -> None:
 
 
 def _import_torch() -> None:
-    import froude.train.loop  # noqa: F401
+    import froude.train.worker  # noqa: F401

@@ -120,7 +120,7 @@ def warm() -> None:
         import torch.distributed.fsdp  # noqa: F401
 
         import froude.checkpoint.run_store
-        import froude.train.loop  # noqa: F401
+        import froude.train.worker  # noqa: F401
     except ImportError:  # `work` meets it again, where a user sees it
         return
 
@@ -133,8 +133,8 @@ def work(order: dict[str, Any]) -> None:
     from froude.checkpoint.parts import Corrupt
     from froude.checkpoint.retention import Keep
     from froude.checkpoint.run_store import RunStore
-    from froude.train import build, parallel
-    from froude.train.loop import Diverged, run_worker
+    from froude.train import build, parallel, stability
+    from froude.train.worker import Diverged, run_worker
 
     given = Order(**order)
     run = Run.from_dict(given.run)
@@ -142,7 +142,8 @@ def work(order: dict[str, Any]) -> None:
     context = train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     notes = Notes(location.url)
-    store = RunStore(location, run.name, Keep(run.keep_checkpoints, run.keep_every))
+    reach = stability.REACH if run.stability == "ladder" else 0
+    store = RunStore(location, run.name, Keep(run.keep_checkpoints, run.keep_every, reach))
     before = notes.beat() if rank == 0 else None
     alive = before.time if before else 0.0
     try:

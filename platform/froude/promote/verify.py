@@ -62,7 +62,7 @@ def verify_run(
     yield Verdict("the log is one chain", True, f"{len(records)} records, {head.attempt} attempts")
     yield _sealed(study.location, recipe, records[0])
     yield Verdict("the run is finished", head.kind == "finished", f"step {head.step} of {recipe.run.steps}")
-    yield from _ledger(study, recipe, line[-1].step if line else 0, progress)
+    yield from _ledger(study, recipe, line[-1] if line else None, progress)
     bits = ""
     if line:
         bits, damage = _bits(run, line[-1])
@@ -89,24 +89,33 @@ def _sealed(place: Location, recipe: Recipe, first: Record) -> Verdict:
     )
 
 
-def _ledger(study: Study, recipe: Recipe, reached: int, progress: Progress) -> Iterator[Verdict]:
+def _ledger(study: Study, recipe: Recipe, last: Record | None, progress: Progress) -> Iterator[Verdict]:
     from froude.train import api
     from froude.train.data.order import Batches
+    from froude.train.stability import policy_batches
 
     run = recipe.run
-    if not reached:
+    if last is None:
         yield Verdict("every planned token was trained once", False, "nothing is committed yet")
         return
-    account = token_account(study, run.name, run, reached)
+    account = token_account(study, run.name, run, last.step)
     yield Verdict(
         "every planned token was trained once",
-        not (account.skipped or account.repeated),
-        f"{account.expected} expected up to step {reached}, {account.skipped} skipped, {account.repeated} repeated, "
+        account.whole,
+        f"{account.expected} expected up to step {last.step}, {account.skipped} skipped, {account.repeated} repeated, "
         f"{account.skipped_by_policy} skipped by policy",
     )
     source = api.build_source(run, "train")
     batches = Batches(source, run.seed, run.windows_per_slot, run.slots)
-    ledger = study.ledger().filter(pl.col("run") == run.name).select("step", "slot", "digest").collect()
+    ledger = study.ledger().filter(pl.col("run") == run.name).collect()
+    passed = ledger.filter(pl.col("disposition") != "trained")["first_sample"].to_list()
+    slots = {sample // run.windows_per_slot for sample in passed}
+    decided = policy_batches(last.scalars.get("stability", {}))
+    yield Verdict(
+        "only what the run's policy decided was left out",
+        slots == {batch * run.slots + slot for batch in decided for slot in range(run.slots)},
+        f"{len(decided)} batches decided, {len(slots)} slots left out",
+    )
     wrong = list(_wrong(ledger, batches, progress))
     yield Verdict(
         "every digest is that of the corpus's tokens",
@@ -117,11 +126,13 @@ def _ledger(study: Study, recipe: Recipe, reached: int, progress: Progress) -> I
 
 def _wrong(ledger: pl.DataFrame, batches: Batches, progress: Progress) -> Iterator[int]:
     """Steps of the rows whose digest is not that of what the plan puts there."""
-    for i, (step, slot, digest) in enumerate(ledger.sort("step", "slot").iter_rows()):
+    rows = ledger.sort("first_sample").select("step", "slot", "first_sample", "digest")
+    for i, (step, slot, sample, digest) in enumerate(rows.iter_rows()):
         if i % 1000 == 0:
             progress("ledger", i / ledger.height)
-        fits = step >= 1 and 0 <= slot < batches.slots
-        if not fits or batches.digest(batches.slot(step - 1, slot).tokens[:, :-1]) != digest:
+        batch, place = divmod(sample, batches.slots * batches.windows_per_slot)
+        fits = sample >= 0 and place == slot * batches.windows_per_slot
+        if not fits or batches.digest(batches.slot(batch, slot).tokens[:, :-1]) != digest:
             yield step
 
 
@@ -166,7 +177,7 @@ def _again(
     from froude.checkpoint.run_store import RunStore
     from froude.checkpoint.tensors import digest
     from froude.train.api import LocalHost
-    from froude.train.loop import run_worker
+    from froude.train.worker import run_worker
 
     run = recipe.run
 

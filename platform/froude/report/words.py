@@ -214,27 +214,31 @@ def query(view: View) -> str | None:
     if view.recipe is None:
         return None
     run = view.recipe.run
-    slot = run.windows_per_slot * run.model.context
+    slots, windows, due = run.slots, run.windows_per_slot, run.windows_per_slot * run.model.context
     return f"""\
 import froude
 import polars as pl
 
-study = froude.Study({view.url!r})
-# The plan: {run.steps} steps of {run.slots} slots, each of {run.windows_per_slot} samples and {slot} tokens.
-sample = ((pl.col("step") - 1) * {run.slots} + pl.col("slot")) * {run.windows_per_slot}
-in_plan = pl.col("step").is_between(1, {run.steps}) & (pl.col("slot") < {run.slots})
-due = pl.when(in_plan & (pl.col("first_sample") == sample)).then({slot}).otherwise(0)
+ledger = froude.Study({view.url!r}).ledger().filter(pl.col("run") == {run.name!r}).collect()
+trained = ledger.filter(pl.col("disposition") == "trained")
+by_policy = ledger.filter(pl.col("disposition") == "skipped_by_policy")
+# The plan: {run.steps} steps of {slots} slots, each of {windows} samples and {due} tokens, but for those left out.
+left_out = by_policy.select("first_sample").unique()
+n = pl.int_range({run.steps * slots} + left_out.height, eager=True).alias("first_sample") * {windows}
+planned = n.to_frame().join(left_out, on="first_sample", how="anti").sort("first_sample").select(
+    step=pl.int_range(pl.len()) // {slots} + 1, slot=pl.int_range(pl.len()) % {slots}, first_sample="first_sample"
+)
+place = ["step", "slot", "first_sample"]
+tokens = planned.with_columns(due={due}).join(
+    trained.group_by(place).agg(pl.col("tokens").sum()), on=place, how="full", coalesce=True
+).with_columns(pl.col("due", "tokens").fill_null(0))
 print(
-    study.ledger()
-    .filter(pl.col("run") == {run.name!r}, pl.col("disposition") == "trained")
-    .group_by("step", "slot", "first_sample")
-    .agg(pl.col("tokens").sum())
-    .select(
-        expected=pl.lit({run.tokens}),
-        skipped={run.tokens} - pl.min_horizontal("tokens", due).sum(),
-        repeated=(pl.col("tokens") - due).clip(lower_bound=0).sum(),
+    tokens.select(
+        expected=pl.col("due").sum(),
+        skipped=(pl.col("due") - pl.col("tokens")).clip(0).sum(),
+        repeated=(pl.col("tokens") - pl.col("due")).clip(0).sum(),
+        skipped_by_policy=pl.lit(by_policy["tokens"].sum()),
     )
-    .collect()
 )
 """
 

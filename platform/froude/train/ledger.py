@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -10,16 +11,33 @@ from froude.config import Run
 from froude.train.data.order import Batches
 
 
-def row(run: Run, attempt: int, step: int, slot: int, first_sample: int, windows: Tensor) -> dict[str, Any]:
-    """The ledger row of one slot of the step that leads to `step`; windows [n, context + 1]."""
-    return {
-        "run": run.name,
-        "attempt": attempt,
-        "step": step,
-        "slot": slot,
-        "first_sample": first_sample,
-        "samples": len(windows),
-        "tokens": len(windows) * run.model.context,
-        "digest": Batches.digest(windows[:, :-1].cpu()),
-        "disposition": "trained",
-    }
+class Drawn(NamedTuple):
+    """A rank's part of a batch: its slots, the number of each one's first sample, all windows [n, context + 1]."""
+
+    slots: Sequence[int]
+    first_samples: Sequence[int]
+    windows: Tensor
+
+
+Disposition = Literal["trained", "skipped_by_policy"]
+#: What becomes of a batch by what is decided about its gradient; a run that goes back was never there.
+DISPOSITIONS: dict[str, Disposition] = {"update": "trained", "skip": "skipped_by_policy"}
+
+
+def rows(run: Run, attempt: int, step: int, drawn: Drawn, disposition: Disposition) -> list[dict[str, Any]]:
+    """Rows of a rank's slots of one batch: trained in the step that leads to `step`, or left out before it."""
+    parts = drawn.windows.split(run.windows_per_slot)
+    return [
+        {
+            "run": run.name,
+            "attempt": attempt,
+            "step": step,
+            "slot": slot,
+            "first_sample": first_sample,
+            "samples": len(windows),
+            "tokens": len(windows) * run.model.context,
+            "digest": Batches.digest(windows[:, :-1].cpu()),
+            "disposition": disposition,
+        }
+        for slot, first_sample, windows in zip(drawn.slots, drawn.first_samples, parts, strict=True)
+    ]

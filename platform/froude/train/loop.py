@@ -1,4 +1,4 @@
-"""The two ways to train: a whole trial in one process, and one worker of a run that may be interrupted."""
+"""A whole trial in one process; and the rows that every training leaves."""
 
 from __future__ import annotations
 
@@ -7,24 +7,16 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from froude import records
 from froude.config import Run
 from froude.train import parallel, schedules
-from froude.train.api import Counts, Host
+from froude.train.api import Counts
 from froude.train.parallel import World
 from froude.train.step import StepResult
 from froude.train.trainer import Trainer
 
-if TYPE_CHECKING:
-    from froude.checkpoint.run_store import RunStore
-
 Row = dict[str, Any]
-
-
-class Diverged(RuntimeError):
-    """The loss or the gradient of a run that cannot go on became infinite or not a number."""
 
 
 @dataclass
@@ -86,7 +78,8 @@ def describe(run: Run) -> Row:
     }
 
 
-def _step_row(run: Run, attempt: int, step: int, result: StepResult, seconds: float, world: int) -> Row:
+def step_row(run: Run, attempt: int, step: int, result: StepResult, seconds: float, world: int) -> Row:
+    """A row of the steps frame; `step` counts from 1."""
     return {
         "run": run.name,
         "attempt": attempt,
@@ -101,7 +94,8 @@ def _step_row(run: Run, attempt: int, step: int, result: StepResult, seconds: fl
     }
 
 
-def _eval_row(run: Run, attempt: int, step: int, loss: float) -> Row:
+def eval_row(run: Run, attempt: int, step: int, loss: float) -> Row:
+    """A row of the evals frame."""
     return {
         "run": run.name,
         "attempt": attempt,
@@ -139,7 +133,7 @@ def run_trial(
         for step in range(first, last):
             before = time.perf_counter()
             result = trainer.step(run, step)
-            rows.append(_step_row(run, 1, step + 1, result, time.perf_counter() - before, 1))
+            rows.append(step_row(run, 1, step + 1, result, time.perf_counter() - before, 1))
             if not result.finite:
                 return False
             done += 1
@@ -160,60 +154,9 @@ def run_trial(
         outcome.trials.append(row)
         outcome.steps += [row | {"run": run.name} for row in trunk] + tail
         if math.isfinite(loss):
-            outcome.evals.append(_eval_row(run, 1, run.steps, loss))
+            outcome.evals.append(eval_row(run, 1, run.steps, loss))
         if stop_loss is not None and loss <= stop_loss:
             break
         if saved is not None:
             trainer.restore(saved)
     return outcome
-
-
-def run_worker(run: Run, store: RunStore, host: Host, *, device: str = "auto") -> float:
-    """Train one run as this rank of the current process group; all ranks return the same final validation loss.
-
-    Starts from the newest committed checkpoint, commits one every `checkpoint_every` steps, beside the training, and a
-    `finished` record at the end, each with the ledger of every rank and the metrics of rank 0 since the last one.
-    Raises Diverged when the loss stops being finite: what was committed stays.
-    """
-    trainer = Trainer(run, World.current(parallel.resolve_device(device)))
-    world = trainer.world
-    position = store.load(trainer.state())
-    step: int = position["step"]
-    tables: dict[str, list[Row]] = {"ledger": [], "steps": [], "evals": []}
-    loss = math.nan
-
-    def commit(kind: str = "checkpoint", *, background: bool = False) -> None:
-        filled = {k: records.table(records.SCHEMAS[k], rows) for k, rows in tables.items() if rows}
-        tokens = step * run.batch
-        store.save(trainer.state(), step=step, tokens=tokens, tables=filled, kind=kind, background=background)
-        for rows in tables.values():
-            rows.clear()
-
-    while step < run.steps:
-        before = time.perf_counter()
-        result = trainer.step(run, step, tables["ledger"], host.attempt)
-        if not result.finite:
-            raise Diverged(
-                f"the loss of {run.name} must be finite, but is {result.loss} (gradient norm {result.grad_norm}) "
-                f"at step {step + 1}; lower the learning rate"
-            )
-        step += 1
-        row = _step_row(run, host.attempt, step, result, time.perf_counter() - before, world.size)
-        if world.rank == 0:
-            tables["steps"].append(row)
-            host.report([row])
-        last = step == run.steps
-        if last or (run.eval_every and step % run.eval_every == 0):
-            loss = trainer.evaluate()
-            if world.rank == 0:
-                tables["evals"].append(_eval_row(run, host.attempt, step, loss))
-        action = host.poll(step)
-        if last:
-            commit("finished")
-        elif action in ("save", "stop"):
-            commit()
-        elif step % run.checkpoint_every == 0:
-            commit(background=True)
-        if action == "stop":
-            break
-    return loss

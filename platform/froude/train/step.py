@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +12,20 @@ from torch import Tensor, nn
 from froude.config import Run
 from froude.train import parallel, schedules
 from froude.train.reduce import Reduction
+from froude.train.stability import Decision
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Mean loss of the batch before the update (nats per token), gradient norm before clipping, peak rate used."""
+    """Mean loss of the batch before the update (nats per token), gradient norm before clipping, peak rate used.
+
+    Only a decision to update, on finite numbers, has changed the parameters.
+    """
 
     loss: float
     grad_norm: float
     lr: float
+    decision: Decision = field(default_factory=Decision)
 
     @property
     def finite(self) -> bool:
@@ -33,16 +39,19 @@ def train_step(
     windows: Tensor,
     run: Run,
     step: int,
+    judge: Callable[[float, float], Decision] | None = None,
 ) -> StepResult:
     """The gradient of the batch's mean loss, of which this rank has `windows` [n, context + 1]; clip, update.
 
-    A non-finite loss or norm leaves the parameters as they were.
+    `judge` decides by loss and norm what becomes of it. A non-finite one leaves the parameters as they were.
     """
     loss, norm = reduction.backward(windows)
-    share = schedules.at_step(run, step)
-    result = StepResult(loss, norm, run.optimizer.lr * share)
-    if result.finite:
-        scale = min(run.optimizer.clip / (norm + 1e-6), 1.0)  # as torch.nn.utils.clip_grad_norm_
+    decision = judge(loss, norm) if judge else Decision()
+    share = schedules.at_step(run, step) * decision.lr_factor
+    result = StepResult(loss, norm, run.optimizer.lr * share, decision)
+    if result.finite and decision.action == "update":
+        clip = run.optimizer.clip * decision.clip_factor
+        scale = min(clip / (norm + 1e-6), 1.0)  # as torch.nn.utils.clip_grad_norm_
         if scale < 1.0:
             torch._foreach_mul_(parallel.local_gradients(model), scale)
         for group in optimizer.param_groups:

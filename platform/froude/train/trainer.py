@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,10 +11,12 @@ from torch import Tensor
 from froude.config import Run
 from froude.train import api, build, ledger, optimizers, parallel
 from froude.train.data.order import Batches, validation_windows
+from froude.train.ledger import Drawn
 from froude.train.objective import summed_loss
 from froude.train.parallel import World
 from froude.train.reduce import keeps_gathered, reduction
 from froude.train.slots import halved_sum
+from froude.train.stability import Decision
 from froude.train.step import StepResult, train_step
 
 #: Windows of one forward pass of an evaluation: bounds memory; changes no result beyond rounding.
@@ -41,18 +44,32 @@ class Trainer:
         self.reduction = reduction(run, self.model, self.world, gathered=gathered)
         self.optimizer = optimizers.build(run, self.model, self.world)
 
-    def step(
-        self, run: Run, step: int, rows: list[dict[str, Any]] | None = None, attempt: int = 1
-    ) -> StepResult:
-        """The update from `step` to `step + 1` under `run`'s schedule; ledger rows of this rank are added to `rows`."""
-        mine = self.reduction.rounds.mine
-        slots = [self.batches.slot(step, slot) for slot in mine]
+    def draw(self, batch: int) -> Drawn:
+        """This rank's slots of a batch (from 0), on its device."""
+        numbers = self.reduction.rounds.mine
+        slots = [self.batches.slot(batch, number) for number in numbers]
         windows = torch.cat([torch.from_numpy(slot.tokens) for slot in slots]).to(self.world.device)
-        if rows is not None:
-            parts = windows.split(run.windows_per_slot)
-            for number, slot, part in zip(mine, slots, parts, strict=True):
-                rows.append(ledger.row(run, attempt, step + 1, number, slot.first_sample, part))
-        return train_step(self.model, self.optimizer, self.reduction, windows, run, step)
+        return Drawn(numbers, [slot.first_sample for slot in slots], windows)
+
+    def step(
+        self,
+        run: Run,
+        step: int,
+        rows: list[dict[str, Any]] | None = None,
+        attempt: int = 1,
+        *,
+        batch: int | None = None,
+        judge: Callable[[float, float], Decision] | None = None,
+    ) -> StepResult:
+        """The update from `step` to `step + 1` under `run`'s schedule; ledger rows of this rank are added to `rows`.
+
+        The data are those of `batch`: the step's own, unless some were left out. `judge` decides about the update.
+        """
+        drawn = self.draw(step if batch is None else batch)
+        result = train_step(self.model, self.optimizer, self.reduction, drawn.windows, run, step, judge)
+        if rows is not None and (disposition := ledger.DISPOSITIONS.get(result.decision.action)):
+            rows += ledger.rows(run, attempt, step + 1, drawn, disposition)
+        return result
 
     @torch.no_grad()
     def evaluate(self) -> float:

@@ -88,9 +88,19 @@ def test_steps_beyond_the_plan_are_repeated() -> None:
     assert counted(ledger() + extra)["repeated"] == 768
 
 
-def test_what_policy_skips_is_neither_trained_nor_lost() -> None:
-    rows = [{**row, "disposition": "skipped_by_policy"} if row["step"] == 1 else row for row in ledger()]
-    assert counted(rows) == WHOLE | {"trained": 3072, "skipped_by_policy": 768}
+def test_what_policy_skips_is_not_expected_and_the_next_takes_its_place() -> None:
+    rows = ledger(PLAN.replace(tokens=PLAN.tokens + 768))
+    for row in rows:
+        if row["step"] == 3:
+            row["disposition"] = "skipped_by_policy"
+        elif row["step"] > 3:
+            row["step"] -= 1
+    assert counted(rows) == WHOLE | {"skipped_by_policy": 768}
+
+
+def test_what_is_only_called_skipped_by_policy_is_missed() -> None:
+    rows = [{**row, "disposition": "skipped_by_policy"} if row["step"] == 5 else row for row in ledger()]
+    assert counted(rows) == WHOLE | {"trained": 3072, "skipped": 768, "skipped_by_policy": 768}
 
 
 def test_an_empty_ledger_has_skipped_everything() -> None:

@@ -21,8 +21,9 @@ from froude.study import Study
 from froude.train import build
 from froude.train.api import LocalHost
 from froude.train.data.order import Batches
-from froude.train.loop import run_worker
+from froude.train.stability import Ladder
 from froude.train.trainer import Trainer
+from froude.train.worker import run_worker
 
 FORECAST = Forecast(1.298, 1.251, 1.341, 0.9, False, "prior_driven", ("one split",), 1.42)
 RUN = Run(
@@ -37,6 +38,7 @@ RUN = Run(
     model={"width": 32},
 )
 TRAINED = "every planned token was trained once"
+POLICY = "only what the run's policy decided was left out"
 DIGESTS = "every digest is that of the corpus's tokens"
 
 
@@ -81,7 +83,7 @@ def test_an_honest_run_passes_and_a_rerun_has_its_bits(tmp_path, recipe, capsys)
     assert main(["verify-run", str(tmp_path), "--rerun", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["failed"] == 0
-    assert len(content["checks"]) == 8
+    assert len(content["checks"]) == 9
     assert main(["checkpoints", "digest", str(tmp_path)]) == 0
     digest = capsys.readouterr().out.strip()
     assert {check["seen"] for check in content["checks"] if "bits" in check["name"]} == {f"digest {digest}"}
@@ -99,8 +101,8 @@ def test_another_order_of_data_is_caught(tmp_path, recipe, monkeypatch):
 def test_a_batch_that_was_dropped_is_caught(tmp_path, recipe, monkeypatch):
     step = Trainer.step
 
-    def dropping(self, run, at, rows=None, attempt=1):
-        return step(self, run, at, [] if at == 2 else rows, attempt)
+    def dropping(self, run, at, rows=None, attempt=1, **more):
+        return step(self, run, at, [] if at == 2 else rows, attempt, **more)
 
     monkeypatch.setattr(Trainer, "step", dropping)
     train(tmp_path, recipe)
@@ -111,16 +113,23 @@ def test_a_batch_that_was_dropped_is_caught(tmp_path, recipe, monkeypatch):
 def test_a_batch_that_was_run_twice_is_caught(tmp_path, recipe, monkeypatch):
     step = Trainer.step
 
-    def twice(self, run, at, rows=None, attempt=1):
+    def twice(self, run, at, rows=None, attempt=1, **more):
         if at == 2:
-            step(self, run, at, rows, attempt)
-        return step(self, run, at, rows, attempt)
+            step(self, run, at, rows, attempt, batch=at)
+        return step(self, run, at, rows, attempt, **more)
 
     monkeypatch.setattr(Trainer, "step", twice)
     train(tmp_path, recipe)
     monkeypatch.undo()
     assert failed(tmp_path) == [TRAINED]
     assert "and has the same losses at every step" in failed(tmp_path, rerun=True)
+
+
+def test_a_batch_that_was_left_out_against_the_policy_is_caught(tmp_path, recipe, monkeypatch):
+    monkeypatch.setattr(Ladder, "leave_out", lambda self: range(self.batch, self.batch + (self.batch == 2)))
+    train(tmp_path, recipe)
+    monkeypatch.undo()
+    assert POLICY in failed(tmp_path)
 
 
 def test_a_ledger_that_was_rewritten_is_caught(tmp_path, recipe):

@@ -162,29 +162,40 @@ def test_names_from_a_study_are_escaped(view: View, undrawn: None) -> None:
 
 
 def test_the_query_says_that_no_token_was_lost(view: View) -> None:
-    assert answer(view) == {"expected": 998_400, "skipped": 0, "repeated": 0}
+    assert answer(view) == {"expected": 998_400, "skipped": 0, "repeated": 0, "skipped_by_policy": 0}
     assert answer_of_readme(view.url) == answer(view)
 
 
 @pytest.mark.parametrize(
-    ("tamper", "skipped", "repeated"),
+    ("tamper", "skipped", "repeated", "by_policy"),
     [
-        (lambda rows: rows.slice(1), 64, 0),
-        (lambda rows: pl.concat([rows, rows.slice(5, 2)]), 0, 128),
-        (lambda rows: rows.with_columns(first_sample=pl.col("first_sample").replace({7: 8})), 64, 64),
-        (lambda rows: rows.with_columns(step=pl.col("step").replace({3: 2})), 12 * 64, 12 * 64),
-        (lambda rows: rows.with_columns(disposition=pl.lit("skipped_by_policy")), 433 * 768, 0),
+        (lambda rows: rows.slice(1), 64, 0, 0),
+        (lambda rows: pl.concat([rows, rows.slice(5, 2)]), 0, 128, 0),
+        (lambda rows: rows.with_columns(first_sample=pl.col("first_sample").replace({7: 8})), 64, 64, 0),
+        (lambda rows: rows.with_columns(step=pl.col("step").replace({3: 2})), 12 * 64, 12 * 64, 0),
+        # The plan then begins after what was left out: all others are in another step than theirs.
+        (
+            lambda rows: rows.with_columns(disposition=pl.lit("skipped_by_policy")),
+            1300 * 768,
+            867 * 768,
+            433 * 768,
+        ),
     ],
     ids=["lost", "repeated", "another sample", "another step", "not trained"],
 )
 def test_the_query_finds_a_tampered_ledger(
-    promoted, tmp_path: Path, tamper, skipped: int, repeated: int
+    promoted, tmp_path: Path, tamper, skipped: int, repeated: int, by_policy: int
 ) -> None:
     study = promoted.copy(tmp_path / "tampered", lives=3)
     (file,) = (study.location / "runs" / "large" / "parts").path.glob("ledger-g1-*.parquet")
     tamper(pl.read_parquet(file)).write_parquet(file)
     view = gather(study, fits=promoted.fits)
-    assert answer(view) == {"expected": 998_400, "skipped": skipped, "repeated": repeated}
+    assert answer(view) == {
+        "expected": 998_400,
+        "skipped": skipped,
+        "repeated": repeated,
+        "skipped_by_policy": by_policy,
+    }
     assert answer_of_readme(study.location.url) == answer(view)
     assert view.account is not None
     assert view.account.repeated == repeated

@@ -1,0 +1,235 @@
+"""What to do when the loss or the gradient spikes: decided by their numbers alone, so alike on every rank and replay.
+
+The ladder: warn; leave out an update whose gradient is an outlier; go back and leave out the batches around the spike;
+do that at a lower rate and a tighter clip; stop for a person. Steps count updates, batches what was drawn from the
+data: a batch that is left out is no step, and a run always makes all of its steps.
+
+Going back and leaving out 200 to 500 batches is PaLM's (Chowdhery et al. 2022, arXiv:2204.02311, section 5.1), leaving
+out single updates OLMo's; outliers are measured in median absolute deviations, which one outlier in the window barely
+moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Literal
+
+from froude.config import Run
+
+WINDOW, ACTIVE = 128, 64  # accepted steps that an outlier is measured against, and how many that takes
+WARN, SPIKE = 5.0, 6.0  # deviations
+WARNINGS = 3  # in a row are a spike
+RISE = 0.05  # nats per token that a spike of the loss is above the median, at least
+FLOOR = 1e-3  # least MAD, in nats per token and in the log of the norm
+RECOVERY = 200  # steps after which a loss that has not come back calls for a rollback
+SKIPS, SKIPS_WITHIN = 3, 1000  # so many updates left out within so many steps call for one too
+BACK, AHEAD = 100, 200  # batches left out before and after the spike's
+RECURRENCE = 2000  # steps within which the next spike climbs a rung
+LOWER, TIGHTEN = 0.7, 0.5  # factors of rate and clip from there on
+ROLLBACKS, ROLLBACK_SHARE = 3, 0.1  # so many within a tenth of the run: stop
+CLIMB, CLIMB_SHARE, EMA = (
+    0.5,
+    1e-3,
+    0.98,
+)  # a slow climb, in nats over the least average, for that share of the run
+#: A rollback goes back by at most so many steps, if there is a checkpoint.
+REACH = BACK + RECOVERY
+
+Action = Literal["update", "skip", "rollback", "stop"]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of a step's gradient; the factors are of the schedule's rate and of the bound on the norm."""
+
+    action: Action = "update"
+    why: str = ""
+    lr_factor: float = 1.0
+    clip_factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Place:
+    """The step that a batch was, or would have been, counted from 1; and the batch, from 0."""
+
+    step: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Rollback:
+    """To before `spike`; the batches from `first` up to `last` are left out; `lowered`: the rate from there on."""
+
+    spike: Place
+    first: int
+    last: int
+    lowered: bool
+
+
+class Detector:
+    """How far a value lies above the median of those accepted before, in units of 1.4826 MAD."""
+
+    def __init__(self, values: Sequence[float] = ()) -> None:
+        self.values = list(values)
+
+    def deviation(self, value: float) -> float:
+        if len(self.values) < ACTIVE:
+            return 0.0
+        middle = median(self.values)
+        spread = max(FLOOR, median(abs(v - middle) for v in self.values))
+        return (value - middle) / (1.4826 * spread)
+
+    def rise(self, value: float) -> float:
+        return value - median(self.values) if self.values else 0.0
+
+    def accept(self, value: float) -> None:
+        self.values = [*self.values[1 - WINDOW :], value]
+
+
+class Ladder:
+    """The policy of one run, from its state in a checkpoint; `left_out` are batches (first, last) that it never sees.
+
+    Where `run.stability` is off it counts batches and stops at a loss that is not finite.
+    """
+
+    def __init__(
+        self, run: Run, state: Mapping[str, Any] | None = None, left_out: Sequence[tuple[int, int]] = ()
+    ) -> None:
+        self.run = run
+        self.rollbacks: list[Rollback] = []
+        self.left_out = list(left_out)
+        self.events: list[dict[str, Any]] = []
+        self._restore(state or {})
+        for row in (state or {}).get("rollbacks", ()):
+            self.rollbacks.append(Rollback(**{**row, "spike": Place(*row["spike"])}))
+
+    def _restore(self, state: Mapping[str, Any]) -> None:
+        self.batch: int = state.get("batch", 0)
+        self.loss, self.gradient = Detector(state.get("loss", ())), Detector(state.get("gradient", ()))
+        self.warnings: int = state.get("warnings", 0)
+        self.average: float | None = state.get("average")
+        self.least: float | None = state.get("least")
+        self.climbing: int = state.get("climbing", 0)
+        self.skips = [Place(*place) for place in state.get("skips", ())]
+        self.watched = Place(*state["watched"]) if state.get("watched") else None
+
+    def state(self) -> dict[str, Any]:
+        """All that the next decision depends on, as JSON."""
+        return {
+            "batch": self.batch,
+            "loss": self.loss.values,
+            "gradient": self.gradient.values,
+            "warnings": self.warnings,
+            "average": self.average,
+            "least": self.least,
+            "climbing": self.climbing,
+            "skips": [[place.step, place.batch] for place in self.skips],
+            "watched": [self.watched.step, self.watched.batch] if self.watched else None,
+            "rollbacks": [
+                {**vars(each), "spike": list(vars(each.spike).values())} for each in self.rollbacks
+            ],
+        }
+
+    def rewind(self, state: Mapping[str, Any]) -> None:
+        """Go on from an earlier checkpoint's state, knowing what led back to it."""
+        self._restore(state)
+
+    def leave_out(self) -> range:
+        """The batches that are to be passed over now, before the next is drawn."""
+        first = self.batch
+        for start, end in sorted([*((r.first, r.last) for r in self.rollbacks), *self.left_out]):
+            if start <= self.batch < end:
+                self.batch = end
+        return range(first, self.batch)
+
+    def judge(self, step: int, loss: float, norm: float) -> Decision:
+        """What to do with the gradient of the present batch, drawn for `step` (from 1); then the next batch is present.
+
+        `loss` in nats per token, `norm` before clipping; the same on all ranks.
+        """
+        here = Place(step, self.batch)
+        finite = math.isfinite(loss) and math.isfinite(norm)
+        if self.run.stability == "off":
+            self.batch += 1
+            return Decision() if finite else self._stop(here, "the loss or the gradient is not finite")
+        gradient = math.log(max(norm, 1e-30)) if finite else math.nan
+        above, steep = self.loss.deviation(loss), self.gradient.deviation(gradient)
+        warming = (step - 1) * self.run.batch < self.run.schedule.warmup_tokens
+        if finite and warming:
+            above = steep = 0.0  # what changes fast is not yet a spike
+        self.warnings = self.warnings + 1 if max(above, steep) > WARN else 0
+        spike = (above > SPIKE and self.loss.rise(loss) >= RISE) or (
+            above > WARN and self.warnings >= WARNINGS
+        )
+        outlier = not finite or steep > SPIKE
+        if self.watched and finite and above <= WARN:
+            self.watched = None
+        if spike and self.watched is None:
+            self.watched = here
+        if finite and not spike:
+            self._track(loss, warming)
+        seen = f"loss {loss:.4f} ({above:+.1f} deviations), gradient norm {norm:.4g} ({steep:+.1f})"
+        if outlier:
+            self.skips.append(here)
+            if sum(place.step > step - SKIPS_WITHIN for place in self.skips) >= SKIPS:
+                return self._back(here, here, f"{SKIPS} updates left out within {SKIPS_WITHIN} steps; {seen}")
+            return self._decide("skip", here, seen)
+        if self.watched and step - self.watched.step >= RECOVERY:
+            return self._back(self.watched, here, f"the loss has not come back in {RECOVERY} steps; {seen}")
+        if self.climbing > CLIMB_SHARE * self.run.steps:
+            return self._back(here, here, f"the average loss is {CLIMB} above its least; {seen}")
+        if max(above, steep) > WARN:
+            self._note("spike" if spike else "warn", here, seen)
+        if not spike:
+            self.loss.accept(loss)
+            self.gradient.accept(gradient)
+        return self._decide("update", here, "")
+
+    def _track(self, loss: float, warming: bool) -> None:
+        self.average = loss if self.average is None else EMA * self.average + (1 - EMA) * loss
+        self.least = self.average if self.least is None else min(self.least, self.average)
+        self.climbing = self.climbing + 1 if not warming and self.average > self.least + CLIMB else 0
+
+    def _decide(self, action: Action, here: Place, why: str) -> Decision:
+        self.batch += 1
+        if action != "update":
+            self._note(action, here, why)
+        lowered = sum(each.lowered and each.first <= here.batch for each in self.rollbacks)
+        return Decision(action, why, LOWER**lowered, TIGHTEN**lowered)
+
+    def _back(self, spike: Place, here: Place, why: str) -> Decision:
+        recent = [r for r in self.rollbacks if spike.step - r.spike.step <= RECURRENCE]
+        share = ROLLBACK_SHARE * self.run.steps
+        if sum(spike.step - r.spike.step <= share for r in self.rollbacks) >= ROLLBACKS:
+            return self._stop(here, f"{ROLLBACKS} rollbacks within a tenth of the run; {why}")
+        if any(r.lowered for r in recent):
+            return self._stop(here, f"it spiked again at a lower rate; {why}")
+        first, last = max(0, spike.batch - BACK), spike.batch + AHEAD
+        self.rollbacks.append(Rollback(spike, first, last, lowered=bool(recent)))
+        self._note(
+            "lower" if recent else "rollback", here, f"batches {first} to {last - 1} are left out: {why}"
+        )
+        return Decision("rollback", why)
+
+    @property
+    def back_to(self) -> int:
+        """The latest step at which the last rollback may go on."""
+        return max(0, self.rollbacks[-1].spike.step - 1 - BACK)
+
+    def _stop(self, here: Place, why: str) -> Decision:
+        self._note("stop", here, why)
+        return Decision("stop", why)
+
+    def _note(self, action: str, here: Place, why: str) -> None:
+        self.events.append({"step": here.step, "batch": here.batch, "action": action, "why": why})
+
+
+def policy_batches(state: Mapping[str, Any]) -> set[int]:
+    """The batches that a run with this state in its last checkpoint has left out."""
+    found = {batch for _, batch in state.get("skips", ())}
+    for each in state.get("rollbacks", ()):
+        found |= set(range(each["first"], min(each["last"], state["batch"])))
+    return found

@@ -1,0 +1,184 @@
+"""The spike ladder: what it notices, what it does, and that a run which went back never saw what it left out."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from spiky import HIGH, NAN, STEEP
+
+from froude.checkpoint.retention import Keep
+from froude.checkpoint.run_store import RunStore
+from froude.checkpoint.tensors import digest
+from froude.config import Run
+from froude.promote.account import token_account
+from froude.runlog import LogReader
+from froude.store import Location
+from froude.study import Study
+from froude.train import api, schedules, stability
+from froude.train.api import LocalHost
+from froude.train.data.order import Batches
+from froude.train.stability import Decision, Detector, Ladder
+from froude.train.worker import Diverged, run_worker
+
+RUN = Run(
+    name="large",
+    tokens=256 * 640,
+    batch=256,
+    slots=2,
+    reduction="exact",
+    checkpoint_every=80,
+    eval_windows=16,
+    parametrization="sp",
+    model={"factory": "spiky:Spiky", "width": 16},
+    data={"source": "spiky:Marked"},
+    optimizer={"lr": 1e-2},
+    schedule={"warmup_tokens": 256 * 20},
+)
+
+
+def marked(marks: dict[int, int], run: Run = RUN) -> Run:
+    """The run with a mark in every batch that is named."""
+    batches = Batches(api.build_source(run, "train"), run.seed, run.windows_per_slot, run.slots)
+    words = [
+        f"{window}:{mark}"
+        for batch, mark in marks.items()
+        for slot in range(run.slots)
+        for window in batches.windows(batch, slot)
+    ]
+    return run.replace({"data.options": {"marks": " ".join(words)}})
+
+
+class StopsAt(LocalHost):
+    def __init__(self, attempt: int, step: int) -> None:
+        super().__init__(attempt)
+        self.step = step
+
+    def poll(self, step: int) -> Any:
+        return "stop" if step == self.step else "none"
+
+
+def train(folder: Path, run: Run, stop: int = 0, **options: Any) -> Study:
+    place = Location.parse(folder) / "runs" / run.name
+    store = RunStore(place, run.name, Keep(3, 0, stability.REACH))
+    run_worker(run, store, StopsAt(store.open_attempt("recipe"), stop), device="cpu", **options)
+    return Study(folder)
+
+
+def bits(study: Study) -> tuple[str, list[float]]:
+    place = study.location / "runs" / RUN.name
+    losses = study.steps().sort("step").collect()["loss"].to_list()
+    return digest(place, LogReader(place).lineage()[-1]), losses
+
+
+def actions(study: Study) -> list[tuple[int, str]]:
+    rows = study.events().filter(~pl.col("action").is_in(["warn", "spike"])).collect()
+    return list(rows.select("batch", "action").iter_rows())
+
+
+@pytest.mark.parametrize("mark", [NAN, STEEP], ids=["gradient that is no number", "poisoned batch"])
+def test_an_update_that_would_do_harm_is_left_out(tmp_path: Path, mark: int) -> None:
+    run = marked({100: mark}, RUN.replace(tokens=256 * 130))
+    study = train(tmp_path / "spiky", run)
+    assert actions(study) == [(100, "skip")]
+    assert bits(study) == bits(train(tmp_path / "calm", run, left_out=[(100, 101)]))
+    account = token_account(study, run.name, run)
+    assert account.to_dict() == {
+        "expected": run.tokens,
+        "trained": run.tokens,
+        "skipped": 0,
+        "repeated": 0,
+        "skipped_by_policy": run.batch,
+    }
+
+
+@pytest.mark.slow
+def test_a_step_in_the_loss_is_gone_back_from(tmp_path: Path) -> None:
+    run = marked(dict.fromkeys(range(300, 501), HIGH))
+    study = train(tmp_path / "spiky", run)
+    assert actions(study) == [(500, "rollback")]
+    calm = bits(train(tmp_path / "calm", run, left_out=[(200, 500)]))
+    assert bits(study) == calm
+    account = token_account(study, run.name, run)
+    assert (account.whole, account.skipped_by_policy) == (True, 300 * run.batch)
+    records = LogReader(study.location / "runs" / run.name).records()
+    assert [record.step for record in records if record.base == -1 and record.kind == "checkpoint"] == [80]
+    train(tmp_path / "stopped", run, stop=520)
+    assert bits(train(tmp_path / "stopped", run)) == calm
+
+
+@pytest.mark.slow
+def test_a_spike_that_comes_again_lowers_the_rate_and_then_ends_the_run(tmp_path: Path) -> None:
+    twice = [*range(100, 103), *range(350, 353)]
+    study = train(tmp_path / "lowered", marked(dict.fromkeys(twice, NAN), RUN.replace(tokens=256 * 120)))
+    assert [each for each in actions(study) if each[1] != "skip"] == [(102, "rollback"), (352, "lower")]
+    # Batches 2 to 301 and 252 to 551 are left out, so the third step is made of batch 552, at a lower rate.
+    shares = study.steps().sort("step").collect()["lr"] / RUN.optimizer.lr
+    assert shares[1:3].to_list() == pytest.approx(
+        [schedules.at_step(RUN, 1), 0.7 * schedules.at_step(RUN, 2)]
+    )
+    thrice = marked(dict.fromkeys([*twice, *range(600, 603)], NAN), RUN.replace(tokens=256 * 120))
+    with pytest.raises(Diverged, match="spiked again at a lower rate"):
+        train(tmp_path / "ended", thrice)
+    assert actions(Study(tmp_path / "ended"))[-1] == (602, "stop")
+
+
+@pytest.mark.slow
+def test_noise_is_no_spike() -> None:
+    noise, value = np.random.default_rng(0).standard_normal(20_000), 0.0
+    detector = Detector()
+    for each in noise:
+        value = 0.3 * value + math.sqrt(1 - 0.3**2) * each
+        assert detector.deviation(0.02 * value) <= stability.SPIKE
+        detector.accept(0.02 * value)
+
+
+def ladder(**changes: Any) -> Ladder:
+    """One that has seen 200 calm steps of noise 0.02."""
+    made = Ladder(RUN.replace(changes))
+    rng = np.random.default_rng(1)
+    for step in range(1, 201):
+        assert made.judge(step, 3 + 0.02 * rng.standard_normal(), 1.0) == Decision()
+    return made
+
+
+def test_a_loss_half_a_nat_too_high_is_seen_at_once_and_again_ten_steps_later() -> None:
+    made = ladder()
+    for step in range(201, 222):
+        made.judge(step, 3.5 if step in (205, 215) else 3.0, 1.0)
+    assert [(each["step"], each["action"]) for each in made.events] == [(205, "spike"), (215, "spike")]
+
+
+def test_a_slow_climb_that_every_window_follows_is_gone_back_from() -> None:
+    made, step = ladder(), 200
+    while (decision := made.judge(step := step + 1, 3 + (step - 200) * 0.002, 1.0)).action == "update":
+        assert step < 800
+    assert decision.action == "rollback"
+    assert "average loss" in decision.why
+
+
+def test_nothing_but_numbers_that_are_none_is_acted_on_while_the_rate_warms_up() -> None:
+    made = ladder(**{"schedule.warmup_tokens": 256 * 250})
+    assert made.judge(201, 9.0, 50.0).action == "update"
+    assert made.judge(202, math.nan, 1.0).action == "skip"
+
+
+def test_a_state_that_was_stored_decides_alike() -> None:
+    made = ladder()
+    made.judge(201, 3.0, 50.0)
+    again = Ladder(RUN, json.loads(json.dumps(made.state())))
+    for step in range(201, 300):
+        loss, norm = 3.0 + 0.3 * (step % 40 == 0), 50.0 if step % 45 == 0 else 1.0
+        assert made.judge(step, loss, norm) == again.judge(step, loss, norm)
+    assert made.state() == again.state()
+
+
+def test_off_it_stops_at_the_first_number_that_is_none() -> None:
+    made = Ladder(RUN.replace(stability="off"))
+    assert [made.judge(step, 9.0**step, 1.0).action for step in (1, 2, 3)] == ["update"] * 3
+    assert made.judge(4, math.inf, 1.0).action == "stop"
