@@ -107,6 +107,9 @@ EVENTS = pa.schema(
     ]
 )
 
+#: L2 norms of gradients (before clipping) and parameters (after the update), root mean squares of activations.
+NORMS = pa.schema([("run", _S), ("attempt", _I), ("step", _I), ("kind", _S), ("name", _S), ("value", _F)])
+
 SCHEMAS = {
     "trials": TRIALS,
     "steps": STEPS,
@@ -114,9 +117,10 @@ SCHEMAS = {
     "commits": COMMITS,
     "ledger": LEDGER,
     "events": EVENTS,
+    "norms": NORMS,
 }
 #: What a run's commits carry besides its state.
-TABLES = ("ledger", "steps", "evals", "events")
+TABLES = ("ledger", "steps", "evals", "events", "norms")
 
 
 def table(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -107,6 +107,10 @@ class Study:
         ]
         return self._scan(records.EVENTS, files)
 
+    def norms(self) -> pl.LazyFrame:
+        """One row a layer's norm of gradient, parameter or activation, every `norms_every` steps of a run."""
+        return self._scan(records.NORMS, self._reached("norms"))
+
     def _names(self, folder: str = "") -> list[str]:
         place = self.location / folder if folder else self.location
         with reported(place, "a study must be readable"):

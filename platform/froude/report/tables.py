@@ -52,6 +52,17 @@ def _recovery(attempt: Attempt) -> str:
     return "new driver" if attempt.resumed else text.NOTHING
 
 
+def actions(view: View) -> Table | None:
+    """What the spike ladder did to the elastic run."""
+    if not view.actions.height:
+        return None
+    rows = [
+        (row["action"], text.whole(row["step"]), text.whole(row["batch"]), row["why"])
+        for row in view.actions.iter_rows(named=True)
+    ]
+    return Table(("action", "step", "batch", "why"), rows, frozenset({1, 2}))
+
+
 def optima(view: View) -> Table | None:
     """Best rates of every width, and the slope of each parametrization."""
     rows: list[tuple[str, ...]] = []

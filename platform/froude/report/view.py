@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 class View:
     """The content of one report. Losses in nats per token; `problems` are what kept a part of it from being read.
 
-    `steps` and `evals` are the promoted run's, in order of tokens. `checks` are the recipe's, or, before there is
-    one, what the gate would say now.
+    `steps`, `evals` and what the spike ladder did (`actions`) are the promoted run's. `checks` are the recipe's, or,
+    before there is one, what the gate would say now.
     """
 
     name: str
@@ -39,6 +39,7 @@ class View:
     elastic: Elastic | None = None
     steps: pl.DataFrame = field(default_factory=pl.DataFrame)
     evals: pl.DataFrame = field(default_factory=pl.DataFrame)
+    actions: pl.DataFrame = field(default_factory=pl.DataFrame)
     actual: float | None = None
     score: Score | None = None
     account: TokenAccount | None = None
@@ -111,10 +112,18 @@ def _run(study: Study, recipe: Recipe) -> dict[str, Any]:
         "elastic": elastic,
         "steps": steps,
         "evals": evals,
+        "actions": _actions(study, run.name),
         "actual": actual,
         "score": score(recipe.forecast, actual) if actual is not None else None,
         "account": token_account(study, run.name, run) if elastic and elastic.finished else None,
     }
+
+
+def _actions(study: Study, run: str) -> pl.DataFrame:
+    """What the spike ladder did, once each: an attempt may decide again what the one before it had decided."""
+    acted = (pl.col("run") == run) & ~pl.col("action").is_in(["warn", "spike"])
+    rows = study.events().filter(acted).sort("time")
+    return rows.unique(["batch", "action"], keep="first", maintain_order=True).collect()
 
 
 def _present_checks(study: Study, fits: Fits | None) -> tuple[gate.Check, ...]:

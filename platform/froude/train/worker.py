@@ -14,6 +14,7 @@ from froude.config import Run
 from froude.train import ledger, parallel
 from froude.train.api import Host
 from froude.train.loop import Row, eval_row, step_row
+from froude.train.norms import Norms, watched
 from froude.train.parallel import World
 from froude.train.stability import Ladder
 from froude.train.step import StepResult
@@ -70,14 +71,15 @@ class _Worker:
             drawn = self.trainer.draw(batch)
             entered += ledger.rows(run, host.attempt, self.step + 1, drawn, "skipped_by_policy")
         before = time.perf_counter()
-        result = self.trainer.step(
-            run,
-            self.step,
-            entered,
-            host.attempt,
-            batch=ladder.batch,
-            judge=partial(ladder.judge, self.step + 1),
-        )
+        judge, shown = partial(ladder.judge, self.step + 1), run.norms_every or run.steps + 1
+        if (self.step + 1) % shown:
+            result = self.trainer.step(run, self.step, entered, host.attempt, batch=ladder.batch, judge=judge)
+        else:
+            with watched(self.trainer) as norms:
+                result = self.trainer.step(
+                    run, self.step, entered, host.attempt, batch=ladder.batch, judge=norms.then(judge)
+                )
+            self._note_norms(norms)
         action = result.decision.action
         if self.world.rank == 0:
             now = {"run": run.name, "attempt": host.attempt, "time": datetime.now(UTC)}
@@ -97,6 +99,13 @@ class _Worker:
             self.tables["steps"].append(row)
             host.report([row])
         return True
+
+    def _note_norms(self, norms: Norms) -> None:
+        values = norms.values()
+        if self.world.rank == 0:
+            here = {"run": self.run.name, "attempt": self.host.attempt, "step": self.step + 1}
+            rows = [{**here, "kind": kind, "name": name, "value": value} for kind, name, value in values]
+            self.tables["norms"] += rows
 
     def saved(self) -> str:
         """Evaluate and commit where this step asks for it; what the host asks for."""
@@ -134,7 +143,7 @@ class _Worker:
             self.trainer = Trainer(self.run, self.world)
         self.step = position["step"]
         self.ladder.rewind(position["scalars"].get("stability", {}))
-        for name in ("ledger", "steps", "evals"):
+        for name in set(self.tables) - {"events"}:
             self.tables[name].clear()
 
     def _stop(self, result: StepResult) -> None:

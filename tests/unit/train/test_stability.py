@@ -14,7 +14,7 @@ from spiky import HIGH, NAN, STEEP
 
 from froude.checkpoint.retention import Keep
 from froude.checkpoint.run_store import RunStore
-from froude.checkpoint.tensors import digest
+from froude.checkpoint.tensors import Tensors, digest
 from froude.config import Run
 from froude.promote.account import token_account
 from froude.runlog import LogReader
@@ -176,6 +176,23 @@ def test_a_state_that_was_stored_decides_alike() -> None:
         loss, norm = 3.0 + 0.3 * (step % 40 == 0), 50.0 if step % 45 == 0 else 1.0
         assert made.judge(step, loss, norm) == again.judge(step, loss, norm)
     assert made.state() == again.state()
+
+
+def test_norms_by_layer_are_those_of_the_whole_model(tmp_path: Path) -> None:
+    run = RUN.replace({"tokens": 256 * 4, "norms_every": 2, "schedule.warmup_tokens": 0})
+    study = train(tmp_path, run)
+    rows = study.norms().collect()
+    assert rows["step"].unique(maintain_order=True).to_list() == [2, 4]
+    last = rows.filter(step=4)
+    gradients = last.filter(kind="gradient")["value"]
+    whole = study.steps().filter(step=4).collect()["grad_norm"].item()
+    assert math.sqrt((gradients**2).sum()) == pytest.approx(whole, rel=1e-6)
+    place = study.location / "runs" / RUN.name
+    with Tensors(place, LogReader(place).lineage()[-1]) as tensors:
+        for name, value in last.filter(kind="parameter").select("name", "value").iter_rows():
+            assert value == pytest.approx(tensors[f"model.{name}"].double().norm().item(), rel=1e-9)
+    (activation,) = last.filter(kind="activation")["value"]
+    assert activation > 0
 
 
 def test_off_it_stops_at_the_first_number_that_is_none() -> None:

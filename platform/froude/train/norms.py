@@ -1,0 +1,90 @@
+"""Norms by layer, to look at when a run spikes: gradients and parameters by tensor, activations by block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from froude.train import parallel
+from froude.train.stability import Decision
+from froude.train.trainer import Trainer
+
+Value = tuple[str, str, float]  # kind, name, value
+
+
+class Norms:
+    """What one step shows of its layers: L2 norms over all ranks, and the root mean square of what a block puts out."""
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.squares: dict[tuple[str, str], Tensor] = {}
+        self.counts: dict[str, int] = {}
+
+    def then(self, judge: Callable[[float, float], Decision]) -> Callable[[float, float], Decision]:
+        """`judge`, which is asked between the backward pass and the update, after a look at the gradients."""
+
+        def look(loss: float, norm: float) -> Decision:
+            for name, parameter in self.trainer.model.named_parameters():
+                if parameter.grad is not None:
+                    self._add("gradient", name, parameter.grad)
+            return judge(loss, norm)
+
+        return look
+
+    def see_output(self, name: str, module: Any, arguments: Any, output: Any) -> None:
+        """As a forward hook; the short pass of a rank without a slot does not count."""
+        if (
+            isinstance(output, Tensor)
+            and output.ndim == 3
+            and output.shape[1] == self.trainer.run.model.context
+        ):
+            self._add("activation", name, output)
+            self.counts[name] = self.counts.get(name, 0) + output.numel()
+
+    def _add(self, kind: str, name: str, tensor: Tensor) -> None:
+        square = parallel.local(tensor).detach().double().square().sum()
+        self.squares[kind, name] = (
+            self.squares[kind, name] + square if (kind, name) in self.squares else square
+        )
+
+    def values(self) -> list[Value]:
+        """Collective: the step's norms; those of the parameters are from after its update."""
+        trainer = self.trainer
+        for name, parameter in trainer.model.named_parameters():
+            self._add("parameter", name, parameter)
+        keys = [("gradient", name) for name, _ in trainer.model.named_parameters()]
+        keys += [("parameter", name) for _, name in keys]
+        keys += [("activation", name) for name in self._blocks()]
+        zero = torch.zeros((), dtype=torch.float64, device=trainer.world.device)
+        numbers = [self.squares.get(key, zero) for key in keys]
+        numbers += [zero + self.counts.get(name, 0) for name in self._blocks()]
+        summed = trainer.world.sum(torch.stack(numbers)).tolist()
+        counts = dict(zip(self._blocks(), summed[len(keys) :], strict=True))
+        return [
+            (kind, name, (square / max(1.0, counts[name] if kind == "activation" else 1.0)) ** 0.5)
+            for (kind, name), square in zip(keys, summed, strict=False)
+        ]
+
+    def _blocks(self) -> list[str]:
+        return [f"blocks.{i}" for i in range(len(self.trainer.model.blocks()))]  # type: ignore[operator]
+
+
+@contextmanager
+def watched(trainer: Trainer) -> Iterator[Norms]:
+    """The norms of the step that is made inside."""
+    norms = Norms(trainer)
+    blocks = trainer.model.blocks()  # type: ignore[operator]
+    hooks = [
+        block.register_forward_hook(partial(norms.see_output, f"blocks.{i}"))
+        for i, block in enumerate(blocks)
+    ]
+    try:
+        yield norms
+    finally:
+        for hook in hooks:
+            hook.remove()
