@@ -8,6 +8,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -240,6 +241,29 @@ class Location:
             filesystem, path = self.fsspec()  # pyarrow would leave a marker object in the folder's place
             with contextlib.suppress(FileNotFoundError), s3.os_errors():
                 filesystem.rm_file(path)
+
+    def discard_unfinished(self, before: datetime) -> None:
+        """Remove what killed writers left below: temporary files last written, or S3 uploads begun, `before`.
+
+        Neither is listed or read, but both take space that is paid for. At most a thousand uploads a call.
+        """
+        if self.is_local:
+            for temporary in self.path.rglob(f".*{_TEMPORARY}"):
+                with contextlib.suppress(FileNotFoundError):
+                    if temporary.stat().st_mtime < before.timestamp():
+                        temporary.unlink()
+            return
+        filesystem, path = self.fsspec()
+        bucket, _, key = path.partition("/")
+        with s3.os_errors():
+            found = filesystem.call_s3(
+                "list_multipart_uploads", Bucket=bucket, Prefix=f"{key}/" if key else ""
+            )
+            for upload in found.get("Uploads", ()):
+                if upload["Initiated"] < before:
+                    name = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
+                    with contextlib.suppress(FileNotFoundError):
+                        filesystem.call_s3("abort_multipart_upload", Bucket=bucket, **name)
 
 
 def _sync_folder(folder: Path) -> None:

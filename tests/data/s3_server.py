@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import logging
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -26,10 +28,35 @@ def s3_server() -> Iterator[str]:
     server.stop()
 
 
+@pytest.fixture(scope="session")
+def unconditional_server() -> Iterator[str]:
+    """The endpoint of a server that ignores If-None-Match, as some gateways in front of object stores do."""
+    from moto.server import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    served = DomainDispatcherApplication(create_backend_app)
+
+    def without_conditions(environ: dict[str, Any], start_response: Any) -> Any:
+        environ.pop("HTTP_IF_NONE_MATCH", None)
+        return served(environ, start_response)
+
+    server = make_server("127.0.0.1", 0, without_conditions, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+
+
 @pytest.fixture
 def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Location:
     """An empty bucket of one's own."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    return empty_bucket(s3_server, monkeypatch)
+
+
+def empty_bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Location:
+    """A new bucket at a server that checks no secrets."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     monkeypatch.setenv("AWS_REGION", "us-east-1")

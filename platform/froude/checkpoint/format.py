@@ -39,7 +39,9 @@ from froude.store import Location
 
 __all__ = ["ParquetReader", "ParquetWriter", "check_tensors_only"]
 
-BLOCK_BYTES = 32 << 20  # a larger block is split; 16 to 64 MiB measured equal in speed, memory grows with it
+# A larger block is split. From 32 MiB on each of the writer's copies is in fresh memory, whose pages cost more than the
+# copies: the Parquet writer takes four times as long as with 8 MiB. 4 MiB gain nothing.
+BLOCK_BYTES = 8 << 20
 ALONE_BYTES = 4 << 20  # from here on a block has a row group, and so a page, of its own
 GROUP_ROWS = 1024  # far below pyarrow's limit of rows in one page
 Bytes = NDArray[np.uint8]
@@ -116,9 +118,8 @@ class ParquetWriter(StorageWriter):
         target = self._run / self._path
         groups: list[_Group] = []
         if any(item.tensor_data and item.tensor_data.chunk.sizes.numel() for item in plan.items):
-            with target.output() as raw:
-                sink = HashingSink(raw)
-                collected: list[pq.FileMetaData] = []
+            collected: list[pq.FileMetaData] = []
+            with target.output() as raw, HashingSink(raw) as sink:
                 with pq.ParquetWriter(
                     sink, PAYLOADS, metadata_collector=collected, **_WRITE_OPTIONS
                 ) as writer:

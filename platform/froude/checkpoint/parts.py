@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Any, Self
 
 import xxhash
 
 from froude.runlog import Part
 from froude.store import Location
+
+AHEAD_BYTES = 4 << 20  # what a sink collects before its thread gets it; twice that, and a block, is in memory
 
 
 class Corrupt(RuntimeError):
@@ -39,18 +43,48 @@ def read_part(run: Location, part: Part) -> bytes:
 
 
 class HashingSink:
-    """A writable stream that counts and hashes what passes through it, as pyarrow's writers want one."""
+    """A writable stream that counts and hashes what passes through it, as pyarrow's writers want one.
+
+    What passed before is meanwhile written by a thread; use it in a `with` statement, whose end waits for the last.
+    """
 
     def __init__(self, sink: Any) -> None:
         self._sink, self._hash = sink, xxhash.xxh3_128()
+        self._pool = ThreadPoolExecutor(1, "froude-write")
+        self._pieces: list[bytes] = []
+        self._waiting = 0  # bytes of them
+        self._writing: Future[None] | None = None
         self.size = 0
         self.closed = False
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._hand_over()
+                self._hand_over()  # waits for the one before
+        finally:
+            self._pool.shutdown()
+
     def write(self, data: Any) -> int:
-        self._sink.write(data)
-        self._hash.update(data)
-        self.size += len(data)
-        return len(data)
+        piece = bytes(data)  # bytes come back as they are; a buffer's owner may use it again
+        self._hash.update(piece)
+        self._pieces.append(piece)
+        self._waiting += len(piece)
+        self.size += len(piece)
+        if self._waiting >= AHEAD_BYTES:
+            self._hand_over()
+        return len(piece)
+
+    def _hand_over(self) -> None:
+        pieces, self._pieces, self._waiting = self._pieces, [], 0
+        before, self._writing = self._writing, self._pool.submit(self._sink.writelines, pieces)
+        if before is not None:
+            before.result()
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()
@@ -59,7 +93,7 @@ class HashingSink:
         return self.size
 
     def flush(self) -> None:
-        self._sink.flush()
+        """Leave that to the stream underneath."""
 
     def close(self) -> None:
         """Leave the stream underneath to its owner."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from froude.runlog import Record, expired, lineage
 from froude.store import Location
+
+UNFINISHED = timedelta(days=1)  # longer than any save; an attempt that is fenced may still be writing
 
 
 @dataclass(frozen=True)
@@ -72,3 +75,5 @@ def sweep(run: Location, found: Sequence[Location], records: Sequence[Record]) -
         if place.url[len(run.url) + 1 :] not in kept:
             with contextlib.suppress(OSError):
                 place.delete()
+    with contextlib.suppress(OSError):  # some may write to a bucket without the right to list its uploads
+        run.discard_unfinished(datetime.now(UTC) - UNFINISHED)

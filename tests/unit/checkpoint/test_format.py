@@ -64,7 +64,7 @@ def test_every_tensor_comes_back_bit_for_bit(
 
 def test_a_part_is_ordinary_parquet_with_payloads_in_place(tmp_path: Path) -> None:
     run = Location.parse(tmp_path)
-    state = {"big": torch.randn(3 << 20), "a": torch.arange(5), "b": torch.tensor(2.5)}
+    state = {"big": torch.randn(3 << 19), "a": torch.arange(5), "b": torch.tensor(2.5)}
     *_, last = parts = save_state(run, "data", dict(state))
     manifest = Manifest.from_bytes((run / last.path).read())
     rows = pq.read_table(io.BytesIO((run / parts[0].path).read())).to_pylist()

@@ -3,11 +3,13 @@ from __future__ import annotations
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from s3_server import empty_bucket
 
 from froude.config import ConfigError
 from froude.store import Location, probe_writable
@@ -167,15 +169,47 @@ def test_probe_names_an_unreachable_endpoint(s3: Location, monkeypatch: pytest.M
 
 
 def test_probe_refuses_a_store_without_conditional_writes(
-    s3: Location, monkeypatch: pytest.MonkeyPatch
+    unconditional_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    filesystem, _ = s3.fsspec()
-    send = filesystem.pipe_file
-    # A server that ignores If-None-Match, as some gateways in front of object stores do.
-    monkeypatch.setattr(filesystem, "pipe_file", lambda path, data, mode="", **kwargs: send(path, data))
-    with pytest.raises(ConfigError, match=r"refuse to create a file twice .*; use AWS S3"):
-        probe_writable(s3 / "study")
-    assert s3.walk() == []
+    bucket = empty_bucket(unconditional_server, monkeypatch)
+    with pytest.raises(ConfigError, match=r"two attempts could both commit; use AWS S3"):
+        probe_writable(bucket / "study")
+    assert bucket.walk() == []
+
+
+def test_what_killed_writers_left_goes_once_it_is_old(place: Location) -> None:
+    kept, neighbour = place / "a/kept", place.parent / "neighbour"
+    assert kept.create(b"kept")
+    names = ("a/b/part", "part") if place.is_local else ("a/b/part",)
+    for folder in (place, neighbour):
+        for name in names:
+            _begin(folder / name)
+    if place.is_local:  # to moto's server every upload began in 2010
+        place.discard_unfinished(datetime.now(UTC) - timedelta(hours=1))
+    assert (len(_unfinished(place)), len(_unfinished(neighbour))) == (len(names), len(names))
+    place.discard_unfinished(datetime.now(UTC) + timedelta(hours=1))
+    assert (_unfinished(place), len(_unfinished(neighbour))) == ([], len(names))
+    assert kept.read() == b"kept"
+
+
+def _begin(file: Location) -> None:
+    """What a writer leaves that is killed before it ends."""
+    if file.is_local:
+        file.path.parent.mkdir(parents=True, exist_ok=True)
+        file.path.with_name(f".{file.name}.0123.tmp").write_bytes(b"half")
+    else:
+        filesystem, path = file.fsspec()
+        bucket, _, key = path.partition("/")
+        filesystem.call_s3("create_multipart_upload", Bucket=bucket, Key=key)
+
+
+def _unfinished(place: Location) -> list[str]:
+    if place.is_local:
+        return [str(path) for path in place.path.rglob("*.tmp")]
+    filesystem, path = place.fsspec()
+    bucket, _, key = path.partition("/")
+    found = filesystem.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{key}/")
+    return [upload["Key"] for upload in found.get("Uploads", ())]
 
 
 def test_secrets_are_not_printed(s3: Location) -> None:

@@ -1,0 +1,345 @@
+"""Speed of checkpoints: Parquet through DCP against torch's own writers, on tmpfs, on disk and on a real S3 server.
+
+Both sides save and load the same fp32 AdamW state in one process, through the same planner of DCP; they alternate, and
+each pair gives one ratio. Every file is synced by both. Then: for how long a save in the background keeps its caller,
+and by how much it slows training down. Writes benchmarks/checkpoint_speed.md. S3 is Ceph's RADOS Gateway
+(tests/data/gateway.py); where that is not installed, its rows say so.
+
+    python benchmarks/checkpoint_speed.py [--pairs 5] [--depth 12] [--disk runs/checkpoint_speed] [--seed 0]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
+from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
+
+from froude.checkpoint.retention import Keep
+from froude.checkpoint.run_store import RunStore, load_state, save_state
+from froude.store import Location
+
+HERE = Path(__file__).resolve().parent
+RESULT = HERE / "checkpoint_speed.md"
+#: Least ratio of speeds (save, load) to torch's, on each kind of storage.
+GOALS = {"tmpfs": (1.0, 3.0), "disk": (0.65, 3.0), "S3": (1.3, 3.0)}
+MOST_BLOCKED = 0.15  # of a blocking save, for the call that starts one in the background
+WIDTH, VOCAB = 768, 50304
+METHOD = """\
+The state of AdamW (parameters and both moments, fp32) of a GPT-2 with tied embeddings, in one process. froude:
+`save_state` and `load_state` as a run uses them, every block and file hashed and checked. torch: DCP's
+FileSystemWriter and -Reader, on S3 FsspecWriter and -Reader with s3fs, as by default, which hash nothing. Both go
+through DCP's planner, load in place, and sync each file that they write; each load is compared bit by bit. Loads from
+disk find no page of the file in memory. S3 is Ceph's RADOS Gateway with a store in memory, on the same cores. Ratios
+are medians over pairs that take turns."""
+State = dict[str, torch.Tensor]
+Row = tuple[str, bool]  # a line of the result, and whether its goal is met
+
+
+def adamw_state(depth: int, seed: int) -> State:
+    """Parameters and both moments of a GPT-2 of `depth` layers with tied embeddings: 1.38 GiB with 12."""
+    shapes = {"embedding.weight": (VOCAB, WIDTH), "norm.weight": (WIDTH,)}
+    for layer in range(depth):
+        for name, shape in {
+            "attention.qkv": (3 * WIDTH, WIDTH),
+            "attention.out": (WIDTH, WIDTH),
+            "mlp.up": (4 * WIDTH, WIDTH),
+            "mlp.down": (WIDTH, 4 * WIDTH),
+            "norm1": (WIDTH,),
+            "norm2": (WIDTH,),
+        }.items():
+            shapes[f"blocks.{layer}.{name}.weight"] = shape
+    generator = torch.Generator().manual_seed(seed)
+    state = {}
+    for name, shape in shapes.items():
+        state[f"model.{name}"] = 0.02 * torch.randn(shape, generator=generator)
+        state[f"optimizer.{name}.exp_avg"] = 1e-3 * torch.randn(shape, generator=generator)
+        state[f"optimizer.{name}.exp_avg_sq"] = (1e-3 * torch.randn(shape, generator=generator)).square()
+    return state
+
+
+def size(state: State) -> float:
+    """GiB."""
+    return sum(tensor.nbytes for tensor in state.values()) / 2**30
+
+
+class Ours:
+    def __init__(self, place: Location) -> None:
+        self._place = place
+
+    def save(self, state: State) -> None:
+        self._parts = save_state(self._place, "data", state)
+
+    def load(self, state: State) -> None:
+        load_state(self._place, self._parts, state)
+
+    def clear(self) -> None:
+        for part in self._parts:
+            (self._place / part.path).delete()
+
+
+class Torch:
+    """DCP's FileSystemWriter and -Reader; on S3 FsspecWriter and -Reader, whose client is s3fs. All as by default."""
+
+    def __init__(self, place: Location) -> None:
+        self._place = place
+        endpoint = {"client_kwargs": {"endpoint_url": os.environ.get("AWS_ENDPOINT_URL")}}
+        self._kinds: Any = (
+            (FileSystemWriter, FileSystemReader) if place.is_local else (FsspecWriter, FsspecReader)
+        )
+        self._options = {} if place.is_local else endpoint
+
+    def save(self, state: State) -> None:
+        dcp_save(state, storage_writer=self._kinds[0](self._place.url, **self._options))
+
+    def load(self, state: State) -> None:
+        dcp_load(state, storage_reader=self._kinds[1](self._place.url, **self._options))
+
+    def clear(self) -> None:
+        for file in self._place.walk():
+            file.delete()
+
+
+def seconds(work: Callable[[], None]) -> float:
+    gc.collect()
+    os.sync()
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def forget(folder: Path) -> None:
+    """Have the kernel drop what it keeps of these (synced) files, so that a load reads the disk."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "rb") as file:
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def read_through(folder: Path) -> None:
+    """One thread, a block at a time, into the same memory: what the disk gives."""
+    buffer = bytearray(8 << 20)
+    for path in folder.rglob("part-*"):
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+
+def against_torch(name: str, place: Location, state: State, pairs: int) -> Iterator[Row]:
+    times: dict[str, list[tuple[float, float]]] = {"save": [], "load": []}
+    raw: list[float] = []
+    into = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    for pair in range(-(name == "tmpfs"), pairs):  # the very first warms up both, and is left out
+        sides = (Ours(place / f"ours-{pair}"), Torch(place / f"torch-{pair}"))
+        order = sides if pair % 2 else sides[::-1]
+        saved = {side: seconds(lambda side=side: side.save(state)) for side in order}
+        loaded = {}
+        for side in order:
+            for tensor in into.values():
+                tensor.zero_()
+            if place.is_local:
+                forget(place.path)
+            loaded[side] = seconds(lambda side=side: side.load(into))
+            assert all(torch.equal(into[each], state[each]) for each in state)
+        if name == "disk":
+            forget(place.path)
+            raw.append(seconds(lambda: read_through(place.path / f"ours-{pair}")))  # noqa: B023 - called at once
+        for side in sides:
+            side.clear()
+        if pair >= 0:
+            times["save"].append((saved[sides[0]], saved[sides[1]]))
+            times["load"].append((loaded[sides[0]], loaded[sides[1]]))
+    for (what, found), goal in zip(times.items(), GOALS[name], strict=True):
+        ratios = [theirs / ours for ours, theirs in found]
+        speeds = " | ".join(
+            f"{size(state) / statistics.median(side):.2f}" for side in zip(*found, strict=True)
+        )
+        middle = statistics.median(ratios)
+        yield (
+            f"| {what}, {name} | {speeds} | **{middle:.2f}** | {min(ratios):.2f} … {max(ratios):.2f} | ≥ {goal} |",
+            middle >= goal,
+        )
+    if raw:
+        speed = f"{size(state) / statistics.median(raw):.2f}"
+        yield f"| the same file read by one thread, {name} | {speed} | | | | |", True
+
+
+def background(name: str, place: Location, state: State, pairs: int) -> Iterator[Row]:
+    """How long the call of a save in the background takes, against a blocking save of the same state."""
+    store = RunStore(place, "large", Keep(last=1))
+    store.open_attempt("recipe")
+    step = 0
+
+    def save(beside: bool) -> float:
+        nonlocal step
+        step += 1
+        return seconds(lambda: store.save(state, step=step, tokens=step, tables={}, background=beside))
+
+    first = save(True)
+    store.wait()
+    save(False)
+    called, blocked = [], []
+    for pair in range(pairs):
+        for beside in (True, False) if pair % 2 else (False, True):
+            (called if beside else blocked).append(save(beside))
+            store.wait()
+    ratios = [c / b for c, b in zip(called, blocked, strict=True)]
+    middle = statistics.median(ratios)
+    yield (
+        f"| {name} | {statistics.median(blocked):.2f} s | {statistics.median(called):.3f} s | **{middle:.3f}** | "
+        f"{min(ratios):.3f} … {max(ratios):.3f} | ≤ {MOST_BLOCKED} | {first:.2f} s |",
+        middle <= MOST_BLOCKED,
+    )
+
+
+def training(name: str, place: Location, state: State, pairs: int, seed: int) -> Iterator[Row]:
+    """Steps of a small model (one thread) while a save of `state` is written, against the steps before it."""
+    from froude.config import Run
+    from froude.train.parallel import World
+    from froude.train.trainer import Trainer
+
+    torch.set_num_threads(1)
+    run = Run(
+        tokens=768 * 100_000,
+        batch=768,
+        seed=seed,
+        eval_windows=1,
+        model={"width": 128, "depth": 4, "context": 64},
+    )
+    trainer = Trainer(run, World.current("cpu"))
+    store = RunStore(place, "large", Keep(last=1))
+    store.open_attempt("recipe")
+    number = 0
+
+    def step() -> float:
+        nonlocal number
+        number += 1
+        began = time.perf_counter()
+        trainer.step(run, number - 1)
+        return time.perf_counter() - began
+
+    slower, lost, quiet = [], [], []
+    for pair in range(-1, pairs):
+        before = statistics.median(step() for _ in range(30))
+        store.save(state, step=number, tokens=number, tables={}, background=True)
+        written = threading.Event()
+        threading.Thread(target=lambda written=written: (store.wait(), written.set())).start()
+        beside = []
+        while not written.is_set():
+            beside.append(step())
+        if pair >= 0:
+            quiet.append(before)
+            slower.append(statistics.median(beside) / before)
+            lost.append(sum(beside) - len(beside) * before)
+    yield (
+        f"| {name} | {1000 * statistics.median(quiet):.0f} ms | **{statistics.median(slower):.2f}** | "
+        f"{min(slower):.2f} … {max(slower):.2f} | {statistics.median(lost):.2f} s |",
+        True,
+    )
+
+
+@contextlib.contextmanager
+def folder_on(root: str | Path) -> Iterator[Location]:
+    Path(root).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root, prefix="checkpoint-speed-") as folder:
+        yield Location.parse(folder)
+
+
+def rows(arguments: argparse.Namespace) -> Iterator[Row]:
+    sys.path.insert(0, str(HERE.parent / "tests" / "data"))
+    import gateway
+
+    state, pairs = adamw_state(arguments.depth, arguments.seed), arguments.pairs
+    places = {"tmpfs": "/dev/shm", "disk": arguments.disk}
+    yield "| | froude, GiB/s | torch, GiB/s | ratio | least … most | goal |\n|---|---|---|---|---|---|", True
+    for name, root in places.items():
+        with folder_on(root) as place:
+            yield from against_torch(name, place, state, pairs)
+    if gateway.installed():
+        with gateway.serve(capacity=12 << 30) as server, gateway.reached(server):
+            place = Location.parse(f"s3://{gateway.new_bucket()}/checkpoints")
+            yield from against_torch("S3", place, state, pairs)
+    else:
+        yield "| S3 | not measured: no Ceph gateway is installed | | | | |", False
+    yield (
+        "\n| saved to | blocking save | call in the background | ratio | least … most | goal | first call |\n"
+        "|---|---|---|---|---|---|---|",
+        True,
+    )
+    for name, root in places.items():
+        with folder_on(root) as place:
+            yield from background(name, place, state, pairs)
+    yield (
+        "\n| written to | step before | steps while it is written | least … most | lost by a save |\n"
+        "|---|---|---|---|---|",
+        True,
+    )
+    with folder_on(arguments.disk) as place:
+        yield from training("disk", place, state, min(pairs, 3), arguments.seed)
+
+
+def hardware(disk: Path) -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = next((x.split(":")[1].strip() for x in lines if "model name" in x), platform.processor())
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    kind = subprocess.run(
+        ["df", "--output=fstype", str(disk)], capture_output=True, text=True, check=True
+    ).stdout.split()[-1]
+    return f"{os.cpu_count()} cores of {cpu}, {memory:.0f} GiB, virtual disk with {kind}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--pairs", type=int, default=5)
+    parser.add_argument("--depth", type=int, default=12)
+    parser.add_argument(
+        "--disk", type=Path, default=HERE.parent / "runs", help="a folder on the disk to measure"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    warnings.filterwarnings("ignore", category=UserWarning, module="torch")
+    arguments.disk.mkdir(parents=True, exist_ok=True)
+    commit = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+    ).stdout.strip()
+    head = f"""# Speed of checkpoints
+
+`python benchmarks/checkpoint_speed.py --pairs {arguments.pairs} --depth {arguments.depth} --seed {arguments.seed}` at
+commit {commit}, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, on {hardware(arguments.disk)}; load
+{os.getloadavg()[0]:.1f} at the start.
+
+{METHOD}
+"""
+    found: list[Row] = []
+    for row in rows(arguments):
+        print(row[0], flush=True)
+        found.append(row)
+        RESULT.write_text("\n".join([head, *(line for line, _ in found), ""]))
+    missed = [line for line, fine in found if not fine]
+    for line in missed:
+        print(f"missed: {line}")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
