@@ -55,8 +55,9 @@ def train(
     from dataclasses import asdict
 
     from froude.launch.display import Display
-    from froude.launch.elastic import Progress, result_of
+    from froude.launch.elastic import Progress, has_spares, result_of
     from froude.launch.elastic import train as train_run
+    from froude.launch.knobs import in_force
     from froude.launch.plan import CLUSTER_BYTES, worker_bytes
     from froude.launch.preflight import check_memory
     from froude.launch.sweep import check_code_and_corpus
@@ -86,6 +87,8 @@ def train(
             needed = CLUSTER_BYTES + min(nodes, found.run.max_workers) * worker_bytes(found.run)
             check_memory(needed, what=f"run {found.run.name} on {nodes} simulated nodes")
         with cluster(address, simulate, study, shared=shared) as running:
+            ready = has_spares(found.run, running, spares)
+            display.line(f"failure knobs {in_force()}; spares {'on' if ready else 'off'}")
             display.stage("train")
             result = train_run(
                 found.run,
@@ -94,7 +97,7 @@ def train(
                 recipe=found.sha256,
                 trust=trust,
                 other_build=other_build,
-                spares=spares,
+                spares=ready,
                 progress=show,
             )
     content = asdict(result)

@@ -111,6 +111,11 @@ def spares_fit(run: Run, cluster: SimulatedCluster | ConnectedCluster) -> bool:
     return min(memory, default=0) > worker_bytes(run) + 2 * PROCESS_BYTES
 
 
+def has_spares(run: Run, cluster: SimulatedCluster | ConnectedCluster, wanted: bool | None = None) -> bool:
+    """Whether the run will have spares: as wanted, or where they fit; never on a Ray that can't be asked for them."""
+    return ray_internals.supported() and (spares_fit(run, cluster) if wanted is None else wanted)
+
+
 def train(
     run: Run,
     study: Location,
@@ -154,8 +159,6 @@ def train(
         resize_seconds = 1.0 if isinstance(cluster, SimulatedCluster) else 10.0
     limits = Limits(max_failures, no_progress, resize_seconds)
     device = "cuda" if "GPU" in resources else "cpu"
-    if spares is None:
-        spares = spares_fit(run, cluster)
     order = Order(
         run.to_dict(),
         study.url,
@@ -163,7 +166,7 @@ def train(
         run_id="",
         device=device,
         other_build=other_build,
-        spares=spares and ray_internals.supported(),
+        spares=has_spares(run, cluster, spares),
     )
     scratch = tempfile.mkdtemp(prefix="froude-train-")
     try:

@@ -33,8 +33,18 @@ FAST_KNOBS: dict[str, str] = {
     "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "2",
 }
 
+#: Those of cluster.yaml: about ten seconds for a silent node.
+MODERATE_KNOBS: dict[str, str] = {
+    "RAY_health_check_initial_delay_ms": "5000",
+    "RAY_health_check_period_ms": "2000",
+    "RAY_health_check_timeout_ms": "4000",
+    "RAY_health_check_failure_threshold": "4",
+}
+
 #: Read by Ray Train in the driver, on any cluster.
 DRIVER_SETTINGS: dict[str, str] = {
+    # Asking the workers costs a message each, whatever the network; Ray asks every 2 s.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     # Ray's own reaction to a drain notice ends a run as finished, or asks for that node again: ours shrinks the group.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths in a recipe mean what they mean to the driver
@@ -80,6 +90,26 @@ def silence_driver() -> None:
         global_worker_stdstream_dispatcher.remove_handler("ray_print_logs")
         # The death of a node takes another way, past the handlers.
         stdout_deduplicator.skip_re = re.compile("")
+
+
+def health_checks() -> dict[str, int]:
+    """How the head checks its nodes, as a process there sees it: the numbers of `RAY_health_check_*`, without prefix.
+
+    They are read from the environment when the head starts, and no later. {} where nothing of that is known.
+    """
+    if not supported():
+        return {}
+    import ray
+
+    def read() -> dict[str, int]:
+        from ray._raylet import Config
+
+        return {name: int(getattr(Config, name)()) for name in names}
+
+    names = [knob.removeprefix("RAY_") for knob in MODERATE_KNOBS]
+    there = ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(read)
+    found: dict[str, int] = ray.get(there.remote(), timeout=60)
+    return found
 
 
 def coordinator_on_head() -> None:
