@@ -365,6 +365,8 @@ def main() -> None:
         settle(cluster, side, watched)
         for event in events:
             if event != "added" and len(cluster.nodes) < NODES:
+                if side.resize is None:
+                    break  # growth takes longer than another cluster
                 cluster.add_node()
                 settle(cluster, side, watched)
             if time.monotonic() > until:

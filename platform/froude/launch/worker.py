@@ -38,7 +38,7 @@ class Order:
     run_id: str
     device: str
     other_build: bool = False
-    spares: bool = False
+    spares_after: float | None = None
 
 
 def agree(value: bool) -> bool:
@@ -69,9 +69,10 @@ class RayHost:
     step: int = 0
     holding: bool = False
     steps: int = 0  # of this attempt
-    spares: bool = False
+    spares_after: float | None = None  # seconds of this attempt
     _row: Mapping[str, Any] = field(default_factory=dict)
     _beaten: float = -math.inf
+    _began: float = field(default_factory=time.time)
 
     @property
     def every(self) -> int:
@@ -83,10 +84,16 @@ class RayHost:
         if self.rank == 0 and now - self._beaten >= BEAT_SECONDS:
             self.notes.write_beat(Beat(self.attempt, self.world, step, now))
             self._beaten = now
-        if self.spares and self.rank == 0 and self.steps == SPARE_AFTER:
+        if (
+            self.rank == 0
+            and self.spares_after is not None
+            and self.steps >= SPARE_AFTER
+            and now - self._began >= self.spares_after
+        ):
             from froude.launch.ray_internals.spares import own_template
 
             self.notes.offer_template(self.attempt, own_template())
+            self.spares_after = None
         if step % self.run.checkpoint_every == 0 or step == self.run.steps:
             _report(self._row)
         if step % self.every == 0 and step < self.run.steps:
@@ -152,7 +159,7 @@ def work(order: dict[str, Any]) -> None:
         attempt = store.open_attempt(given.recipe, meta)
         if rank == 0:
             notes.write_beat(Beat(attempt, world, before.step if before else 0, alive))
-        host = RayHost(attempt, run, notes, rank, world, spares=given.spares)
+        host = RayHost(attempt, run, notes, rank, world, spares_after=given.spares_after)
         run_worker(run, store, host, device=given.device)
         while host.holding:
             host.hold()

@@ -22,10 +22,13 @@ RPC_SECONDS = 5.0
 
 
 class Spares:
-    """Keeps one spare on each node, from what a worker of the running attempt says of its own environment."""
+    """Keeps one spare on each node, from what a worker of the running attempt says of its own environment.
 
-    def __init__(self, notes: Notes) -> None:
-        self.notes = notes
+    The worker says so `early`, so that a resize can wait for it, or only when the attempt has lasted.
+    """
+
+    def __init__(self, notes: Notes, *, early: bool = True) -> None:
+        self.notes, self.early = notes, early
         self._since: dict[str, float] = {}
 
     def used(self) -> None:
@@ -35,12 +38,12 @@ class Spares:
     def refill(self, nodes: set[str]) -> bool:
         """Ask each of these nodes for a spare, once; whether all have had the time to get warm.
 
-        False while no worker has told what a spare must be like. A node that can't be asked counts as served: its
+        False while a worker is soon to tell what a spare must be like. A node that can't be asked counts as served: its
         worker then starts cold.
         """
         template = self.notes.template()
         if template is None:
-            return False
+            return not self.early
         for node in nodes - self._since.keys():
             try:
                 prestart(node, template["job"], template["environment"])
