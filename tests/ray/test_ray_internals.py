@@ -316,6 +316,18 @@ def test_another_ray_is_used_by_its_public_behaviour(
     assert result.world_sizes == [2]
 
 
+def test_a_stopped_raylet_accepts_connections_and_does_not_answer(cluster: SimulatedCluster) -> None:
+    first, second = cluster.nodes
+    assert ray_internals.live_nodes(ask=True) == {head(), first.node_id, second.node_id}
+    raylet = psutil.Process(first.raylet_pid)
+    raylet.suspend()
+    try:
+        assert ray_internals.live_nodes() == {head(), first.node_id, second.node_id}
+        assert ray_internals.live_nodes(ask=True) == {head(), second.node_id}
+    finally:
+        raylet.resume()
+
+
 def test_a_dead_node_is_not_live_although_ray_believes_in_it(cluster: SimulatedCluster) -> None:
     """Last: the cluster is one node smaller afterwards."""
     first, second = cluster.nodes
