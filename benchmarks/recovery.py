@@ -21,7 +21,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -33,7 +33,6 @@ from _recovery_session import CHECKPOINT_EVERY, EVENT_TIMEOUT, NODES, NOTICE_SEC
 HERE = Path(__file__).resolve().parent
 RESULT = HERE / "recovery.md"
 ROWS = HERE.parent / "runs" / "recovery.jsonl"
-SESSION_SECONDS = 150.0
 FAILURES = ("worker", "node")
 #: Events of each side, and the share of `--repeats` that is asked of those which cost minutes.
 WANTED: dict[str, dict[str, float]] = {
@@ -65,24 +64,23 @@ def missing(side: str, results: Sequence[Result], repeats: int) -> list[str]:
     return order + ["silent"] * owed["silent"]
 
 
-def session(side: str, events: Sequence[str], seed: str) -> list[Result]:
-    """Let one side meet these events, or as many as fit; waits until its cluster is gone."""
+def session(side: str, events: Sequence[str], seconds: float, seed: str) -> Iterator[Result]:
+    """Let one side meet these events, or as many as begin in time; ends when its cluster is gone."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        words = [
-            str(HERE / "_recovery_session.py"),
-            side,
-            json.dumps(events),
-            str(SESSION_SECONDS),
-            folder,
-            seed,
-        ]
+        words = [str(HERE / "_recovery_session.py"), side, json.dumps(events), str(seconds), folder, seed]
+        hosts: list[int] = []
         with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            rows = [json.loads(line) for line in process.stdout if line.startswith("{")]
+            for line in process.stdout:
+                if line.startswith("{"):
+                    row = json.loads(line)
+                    if "host" in row:
+                        hosts.append(row["host"])
+                    else:
+                        yield {"side": side, **row}
         if process.returncode:
             raise RuntimeError(f"a session of {side} failed, exit code {process.returncode}")
-        psutil.wait_procs([psutil.Process(row["host"]) for row in rows[:1] if psutil.pid_exists(row["host"])])
-        return rows[1:]
+        psutil.wait_procs([psutil.Process(pid) for pid in hosts if psutil.pid_exists(pid)], timeout=60)
 
 
 def median(rows: Iterable[Result], field: str) -> float:
@@ -150,8 +148,8 @@ Seconds from a failure to the first step that had not been reached before it: me
 events. A head and {NODES} nodes simulated on one machine, one worker each; the same model and FSDP2 code over gloo, a
 checkpoint every {CHECKPOINT_EVERY} steps. Stock is Ray Train V2's TorchTrainer with `num_workers=(1, {NODES})`, plain
 DCP through `report(checkpoint=…)`, and a large `max_failures`; "same knobs" has froude's environment variables and
-looks for nodes as often. Events come when the run is settled: {NODES} workers, one checkpoint at least, spares idle. An event
-without a new step after {EVENT_TIMEOUT:.0f} s counts as longer.
+looks for nodes as often. Events come when the run is settled: {NODES} workers, one checkpoint at least, spares idle. An
+event without a new step after {EVENT_TIMEOUT:.0f} s counts as longer.
 
 | | {" | ".join(SIDES[side].title for side in SIDES)} |
 |---|{"---|" * len(SIDES)}
@@ -253,6 +251,7 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default=",".join(SIDES), help="sides, separated by commas")
     parser.add_argument("--sessions", type=int, default=1000, help="end after so many sessions")
+    parser.add_argument("--session-seconds", type=float, default=180.0, help="no event begins later")
     parser.add_argument("--results", type=Path, default=ROWS, help="JSON lines, added to")
     parser.add_argument("--table", action="store_true", help="only write the table again")
     parser.add_argument("--quiet-check", type=float, metavar="MINUTES", help="only look for false alarms")
@@ -269,6 +268,7 @@ def main() -> int:
             for row in rows:
                 print(json.dumps(row), flush=True)
                 file.write(json.dumps(row) + "\n")
+                file.flush()
 
     left = 0 if given.table else given.sessions
     if given.quiet_check:
@@ -280,7 +280,7 @@ def main() -> int:
             if owed and left > 0:
                 left -= 1
                 seed = f"{given.seed} {side} {len(results())}"
-                keep({"side": side, **row} for row in session(side, owed, seed))
+                keep(session(side, owed, given.session_seconds, seed))
     text = table(results(), hardware(), given.seed)
     RESULT.write_text(text)
     print(text)

@@ -123,7 +123,9 @@ def _report(row: Mapping[str, Any]) -> None:
 def warm() -> None:
     """Import what every worker needs; Ray calls it in each process that it starts for one, also in a spare."""
     try:
+        import pyarrow.parquet  # noqa: F401
         import ray.train.torch  # noqa: F401
+        import torch._dynamo
         import torch.distributed.fsdp  # noqa: F401
 
         import froude.checkpoint.run_store
