@@ -102,8 +102,18 @@ class PlannedResize(ElasticScalingPolicy):
         now = time.monotonic()
         interval = self.scaling_config.elastic_resize_monitor_interval_s
         if now - self._looked >= interval:
-            self._looked, self._warm = now, self.spares.refill(live_nodes())
+            self._looked, self._warm = now, self.spares.refill(self._hosts())
         return self._warm
+
+    def _hosts(self) -> set[str]:
+        """Live nodes that have what a worker requests; the head has not, as a rule."""
+        wanted = self.scaling_config._resources_per_worker_not_none
+        able = {
+            node["NodeID"]
+            for node in ray.nodes()
+            if all(node["Resources"].get(name, 0) >= amount for name, amount in wanted.items())
+        }
+        return able & live_nodes()
 
     def _when_held(self, world: int) -> ScalingDecision:
         assert self._asked is not None

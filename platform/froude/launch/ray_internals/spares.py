@@ -30,9 +30,13 @@ class Spares:
     def __init__(self, notes: Notes, *, early: bool = True) -> None:
         self.notes, self.early = notes, early
         self._since: dict[str, float] = {}
+        self._spent = 0  # the last attempt whose template counts no longer
 
     def used(self) -> None:
-        """A new worker group is about to take what there is."""
+        """A new worker group is about to take what there is; it asks for more itself when it has settled."""
+        template = self.notes.template()
+        if template is not None:
+            self._spent = template["attempt"]
         self._since = {}
 
     def refill(self, nodes: set[str]) -> bool:
@@ -42,7 +46,7 @@ class Spares:
         worker then starts cold.
         """
         template = self.notes.template()
-        if template is None:
+        if template is None or template["attempt"] <= self._spent:
             return not self.early
         for node in nodes - self._since.keys():
             try:
