@@ -105,9 +105,10 @@ def health_checks() -> dict[str, int]:
     import ray
 
     def read() -> dict[str, int]:
-        from ray._raylet import Config
+        from ray import _raylet
 
-        return {name: int(getattr(Config, name)()) for name in names}
+        config: Any = _raylet
+        return {name: int(getattr(config.Config, name)()) for name in names}
 
     names = [knob.removeprefix("RAY_") for knob in MODERATE_KNOBS]
     there = ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(read)
