@@ -28,7 +28,8 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from _recovery_session import CHECKPOINT_EVERY, EVENT_TIMEOUT, NODES, NOTICE_SECONDS, RUN, SIDES
+from _recovery_session import EVENT_TIMEOUT, NOTICE_SECONDS
+from _recovery_sides import CHECKPOINT_EVERY, NODES, RUN, SIDES
 
 HERE = Path(__file__).resolve().parent
 RESULT = HERE / "recovery.md"
@@ -242,7 +243,7 @@ def commit() -> str:
         done = subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True, check=False)
         return done.stdout.strip()
 
-    changed = git("status", "--porcelain", "--", "recovery.py", "_recovery_session.py", "../platform")
+    changed = git("status", "--porcelain", "--", ".", "../platform", ":!recovery.md")
     return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
 
 
