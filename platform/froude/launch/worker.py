@@ -124,7 +124,8 @@ def warm() -> None:
     """Import what every worker needs; Ray calls it in each process that it starts for one, also in a spare."""
     try:
         import pyarrow.parquet  # noqa: F401
-        import ray.train.torch  # noqa: F401
+        import ray
+        import ray.train.torch
         import torch._dynamo
         import torch.distributed.fsdp  # noqa: F401
 
@@ -132,6 +133,10 @@ def warm() -> None:
         import froude.train.loop  # noqa: F401
     except ImportError:  # `work` meets it again, where a user sees it
         return
+    if ray.is_initialized():
+        from froude.launch.ray_internals.spares import confirm_warm
+
+        confirm_warm()
 
 
 def work(order: dict[str, Any]) -> None:

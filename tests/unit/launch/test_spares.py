@@ -20,6 +20,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     kept: dict[str, dict[str, object] | None] = {}
     monkeypatch.setattr(noting, "put_note", kept.__setitem__)
     monkeypatch.setattr(noting, "get_note", kept.get)
+    monkeypatch.setattr(module, "put_note", kept.__setitem__)
+    monkeypatch.setattr(module, "get_note", kept.get)
     nodes: list[str] = []
     monkeypatch.setattr(module, "prestart", lambda node, job, environment: nodes.append(node))
     return nodes
@@ -65,6 +67,18 @@ def test_a_resize_waits_for_spares_that_are_to_come_early(
     assert Spares(notes, early=False).refill(NODES)
     settle(notes, 1)
     late = Spares(notes, early=False)
+    assert not late.refill(NODES)
+    module.put_note(module.warmth("a"), {"warm": True})
+    assert not late.refill(NODES)
+    module.put_note(module.warmth("b"), {"warm": True})
+    assert late.refill(NODES)
+
+
+def test_nor_for_ever(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    notes = Notes("/some/run")
+    begin(notes, 1)
+    settle(notes, 1)
+    late = Spares(notes)
     assert not late.refill(NODES)
     later = time.monotonic() + WARM_SECONDS
     monkeypatch.setattr(module.time, "monotonic", lambda: later)

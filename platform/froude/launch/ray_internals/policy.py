@@ -125,6 +125,8 @@ class PlannedResize(ElasticScalingPolicy):
         reserved = self._get_reserved_resources() if held else None
         workers = self._count_possible_workers(reserved) if reserved is not None else world
         if workers != world and workers >= self.scaling_config.min_workers:
+            if self.spares is not None:
+                self.spares.used()
             return self._get_resize_decision(workers)
         self.notes.release()
         return NoopDecision()
