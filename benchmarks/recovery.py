@@ -4,7 +4,8 @@ All sides train the same model with the same FSDP2 code over gloo, a checkpoint 
 of a head and three nodes. Sessions (one side, one cluster, a few events) take turns until each side has `--repeats` of
 each event; results are kept as JSON lines, so that a later call goes on. Writes benchmarks/recovery.md.
 
-    python benchmarks/recovery.py [--repeats 5] [--only spares,ours,knobs,defaults] [--sessions N] [--table]
+    python benchmarks/recovery.py [--repeats 5] [--only spares,ours,knobs,defaults] [--events worker,node]
+                                  [--sessions N] [--table]
     python benchmarks/recovery.py --quiet-check MINUTES
 """
 
@@ -251,6 +252,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", default=",".join(SIDES), help="sides, separated by commas")
+    parser.add_argument("--events", default=",".join(TITLES), help="events, separated by commas")
     parser.add_argument("--sessions", type=int, default=1000, help="end after so many sessions")
     parser.add_argument("--session-seconds", type=float, default=180.0, help="no event begins later")
     parser.add_argument("--results", type=Path, default=ROWS, help="JSON lines, added to")
@@ -271,17 +273,20 @@ def main() -> int:
                 file.write(json.dumps(row) + "\n")
                 file.flush()
 
+    def owed(side: str) -> list[str]:
+        chosen = given.events.split(",")
+        return [event for event in missing(side, results(), given.repeats) if event in chosen]
+
     left = 0 if given.table else given.sessions
     if given.quiet_check:
         keep([quiet_check(given.quiet_check)])
         left = 0
-    while left > 0 and any(missing(side, results(), given.repeats) for side in given.only.split(",")):
+    while left > 0 and any(map(owed, given.only.split(","))):
         for side in given.only.split(","):
-            owed = missing(side, results(), given.repeats)
-            if owed and left > 0:
+            if (events := owed(side)) and left > 0:
                 left -= 1
                 seed = f"{given.seed} {side} {len(results())}"
-                keep(session(side, owed, given.session_seconds, seed))
+                keep(session(side, events, given.session_seconds, seed))
     text = table(results(), hardware(), given.seed)
     RESULT.write_text(text)
     print(text)
