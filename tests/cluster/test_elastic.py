@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import polars as pl
+import psutil
 import pytest
 
 from froude.checkpoint.run_store import RunStore
@@ -226,6 +227,60 @@ def test_a_killed_or_interrupted_driver_is_followed_by_another(
     rows = study.ledger().filter(run=run.name).group_by("step", "slot").len().collect()
     assert rows.height == run.steps * run.slots
     assert rows["len"].unique().to_list() == [1]
+
+
+WITH_HEAD = """
+import sys
+from pathlib import Path
+from froude.config import Run
+from froude.launch.cluster import simulated
+from froude.launch.elastic import train
+from froude.store import Location
+
+run = Run.from_toml(sys.stdin.read())
+with simulated(1, log_dir=Path(sys.argv[1])) as cluster:
+    print(cluster.host_pid, flush=True)
+    train(run, Location.parse(sys.argv[2]), cluster=cluster, progress=lambda now: print(now.step, flush=True))
+"""
+
+
+def test_a_dead_head_is_followed_by_another(cluster: SimulatedCluster, study: Study, tmp_path: Path) -> None:
+    """The head dies, and the driver on it; the same call on another cluster goes on from the last commit."""
+    run = RUN.replace(name="headless")
+    place = study.location / "runs" / run.name
+    with subprocess.Popen(
+        [sys.executable, "-c", WITH_HEAD, str(tmp_path), study.location.url],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as driver:
+        assert driver.stdin is not None
+        assert driver.stdout is not None
+        driver.stdin.write(run.to_toml())
+        driver.stdin.close()
+        host = psutil.Process(int(driver.stdout.readline()))
+        for line in driver.stdout:
+            if int(line) >= 3 * run.checkpoint_every:
+                break
+        (head,) = (process for process in host.children() if process.name() == "gcs_server")
+        head.kill()
+        driver.kill()
+        assert psutil.wait_procs([host], timeout=60)[0]  # the other node outlives its head by a moment
+    last = LogReader(place).records()[-1]
+    assert last.kind == "checkpoint"
+    assert last.step >= 2 * run.checkpoint_every
+
+    resumed = train(run, study.location, cluster=cluster)
+    assert resumed.finished
+    assert resumed.world_sizes == [1, 3]
+    opened = LogReader(place).records()[last.seq + 1]
+    assert (opened.kind, opened.attempt, opened.step) == ("attempt", 2, last.step)
+    rows = study.ledger().filter(run=run.name).group_by("step", "slot").len().collect()
+    assert rows.height == run.steps * run.slots
+    assert rows["len"].unique().to_list() == [1]
+    assert study.steps().filter(run=run.name).collect()["step"].sort().to_list() == list(
+        range(1, run.steps + 1)
+    )
 
 
 def test_a_foreign_model_and_source_train_on_two_nodes(cluster: SimulatedCluster, study: Study) -> None:

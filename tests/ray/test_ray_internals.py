@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from froude.launch.elastic import (
     train,
     worker_resources,
 )
+from froude.launch.knobs import RAY_KNOBS, TRAIN_HUNG_SECONDS, TRAIN_POLL_SECONDS, in_force
 from froude.launch.notes import Beat, Notes
 from froude.launch.ray_internals.policy import BoundedFailures, ElasticTrainer, PlannedResize, find_cause
 from froude.launch.ray_internals.spares import own_template, prestart
@@ -270,8 +272,28 @@ def test_connecting_again_keeps_the_connection(cluster: SimulatedCluster) -> Non
 
 
 def test_knobs_are_in_force_while_the_cluster_lives(cluster: SimulatedCluster) -> None:
-    assert os.environ.items() >= {**ray_internals.FAST_KNOBS, **ray_internals.DRIVER_SETTINGS}.items()
+    assert os.environ.items() >= {**ray_internals.DRIVER_SETTINGS, **ray_internals.FAST_KNOBS}.items()
     assert os.environ["RAY_AUTH_MODE"] == "disabled"
+
+
+def test_the_head_tells_which_knobs_it_started_with(cluster: SimulatedCluster) -> None:
+    found = in_force()
+    assert found.name == "fast"
+    assert found.poll == float(ray_internals.FAST_KNOBS["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"])
+
+
+def test_rays_own_knobs_are_what_we_say_of_them() -> None:
+    from ray.train.v2._internal import constants
+
+    names = [name.removeprefix("RAY_") for name in RAY_KNOBS]
+    script = f"from ray._raylet import Config\nfor n in {names}: print(getattr(Config, n)())"
+    bare = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=bare, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == list(RAY_KNOBS.values())
+    assert constants.DEFAULT_HEALTH_CHECK_INTERVAL_S == TRAIN_POLL_SECONDS
+    assert constants.DEFAULT_WORKER_HEALTH_CHECK_TIMEOUT_S == TRAIN_HUNG_SECONDS
 
 
 def test_another_ray_is_used_by_its_public_behaviour(
@@ -292,6 +314,18 @@ def test_another_ray_is_used_by_its_public_behaviour(
     ray_internals.supported.cache_clear()
     assert result.finished
     assert result.world_sizes == [2]
+
+
+def test_a_stopped_raylet_accepts_connections_and_does_not_answer(cluster: SimulatedCluster) -> None:
+    first, second = cluster.nodes
+    assert ray_internals.live_nodes(ask=True) == {head(), first.node_id, second.node_id}
+    raylet = psutil.Process(first.raylet_pid)
+    raylet.suspend()
+    try:
+        assert ray_internals.live_nodes() == {head(), first.node_id, second.node_id}
+        assert ray_internals.live_nodes(ask=True) == {head(), second.node_id}
+    finally:
+        raylet.resume()
 
 
 def test_a_dead_node_is_not_live_although_ray_believes_in_it(cluster: SimulatedCluster) -> None:

@@ -40,7 +40,7 @@ def train(
         typer.Option(
             "--spares/--no-spares",
             help="Keep a process ready on each node for a quicker restart.",
-            show_default="where memory and cores allow",
+            show_default="where memory allows; later where no core is idle",
         ),
     ] = None,
     as_json: Json = False,
@@ -57,8 +57,10 @@ def train(
     from froude.launch.display import Display
     from froude.launch.elastic import Progress, result_of
     from froude.launch.elastic import train as train_run
+    from froude.launch.knobs import in_force
     from froude.launch.plan import CLUSTER_BYTES, worker_bytes
     from froude.launch.preflight import check_memory
+    from froude.launch.readiness import spares_after
     from froude.launch.sweep import check_code_and_corpus
     from froude.promote.forecast import score
     from froude.promote.recipe import FILE, read
@@ -86,6 +88,9 @@ def train(
             needed = CLUSTER_BYTES + min(nodes, found.run.max_workers) * worker_bytes(found.run)
             check_memory(needed, what=f"run {found.run.name} on {nodes} simulated nodes")
         with cluster(address, simulate, study, shared=shared) as running:
+            after = spares_after(found.run, running, spares)
+            ready = "off" if after is None else f"on, {after:g} s into an attempt" if after else "on"
+            display.line(f"failure knobs {in_force()}; spares {ready}")
             display.stage("train")
             result = train_run(
                 found.run,

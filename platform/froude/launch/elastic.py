@@ -14,8 +14,7 @@ from froude.config import ConfigError, Run
 from froude.launch import ray_internals, worker
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
 from froude.launch.notes import Notes
-from froude.launch.plan import PROCESS_BYTES, worker_bytes
-from froude.launch.preflight import cores, free_memory
+from froude.launch.readiness import spares_after
 from froude.launch.worker import Fatal, Order, work
 from froude.runlog import LogReader, Record
 from froude.store import Location
@@ -96,21 +95,6 @@ def torch_backend(resources: Mapping[str, float]) -> str:
     return "cpu:gloo,cuda:nccl" if resources.get("GPU") else "gloo"
 
 
-def spares_fit(run: Run, cluster: SimulatedCluster | ConnectedCluster) -> bool:
-    """Whether each node has the memory for one more idle process besides what the run needs, and the time to start it.
-
-    On a machine whose cores are all at work a spare costs the run the seconds that it saves a restart.
-    """
-    if isinstance(cluster, SimulatedCluster):  # its nodes share this machine
-        nodes = len(cluster.nodes)
-        needed = min(nodes, run.max_workers) * worker_bytes(run) + nodes * PROCESS_BYTES
-        return cores() > nodes and free_memory() > needed
-    import ray
-
-    memory = [node["Resources"].get("memory", 0) for node in ray.nodes() if node["Alive"]]
-    return min(memory, default=0) > worker_bytes(run) + 2 * PROCESS_BYTES
-
-
 def train(
     run: Run,
     study: Location,
@@ -129,8 +113,8 @@ def train(
 
     `recipe` names what the log must be of (the run's fingerprint if empty). `progress` is called about four times a
     second, from this thread. `other_build` lets an exact run go on with another library, processor or number of threads
-    than it had. `spares` keeps a process ready on each node for a quicker restart (None: where memory and cores
-    allow). New nodes are looked for every `resize_seconds` (1 on a simulated cluster, else 10). Raises NoProgress when
+    than it had. `spares` keeps a process ready on each node for a quicker restart (None: as `spares_after` says).
+    New nodes are looked for every `resize_seconds` (1 on a simulated cluster, else 10). Raises NoProgress when
     more than `no_progress` failures in a row commit nothing, RunFailed for any other end before the last step
     (`max_failures` in all, or an error that no restart mends), ConfigError for what the user can mend.
     """
@@ -154,8 +138,6 @@ def train(
         resize_seconds = 1.0 if isinstance(cluster, SimulatedCluster) else 10.0
     limits = Limits(max_failures, no_progress, resize_seconds)
     device = "cuda" if "GPU" in resources else "cpu"
-    if spares is None:
-        spares = spares_fit(run, cluster)
     order = Order(
         run.to_dict(),
         study.url,
@@ -163,7 +145,7 @@ def train(
         run_id="",
         device=device,
         other_build=other_build,
-        spares=spares and ray_internals.supported(),
+        spares_after=spares_after(run, cluster, spares),
     )
     scratch = tempfile.mkdtemp(prefix="froude-train-")
     try:
@@ -226,7 +208,7 @@ def _trainer(
         "run_config": api.RunConfig(
             name=run.name,
             storage_path=scratch,
-            worker_runtime_env=ray_internals.run_first(worker.warm) if order.spares else None,
+            worker_runtime_env=None if order.spares_after is None else ray_internals.run_first(worker.warm),
         ),
     }
     if not ray_internals.supported():
@@ -243,7 +225,7 @@ def _trainer(
     arguments["run_config"].failure_config = failures
     trainer: Any = ElasticTrainer(**arguments)
     place = Location.parse(order.study) / "runs" / run.name
-    ready = Spares(notes) if order.spares else None
+    ready = None if order.spares_after is None else Spares(notes, early=order.spares_after == 0)
     trainer.use(
         PlannedResize(scaling, notes, ready),
         BoundedFailures(failures, notes, place, limits.no_progress, Fatal),

@@ -38,7 +38,7 @@ class Order:
     run_id: str
     device: str
     other_build: bool = False
-    spares: bool = False
+    spares_after: float | None = None
 
 
 def agree(value: bool) -> bool:
@@ -69,9 +69,10 @@ class RayHost:
     step: int = 0
     holding: bool = False
     steps: int = 0  # of this attempt
-    spares: bool = False
+    spares_after: float | None = None  # seconds of this attempt
     _row: Mapping[str, Any] = field(default_factory=dict)
     _beaten: float = -math.inf
+    _began: float = field(default_factory=time.time)
 
     @property
     def every(self) -> int:
@@ -83,10 +84,16 @@ class RayHost:
         if self.rank == 0 and now - self._beaten >= BEAT_SECONDS:
             self.notes.write_beat(Beat(self.attempt, self.world, step, now))
             self._beaten = now
-        if self.spares and self.rank == 0 and self.steps == SPARE_AFTER:
+        if (
+            self.rank == 0
+            and self.spares_after is not None
+            and self.steps >= SPARE_AFTER
+            and now - self._began >= self.spares_after
+        ):
             from froude.launch.ray_internals.spares import own_template
 
             self.notes.offer_template(self.attempt, own_template())
+            self.spares_after = None
         if step % self.run.checkpoint_every == 0 or step == self.run.steps:
             _report(self._row)
         if step % self.every == 0 and step < self.run.steps:
@@ -116,13 +123,20 @@ def _report(row: Mapping[str, Any]) -> None:
 def warm() -> None:
     """Import what every worker needs; Ray calls it in each process that it starts for one, also in a spare."""
     try:
-        import ray.train.torch  # noqa: F401
+        import pyarrow.parquet  # noqa: F401
+        import ray
+        import ray.train.torch
+        import torch._dynamo
         import torch.distributed.fsdp  # noqa: F401
 
         import froude.checkpoint.run_store
         import froude.train.worker  # noqa: F401
     except ImportError:  # `work` meets it again, where a user sees it
         return
+    if ray.is_initialized():
+        from froude.launch.ray_internals.spares import confirm_warm
+
+        confirm_warm()
 
 
 def work(order: dict[str, Any]) -> None:
@@ -153,7 +167,7 @@ def work(order: dict[str, Any]) -> None:
         attempt = store.open_attempt(given.recipe, meta)
         if rank == 0:
             notes.write_beat(Beat(attempt, world, before.step if before else 0, alive))
-        host = RayHost(attempt, run, notes, rank, world, spares=given.spares)
+        host = RayHost(attempt, run, notes, rank, world, spares_after=given.spares_after)
         run_worker(run, store, host, device=given.device)
         while host.holding:
             host.hold()

@@ -13,10 +13,13 @@ import re
 import socket
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 TESTED_RAY = "2.60."
 NAMESPACE = b"froude"
+CONNECT_SECONDS = 0.5
+ANSWER_SECONDS = 3.0  # a raylet on a machine that is busy with something else may take as long
 
 #: Detect failures in a few seconds. Set before the head, every node and the driver start; too eager for nodes that
 #: stall for seconds under load, so real clusters keep slower ones (cluster.yaml).
@@ -33,8 +36,18 @@ FAST_KNOBS: dict[str, str] = {
     "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "2",
 }
 
+#: Those of cluster.yaml: about ten seconds for a silent node.
+MODERATE_KNOBS: dict[str, str] = {
+    "RAY_health_check_initial_delay_ms": "5000",
+    "RAY_health_check_period_ms": "2000",
+    "RAY_health_check_timeout_ms": "4000",
+    "RAY_health_check_failure_threshold": "4",
+}
+
 #: Read by Ray Train in the driver, on any cluster.
 DRIVER_SETTINGS: dict[str, str] = {
+    # Asking the workers costs a message each, whatever the network; Ray asks every 2 s.
+    "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     # Ray's own reaction to a drain notice ends a run as finished, or asks for that node again: ours shrinks the group.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths in a recipe mean what they mean to the driver
@@ -82,6 +95,27 @@ def silence_driver() -> None:
         stdout_deduplicator.skip_re = re.compile("")
 
 
+def health_checks() -> dict[str, int]:
+    """How the head checks its nodes, as a process there sees it: the numbers of `RAY_health_check_*`, without prefix.
+
+    They are read from the environment when the head starts, and no later. {} where nothing of that is known.
+    """
+    if not supported():
+        return {}
+    import ray
+
+    def read() -> dict[str, int]:
+        from ray import _raylet
+
+        config: Any = _raylet
+        return {name: int(getattr(config.Config, name)()) for name in names}
+
+    names = [knob.removeprefix("RAY_") for knob in MODERATE_KNOBS]
+    there = ray.remote(num_cpus=0, resources={"node:__internal_head__": 0.001})(read)
+    found: dict[str, int] = ray.get(there.remote(), timeout=60)
+    return found
+
+
 def coordinator_on_head() -> None:
     """Create the actor that hands out reservations from this driver, which runs on the head.
 
@@ -111,27 +145,44 @@ def _coordinator() -> Any:
     return get_or_create_autoscaling_coordinator()
 
 
-def live_nodes(connect_seconds: float = 0.5) -> set[str]:
+def live_nodes(*, ask: bool = False) -> set[str]:
     """Ids of the nodes that are alive, are not being drained, and whose raylet accepts a connection now.
 
-    Ray itself takes seconds to notice a node that has vanished.
+    Ray itself takes seconds to notice a node that has vanished. With `ask` the raylets must also answer: one that was
+    stopped, or lost in the network, is no place to start workers on.
     """
     import ray
     from ray._private.state import state
 
     draining = state.get_draining_nodes()
-    found = set()
-    for node in ray.nodes():
-        if not node["Alive"] or node["NodeID"] in draining:
-            continue
-        try:
-            socket.create_connection(
-                (node["NodeManagerAddress"], node["NodeManagerPort"]), connect_seconds
-            ).close()
-        except OSError:
-            continue
-        found.add(node["NodeID"])
-    return found
+    nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in draining]
+    reached = _answers if ask else _connects
+    with ThreadPoolExecutor(max_workers=32) as pool:
+        found = pool.map(lambda node: reached(node["NodeManagerAddress"], node["NodeManagerPort"]), nodes)
+    return {node["NodeID"] for node, fine in zip(nodes, found, strict=True) if fine}
+
+
+def _connects(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _answers(host: str, port: int) -> bool:
+    """By gRPC's own health check, which a raylet serves to the head; its request is an empty message."""
+    import grpc
+    from ray._private.grpc_utils import init_grpc_channel
+
+    channel = init_grpc_channel(f"{host}:{port}")
+    try:
+        channel.unary_unary("/grpc.health.v1.Health/Check")(b"", timeout=ANSWER_SECONDS)
+    except grpc.RpcError:
+        return False
+    finally:
+        channel.close()
+    return True
 
 
 def put_note(key: str, value: dict[str, Any] | None) -> None:

@@ -43,6 +43,7 @@ class PlannedResize(ElasticScalingPolicy):
         super().__init__(scaling_config)
         self.notes, self.spares = notes, spares
         self._looked, self._warm = -math.inf, False
+        self._starts = False  # no group runs: a node that does not answer is not waited for
         self._asked: tuple[int, float] | None = None  # attempt that was asked to hold, and until when we wait
 
     def _get_reserved_resources(self) -> Any:
@@ -59,20 +60,22 @@ class PlannedResize(ElasticScalingPolicy):
             return None
 
     def _count_possible_workers(self, reserved_resources: Any) -> int:
-        live = live_nodes()
+        live = live_nodes(ask=self._starts)
         return int(
             super()._count_possible_workers({k: v for k, v in reserved_resources.items() if k in live})
         )
 
     def on_controller_start_worker_group(self, *, scaling_config: ScalingConfig, num_workers: int) -> Any:
         """Keep the placement group off nodes that Ray still believes in."""
-        return {NODE_LABEL: f"in({','.join(sorted(live_nodes()))})"}
+        return {NODE_LABEL: f"in({','.join(sorted(live_nodes(ask=True)))})"}
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         self._asked = None
         if self.spares is not None:
             self.spares.used()
+        self._starts = True
         decision = super().make_decision_for_non_running_worker_group()
+        self._starts = False
         if isinstance(decision, NoopDecision):
             time.sleep(RETRY_SECONDS)  # the controller asks again at once
         return decision
@@ -99,8 +102,18 @@ class PlannedResize(ElasticScalingPolicy):
         now = time.monotonic()
         interval = self.scaling_config.elastic_resize_monitor_interval_s
         if now - self._looked >= interval:
-            self._looked, self._warm = now, self.spares.refill(live_nodes())
+            self._looked, self._warm = now, self.spares.refill(self._hosts())
         return self._warm
+
+    def _hosts(self) -> set[str]:
+        """Live nodes that have what a worker requests; the head has not, as a rule."""
+        wanted = self.scaling_config._resources_per_worker_not_none
+        able = {
+            node["NodeID"]
+            for node in ray.nodes()
+            if all(node["Resources"].get(name, 0) >= amount for name, amount in wanted.items())
+        }
+        return able & live_nodes()
 
     def _when_held(self, world: int) -> ScalingDecision:
         assert self._asked is not None
@@ -112,6 +125,8 @@ class PlannedResize(ElasticScalingPolicy):
         reserved = self._get_reserved_resources() if held else None
         workers = self._count_possible_workers(reserved) if reserved is not None else world
         if workers != world and workers >= self.scaling_config.min_workers:
+            if self.spares is not None:
+                self.spares.used()
             return self._get_resize_decision(workers)
         self.notes.release()
         return NoopDecision()

@@ -6,48 +6,72 @@ Ray starts idle processes on request, and gives a new actor one whose runtime en
 from __future__ import annotations
 
 import logging
+import math
 import time
 from typing import Any
 
 import ray
 
 from froude.launch.notes import Notes
+from froude.launch.ray_internals import get_note, put_note
 
 logger = logging.getLogger("ray.train")
 
-#: How long a spare takes to import everything on a slow core; a resize that needs it waits so long.
-WARM_SECONDS = 5.0
+#: A resize waits until the spares say that they have imported everything, but no longer.
+WARM_SECONDS = 20.0
 KEEP_SECONDS = 86_400
 RPC_SECONDS = 5.0
 
 
 class Spares:
-    """Keeps one spare on each node, from what a worker of the running attempt says of its own environment."""
+    """Keeps one spare on each node, from what a worker of the running attempt says of its own environment.
 
-    def __init__(self, notes: Notes) -> None:
-        self.notes = notes
+    The worker says so `early`, so that a resize can wait for it, or only when the attempt has lasted.
+    """
+
+    def __init__(self, notes: Notes, *, early: bool = True) -> None:
+        self.notes, self.early = notes, early
         self._since: dict[str, float] = {}
+        self._spent = 0  # the last attempt whose template counts no longer
 
     def used(self) -> None:
-        """A new worker group is about to take what there is."""
+        """A new worker group is about to take what there is; it asks for more itself when it has settled."""
+        template = self.notes.template()
+        if template is not None:
+            self._spent = template["attempt"]
         self._since = {}
 
     def refill(self, nodes: set[str]) -> bool:
-        """Ask each of these nodes for a spare, once; whether all have had the time to get warm.
+        """Ask each of these nodes for a spare, once; whether all are warm, or have had the time for it.
 
-        False while no worker has told what a spare must be like. A node that can't be asked counts as served: its
+        False while a worker is soon to tell what a spare must be like. A node that can't be asked counts as served: its
         worker then starts cold.
         """
         template = self.notes.template()
-        if template is None:
-            return False
+        if template is None or template["attempt"] <= self._spent:
+            return not self.early
         for node in nodes - self._since.keys():
+            self._since[node] = time.monotonic()
+            put_note(warmth(node), None)
             try:
                 prestart(node, template["job"], template["environment"])
             except Exception as error:  # noqa: BLE001  gRPC's errors have no public base; a spare is never needed
                 logger.warning("no spare on node %s: %s", node, error)
-            self._since[node] = time.monotonic()
-        return all(time.monotonic() - self._since[node] >= WARM_SECONDS for node in nodes)
+                self._since[node] = -math.inf
+        now = time.monotonic()
+        return all(
+            now - self._since[node] >= WARM_SECONDS or get_note(warmth(node)) is not None for node in nodes
+        )
+
+
+def warmth(node_id: str) -> str:
+    """Name of the note that a process on this node has imported everything."""
+    return f"{node_id}#warm"
+
+
+def confirm_warm() -> None:
+    """Leave that note, in a process of Ray's."""
+    put_note(warmth(ray.get_runtime_context().get_node_id()), {})
 
 
 def own_template() -> dict[str, Any]:

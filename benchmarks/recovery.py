@@ -1,0 +1,297 @@
+"""Seconds from a failure to the first new step: froude's elastic run against stock Ray Train V2 on the same failures.
+
+All sides train the same model with the same FSDP2 code over gloo, a checkpoint every 20 steps, on a simulated cluster
+of a head and three nodes. Sessions (one side, one cluster, a few events) take turns until each side has `--repeats` of
+each event; results are kept as JSON lines, so that a later call goes on. Writes benchmarks/recovery.md.
+
+    python benchmarks/recovery.py [--repeats 5] [--only spares,ours,knobs,defaults] [--events worker,node]
+                                  [--sessions N] [--table]
+    python benchmarks/recovery.py --quiet-check MINUTES
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import psutil
+from _recovery_session import EVENT_TIMEOUT, NOTICE_SECONDS
+from _recovery_sides import CHECKPOINT_EVERY, NODES, RUN, SIDES
+
+HERE = Path(__file__).resolve().parent
+RESULT = HERE / "recovery.md"
+ROWS = HERE.parent / "runs" / "recovery.jsonl"
+FAILURES = ("worker", "node")
+#: Events of each side, and the share of `--repeats` that is asked of those which cost minutes.
+WANTED: dict[str, dict[str, float]] = {
+    "spares": {"worker": 1, "node": 1, "added": 0.6, "drain": 0.6, "silent": 0.2},
+    "ours": {"worker": 1, "node": 1, "added": 0.6, "drain": 0.6, "silent": 0.2},
+    "knobs": {"worker": 1, "node": 1, "silent": 0.2},
+    "defaults": {"worker": 1, "node": 0.6, "silent": 0.2},
+}
+TITLES = {
+    "worker": "worker SIGKILL",
+    "node": "node killed",
+    "silent": "node silent (SIGSTOP)",
+    "added": "node added",
+    "drain": f"drain, {NOTICE_SECONDS} s notice",
+}
+#: Least ratio of stock's median to ours: (against the defaults, against the same knobs).
+GOALS = {"node": (6.0, 2.0), "worker": (3.0, 2.0)}
+STILL_GOAL = 5.0
+
+Result = dict[str, Any]
+
+
+def missing(side: str, results: Sequence[Result], repeats: int) -> list[str]:
+    """Events that this side still owes, in turn, the slowest last."""
+    have = Counter(row["event"] for row in results if row["side"] == side)
+    owed = {event: max(math.ceil(share * repeats) - have[event], 0) for event, share in WANTED[side].items()}
+    turns = range(max(owed.values(), default=0))
+    order = [event for turn in turns for event in owed if owed[event] > turn and event != "silent"]
+    return order + ["silent"] * owed["silent"]
+
+
+def session(side: str, events: Sequence[str], seconds: float, seed: str) -> Iterator[Result]:
+    """Let one side meet these events, or as many as begin in time; ends when its cluster is gone."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        words = [str(HERE / "_recovery_session.py"), side, json.dumps(events), str(seconds), folder, seed]
+        hosts: list[int] = []
+        with subprocess.Popen([sys.executable, *words], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                if line.startswith("{"):
+                    row = json.loads(line)
+                    if "host" in row:
+                        hosts.append(row["host"])
+                    else:
+                        yield {"side": side, **row}
+        if process.returncode:
+            raise RuntimeError(f"a session of {side} failed, exit code {process.returncode}")
+        psutil.wait_procs([psutil.Process(pid) for pid in hosts if psutil.pid_exists(pid)], timeout=60)
+
+
+def median(rows: Iterable[Result], field: str) -> float:
+    """Infinite where most ran into the time-out; nan without rows."""
+    values = [math.inf if row[field] is None else row[field] for row in rows if field in row]
+    return statistics.median_high(values) if values else math.nan
+
+
+def number(value: float) -> str:
+    return f"> {EVENT_TIMEOUT:.0f}" if math.isinf(value) else "" if math.isnan(value) else f"{value:.1f}"
+
+
+def spread(rows: Sequence[Result]) -> str:
+    """Median (least … greatest)."""
+    if not rows:
+        return ""
+    values = [math.inf if row["seconds"] is None else row["seconds"] for row in rows]
+    return (
+        f"{number(median(rows, 'seconds'))} ({number(min(values))} … {number(max(values))}), n = {len(rows)}"
+    )
+
+
+def verdict(event: str, ours: float, against: Sequence[float]) -> str:
+    ratios = [other / ours for other in against]
+    words = [
+        f"{ratio:.1f}× (≥ {goal:.0f}: {'met' if ratio >= goal else 'missed'})"
+        for ratio, goal in zip(ratios, GOALS[event], strict=True)
+        if not math.isnan(ratio)
+    ]
+    return " and ".join(words)
+
+
+def table(results: Sequence[Result], machine: str, seed: int) -> str:
+    """The results as Markdown."""
+
+    def of(side: str, event: str) -> list[Result]:
+        return [row for row in results if row["side"] == side and row["event"] == event]
+
+    lines = []
+    for event in (*FAILURES, "silent"):
+        cells = [spread(of(side, event)) for side in SIDES]
+        lines.append(f"| {TITLES[event]} | " + " | ".join(cells) + " |")
+    detail = []
+    for event in TITLES:
+        for side in SIDES:
+            if (rows := of(side, event)) and not math.isinf(median(rows, "seconds")):
+                whole = [row for row in rows if row["seconds"] is not None]
+                steps = [row["repeated"] for row in whole]
+                detail.append(
+                    f"| {TITLES[event]} | {SIDES[side].title} | {median(whole, 'seconds'):.1f} | "
+                    f"{median(whole, 'loop'):.1f} | {median(whole, 'still'):.1f} "
+                    f"({min(r['still'] for r in whole):.1f} … {max(r['still'] for r in whole):.1f}) | "
+                    f"{min(steps)} … {max(steps)} |"
+                )
+    ratios = []
+    for event in FAILURES:
+        for side in ("spares", "ours"):
+            against = [median(of(other, event), "seconds") for other in ("defaults", "knobs")]
+            words = verdict(event, median(of(side, event), "seconds"), against)
+            if words:
+                ratios.append(f"| {TITLES[event]} | {SIDES[side].title} | {words} |")
+    return f"""# Recovery of an elastic run
+
+Seconds from a failure to the first step that had not been reached before it: median (least … greatest), number of
+events. A head and {NODES} nodes simulated on one machine, one worker each; the same model and FSDP2 code over gloo, a
+checkpoint every {CHECKPOINT_EVERY} steps. Stock is Ray Train V2's TorchTrainer with `num_workers=(1, {NODES})`, plain
+DCP through `report(checkpoint=…)`, and a large `max_failures`; "same knobs" has froude's environment variables and
+looks for nodes as often. Events come when the run is settled: {NODES} workers, one checkpoint at least, spares idle. An
+event without a new step after {EVENT_TIMEOUT:.0f} s counts as longer.
+
+| | {" | ".join(SIDES[side].title for side in SIDES)} |
+|---|{"---|" * len(SIDES)}
+{chr(10).join(lines)}
+
+| ratio of medians | | stock's defaults, and the same knobs |
+|---|---|---|
+{chr(10).join(ratios)}
+
+Where the time goes (medians), how long no step ends, and how many steps are done twice:
+
+| | | first new step, s | training loop begins, s | stands still, s | steps repeated |
+|---|---|---|---|---|---|
+{chr(10).join(detail)}
+
+{quiet_lines(results)}{datetime.now(UTC):%Y-%m-%d}, commit {commit()}, seed {seed}; {machine};
+Python {platform.python_version()}, ray {version("ray")}, torch {version("torch")}.
+"""
+
+
+def quiet_lines(results: Sequence[Result]) -> str:
+    """What the quiet checks saw."""
+    checks = [row for row in results if row["event"] == "quiet"]
+    if not checks:
+        return ""
+    minutes, restarts = sum(row["minutes"] for row in checks), sum(row["restarts"] for row in checks)
+    return (
+        f"False alarms of the knobs: {restarts} restarts and {sum(row['dead_nodes'] for row in checks)} dead nodes in "
+        f"{minutes:.0f} minutes with {checks[-1]['burners']} processes of other work on all cores "
+        f"({sum(row['steps'] for row in checks)} steps).\n\n"
+    )
+
+
+def quiet_check(minutes: float) -> Result:
+    """Train with the fast knobs while every core has other work; nothing fails, so nothing may restart."""
+    from froude.launch.cluster import simulated
+    from froude.launch.elastic import Progress, result_of, train
+    from froude.launch.preflight import cores
+    from froude.store import Location
+
+    begun: list[float] = []
+
+    def watch(now: Progress) -> None:
+        if now.step:
+            begun.append(time.monotonic())
+        if begun and time.monotonic() - begun[0] > 60 * minutes:
+            raise KeyboardInterrupt
+
+    with tempfile.TemporaryDirectory() as folder, simulated(NODES, log_dir=Path(folder) / "logs") as cluster:
+        study = Location.parse(folder) / "study"
+        burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cores())]
+        try:
+            train(RUN, study, cluster=cluster, progress=watch, spares=False)
+        except KeyboardInterrupt:
+            pass
+        finally:
+            for burner in burners:
+                burner.kill()
+                burner.wait()
+        found = result_of(RUN, study)
+        import ray
+
+        dead = sum(not node["Alive"] for node in ray.nodes())
+    return {
+        "side": "ours",
+        "event": "quiet",
+        "minutes": minutes,
+        "burners": len(burners),
+        "restarts": found.restarts,
+        "dead_nodes": dead,
+        "steps": found.step,
+    }
+
+
+def hardware() -> str:
+    """The machine."""
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), model)
+    memory, cores = psutil.virtual_memory().total / 2**30, len(os.sched_getaffinity(0))
+    return f"{cores} cores of {model}, {memory:.0f} GiB"
+
+
+def commit() -> str:
+    """The commit, and whether what was measured has changed since."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--", ".", "../platform", ":!recovery.md")
+    return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--only", default=",".join(SIDES), help="sides, separated by commas")
+    parser.add_argument("--events", default=",".join(TITLES), help="events, separated by commas")
+    parser.add_argument("--sessions", type=int, default=1000, help="end after so many sessions")
+    parser.add_argument("--session-seconds", type=float, default=180.0, help="no event begins later")
+    parser.add_argument("--results", type=Path, default=ROWS, help="JSON lines, added to")
+    parser.add_argument("--table", action="store_true", help="only write the table again")
+    parser.add_argument("--quiet-check", type=float, metavar="MINUTES", help="only look for false alarms")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    given.results.parent.mkdir(parents=True, exist_ok=True)
+    given.results.touch()
+
+    def results() -> list[Result]:
+        return [json.loads(line) for line in given.results.read_text().splitlines()]
+
+    def keep(rows: Iterable[Result]) -> None:
+        with given.results.open("a") as file:
+            for row in rows:
+                print(json.dumps(row), flush=True)
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+
+    def owed(side: str) -> list[str]:
+        chosen = given.events.split(",")
+        return [event for event in missing(side, results(), given.repeats) if event in chosen]
+
+    left = 0 if given.table else given.sessions
+    if given.quiet_check:
+        keep([quiet_check(given.quiet_check)])
+        left = 0
+    while left > 0 and any(map(owed, given.only.split(","))):
+        for side in given.only.split(","):
+            if (events := owed(side)) and left > 0:
+                left -= 1
+                seed = f"{given.seed} {side} {len(results())}"
+                keep(session(side, events, given.session_seconds, seed))
+    text = table(results(), hardware(), given.seed)
+    RESULT.write_text(text)
+    print(text)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,38 @@
+"""Whether, and when, nodes keep a process ready for the next restart of an elastic run."""
+
+from __future__ import annotations
+
+from froude.config import Run
+from froude.launch import ray_internals
+from froude.launch.cluster import ConnectedCluster, SimulatedCluster
+from froude.launch.plan import PROCESS_BYTES, worker_bytes
+from froude.launch.preflight import cores, free_memory
+
+BUSY_SECONDS = 120.0  # of an attempt, before nodes whose cores all work start spares
+
+
+def spares_after(
+    run: Run, cluster: SimulatedCluster | ConnectedCluster, wanted: bool | None = None
+) -> float | None:
+    """Seconds of an attempt until each node is asked for a spare; None for never.
+
+    If wanted, at once. If it is left open, where each node has the memory for one more idle process: at once with a
+    core to spare, else late. A spare takes a busy core for as long as it saves a restart: attempts of minutes do
+    better without.
+    """
+    if wanted is False or not ray_internals.supported():
+        return None
+    if wanted:
+        return 0.0
+    if isinstance(cluster, SimulatedCluster):  # its nodes share this machine
+        nodes = len(cluster.nodes)
+        needed = min(nodes, run.max_workers) * worker_bytes(run) + nodes * PROCESS_BYTES
+        fits, idle = free_memory() > needed, cores() > nodes
+    else:
+        import ray
+
+        resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+        memory = min((node.get("memory", 0) for node in resources), default=0)
+        fits = memory > worker_bytes(run) + 2 * PROCESS_BYTES
+        idle = all(node["CPU"] > 1 for node in resources if node.get("CPU"))
+    return (0.0 if idle else BUSY_SECONDS) if fits else None

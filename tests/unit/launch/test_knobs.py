@@ -1,0 +1,52 @@
+"""Failure knobs have a name and say what they mean."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from froude.launch import knobs
+from froude.launch.knobs import NAMED, Knobs, in_force
+from froude.launch.ray_internals import MODERATE_KNOBS
+
+
+def checks(name: str) -> dict[str, int]:
+    return {
+        knob.removeprefix("RAY_"): int(value)
+        for knob, value in NAMED[name].items()
+        if knob.startswith("RAY_health_check")
+    }
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_known_values_have_a_name(name: str) -> None:
+    assert Knobs(checks(name), poll=0.5, hung=20).name == name
+
+
+def test_one_value_of_their_own_makes_them_somebodys() -> None:
+    odd = checks("fast") | {"health_check_failure_threshold": 9}
+    assert Knobs(odd, poll=0.5, hung=20).name == "set by hand"
+    assert "dead after 9 failures" in str(Knobs(odd, poll=0.5, hung=20))
+
+
+def test_what_is_not_known_is_not_claimed() -> None:
+    assert str(Knobs({}, poll=2, hung=600)) == (
+        "unknown: workers polled every 2 s, a hung one ended after 600 s"
+    )
+
+
+def test_the_driver_knows_of_its_workers_from_its_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(knobs, "health_checks", lambda: checks("Ray's defaults"))
+    monkeypatch.setenv("RAY_TRAIN_HEALTH_CHECK_INTERVAL_S", "0.25")
+    monkeypatch.delenv("RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S", raising=False)
+    assert str(in_force()) == (
+        "Ray's defaults: nodes checked every 3 s, dead after 5 failures (time-out 10 s); "
+        "workers polled every 0.25 s, a hung one ended after 600 s"
+    )
+
+
+def test_moderate_means_those_of_cluster_yaml(root: Path) -> None:
+    found = re.findall(r"(RAY_health_check_\w+)=(\d+)", (root / "cluster.yaml").read_text(encoding="utf-8"))
+    assert dict(found) == MODERATE_KNOBS
