@@ -11,14 +11,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from froude.config import Run
 from froude.launch.chaos import clock, faults, processes, saves
 from froude.launch.chaos.life import Seen
 from froude.launch.chaos.s3_proxy import S3Proxy
-from froude.launch.chaos.scene import NotInjected, Scene
+from froude.launch.chaos.scene import Act, NotInjected, Scene
 from froude.launch.chaos.schedule import KINDS, Failure
 from froude.launch.chaos.small_disk import SmallDisk
 from froude.launch.cluster import log_dir, sigterm_exits
-from froude.launch.plan import worker_bytes
 from froude.promote import recipe as recipes
 from froude.promote.recipe import Recipe
 from froude.s3 import Settings
@@ -26,7 +26,7 @@ from froude.store import Location
 
 RECOVERY_SECONDS = 240.0
 LOOK_SECONDS = 0.1
-INJECTORS: dict[str, Callable[[Scene, float], Iterator[str]]] = {
+INJECTORS: dict[str, Callable[[Scene, float], Act]] = {
     "worker-kill": processes.worker_kill,
     "worker-hang": processes.worker_hang,
     "node-kill": processes.node_kill,
@@ -103,8 +103,10 @@ def conduct(
         outcomes: list[Outcome] = []
 
         def look(doing: str = "") -> None:
-            """Raise Lost if the driver has ended by itself before the run's end."""
+            """Raise Lost if the run stands still, or its driver has ended before it."""
             life, beat = scene.life, newest(scene)
+            if time.monotonic() - (beat.at if beat else life.began) > RECOVERY_SECONDS:
+                raise Lost(f"no step was made for {RECOVERY_SECONDS:.0f} s")
             step, world, attempt = (beat.beat.step, beat.beat.world, beat.beat.attempt) if beat else (0, 0, 0)
             progress(Now(step, recipe.run.steps, world, attempt, len(outcomes), doing))
             if life.over() and (life.end is None or life.end[0] != "finished"):
@@ -139,7 +141,7 @@ def stage(recipe: Recipe, study: Location, kinds: set[str], *, nodes: int, trust
         stack.enter_context(sigterm_exits())
         proxy = disk = None
         if "disk-full" in kinds:
-            disk = stack.enter_context(SmallDisk(place.path, 2 * worker_bytes(run)))
+            disk = stack.enter_context(SmallDisk(place.path, disk_bytes(run)))
         if kinds & {"s3-5xx", "s3-hang"}:
             proxy = stack.enter_context(S3Proxy(Settings.from_environment().endpoint or ""))
             environment = {"AWS_ENDPOINT_URL": proxy.url, "AWS_ENDPOINT_URL_S3": proxy.url}
@@ -158,9 +160,19 @@ def stage(recipe: Recipe, study: Location, kinds: set[str], *, nodes: int, trust
         yield scene
 
 
+def disk_bytes(run: Run) -> int:
+    """Room for the checkpoints that a run keeps and a few more (fp32: a parameter and two moments), and its tables."""
+    from froude.train.api import build_model, count_parameters
+
+    parameters = count_parameters(build_model(run, "meta")).params_with_embeddings
+    kept = run.keep_checkpoints or run.steps // run.checkpoint_every
+    return 2**26 + 12 * parameters * (kept + 4)
+
+
 def strike(scene: Scene, failure: Failure, look: Callable[[str], None]) -> Outcome:
     """Bring one failure about, wait until the run has recovered and committed, and clean up."""
-    scene.struck, before = None, newest(scene)
+    scene.calm()
+    before = newest(scene)
     step = before.beat.step if before else 0
     act = INJECTORS[failure.kind](scene, failure.target)
     struck = ""
@@ -177,7 +189,7 @@ def strike(scene: Scene, failure: Failure, look: Callable[[str], None]) -> Outco
     except (NotInjected, Lost) as error:
         return Outcome(failure.kind, step, struck, None, False, f"{failure.kind} at step {step}: {error}")
     finally:
-        act.close()  # type: ignore[attr-defined]  a generator's
+        act.close()
     return Outcome(failure.kind, step, struck, seconds, restarted)
 
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 from froude.launch.chaos import clock
-from froude.launch.chaos.scene import Scene, choose, wait_for
+from froude.launch.chaos.scene import Act, Scene, choose, wait_for
 from froude.s3 import READ_TIMEOUT_S
 
 REQUESTS = 12  # refused in a burst; a client asks three times
@@ -15,7 +14,7 @@ FULL_SECONDS = 60.0
 HOURS = (-30, -2, 3, 40)
 
 
-def s3_5xx(scene: Scene, target: float) -> Iterator[str]:
+def s3_5xx(scene: Scene, target: float) -> Act:
     """The server answers 503 to a burst of requests."""
     assert scene.proxy is not None
     proxy = scene.proxy
@@ -25,7 +24,7 @@ def s3_5xx(scene: Scene, target: float) -> Iterator[str]:
     yield f"{REQUESTS} requests refused"
 
 
-def s3_hang(scene: Scene, target: float) -> Iterator[str]:
+def s3_hang(scene: Scene, target: float) -> Act:
     """The server accepts requests and answers none, for longer than a client waits."""
     assert scene.proxy is not None
     proxy = scene.proxy
@@ -39,7 +38,7 @@ def s3_hang(scene: Scene, target: float) -> Iterator[str]:
     yield f"{proxy.held} requests held"
 
 
-def disk_full(scene: Scene, target: float) -> Iterator[str]:
+def disk_full(scene: Scene, target: float) -> Act:
     """No byte is free until a worker has failed of it."""
     assert scene.disk is not None
     workers = scene.life.workers()
@@ -56,7 +55,7 @@ def disk_full(scene: Scene, target: float) -> Iterator[str]:
     yield f"until one of {len(workers)} workers failed"
 
 
-def clock_jump(scene: Scene, target: float) -> Iterator[str]:
+def clock_jump(scene: Scene, target: float) -> Act:
     """A node's wall clock jumps by hours, forwards or back, and stays wrong."""
     node = choose(target, scene.life.nodes)
     hours = HOURS[int(target * 997) % len(HOURS)]

@@ -45,6 +45,7 @@ class Life:
         self.end: tuple[str, str] | None = None
         self.refused: list[str] = []
         self.log = log
+        self.began = time.monotonic()
         self._host = 0
         with log.open("ab") as errors:
             self.process = subprocess.Popen(

@@ -7,13 +7,12 @@ recovered; it yields what was struck.
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 
 from froude.launch.chaos.life import END_SECONDS, send
-from froude.launch.chaos.scene import NotInjected, Scene, choose, wait_for
+from froude.launch.chaos.scene import Act, NotInjected, Scene, choose, wait_for
 
 
-def worker_kill(scene: Scene, target: float) -> Iterator[str]:
+def worker_kill(scene: Scene, target: float) -> Act:
     """SIGKILL of a worker."""
     workers = scene.life.workers()
     victim = choose(target, workers)
@@ -22,7 +21,7 @@ def worker_kill(scene: Scene, target: float) -> Iterator[str]:
     yield f"one of {len(workers)} workers"
 
 
-def worker_hang(scene: Scene, target: float) -> Iterator[str]:
+def worker_hang(scene: Scene, target: float) -> Act:
     """SIGSTOP of a worker."""
     workers = scene.life.workers()
     victim = choose(target, workers)
@@ -32,7 +31,7 @@ def worker_hang(scene: Scene, target: float) -> Iterator[str]:
     send([victim], signal.SIGKILL)  # the run has gone on without it; Ray has killed it where it looked
 
 
-def node_kill(scene: Scene, target: float) -> Iterator[str]:
+def node_kill(scene: Scene, target: float) -> Act:
     """SIGKILL of a node's raylet and all that it started."""
     before = len(scene.life.nodes)
     node = choose(target, scene.life.nodes)
@@ -41,7 +40,7 @@ def node_kill(scene: Scene, target: float) -> Iterator[str]:
     yield f"one of {before} nodes"
 
 
-def node_drain(scene: Scene, target: float) -> Iterator[str]:
+def node_drain(scene: Scene, target: float) -> Act:
     """Twenty seconds' notice; then the node ends."""
     before = len(scene.life.nodes)
     node = choose(target, scene.life.nodes)
@@ -52,7 +51,7 @@ def node_drain(scene: Scene, target: float) -> Iterator[str]:
     wait_for(lambda: node not in scene.life.nodes, "the drained node to end")
 
 
-def node_add(scene: Scene, target: float) -> Iterator[str]:
+def node_add(scene: Scene, target: float) -> Act:
     """A node joins."""
     before = len(scene.life.nodes)
     scene.strike()
@@ -63,7 +62,7 @@ def node_add(scene: Scene, target: float) -> Iterator[str]:
     yield f"beside {before} nodes"
 
 
-def head_kill(scene: Scene, target: float) -> Iterator[str]:
+def head_kill(scene: Scene, target: float) -> Act:
     """SIGKILL of the head's processes and of the driver; the same is begun again on another head."""
     lost = scene.life
     scene.strike()
@@ -74,7 +73,7 @@ def head_kill(scene: Scene, target: float) -> Iterator[str]:
     scene.lives.remove(lost)
 
 
-def zombie(scene: Scene, target: float) -> Iterator[str]:
+def zombie(scene: Scene, target: float) -> Act:
     """The whole cluster is suspended, another takes the run up; then the first wakes, and must end as fenced."""
     suspended = scene.life
     family = suspended.family()

@@ -7,33 +7,34 @@ at in peace; if it was missed they go on, and the next commit is waited for.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from froude.checkpoint.format import MANIFEST
 from froude.checkpoint.manifest import Manifest, manifest_of
 from froude.checkpoint.parts import read_part
 from froude.launch.chaos.life import send
-from froude.launch.chaos.scene import NotInjected, Scene, choose, wait_for
+from froude.launch.chaos.scene import Act, NotInjected, Scene, choose, wait_for
 from froude.runlog import Record, record_name
 from froude.store import Location
 
 TRIES = 50
+NEWEST = 4  # steps: a run that went back saves before the last one that is there
 LOCAL_POLL, REMOTE_POLL = 0.001, 0.02
 
 
-def kill_in_save(scene: Scene, target: float) -> Iterator[str]:
+def kill_in_save(scene: Scene, target: float) -> Act:
     """SIGKILL of all workers while a checkpoint's data is written."""
     step = strike_save(scene, lambda folder: True, lambda folder: not (folder / MANIFEST).exists())
     yield f"the save of step {step}"
 
 
-def kill_before_record(scene: Scene, target: float) -> Iterator[str]:
+def kill_before_record(scene: Scene, target: float) -> Act:
     """SIGKILL of all workers when the data is whole and the record is not there yet."""
     step = strike_save(scene, lambda folder: (folder / MANIFEST).exists(), lambda folder: True)
     yield f"the save of step {step}"
 
 
-def flipped_byte(scene: Scene, target: float) -> Iterator[str]:
+def flipped_byte(scene: Scene, target: float) -> Act:
     """A byte of the newest checkpoint is flipped, then all workers are killed; the one before it must be used."""
 
     def enough() -> list[Record]:
@@ -82,9 +83,9 @@ def strike_save(
 
 
 def folders(run: Location) -> list[str]:
-    """The checkpoint folders of the newest step below data/, as step/generation.number."""
-    steps = (run / "data").children()
-    return [f"{step}/{name}" for step in steps[-1:] for name in (run / "data" / step).children()]
+    """The checkpoint folders of the last steps below data/, as step/generation.number."""
+    steps = (run / "data").children()[-NEWEST:]
+    return [f"{step}/{name}" for step in steps for name in (run / "data" / step).children()]
 
 
 def flip(run: Location, record: Record, target: float) -> str:

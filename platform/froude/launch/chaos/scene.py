@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,8 @@ from froude.runlog import LogReader, Record, expired
 from froude.store import Location
 
 T = TypeVar("T")
+#: A failure as it is carried out: see `processes`.
+Act = Generator[str, None, None]
 WAIT_SECONDS = 120.0
 POLL_SECONDS = 0.05
 
@@ -55,6 +57,10 @@ class Scene:
         """Start a driver on a cluster of its own."""
         self.lives.append(Life(self.order, self.environment, self.logs / "driver.log"))
         return self.life
+
+    def calm(self) -> None:
+        """Forget the failure before."""
+        self.struck = None
 
     def strike(self) -> None:
         """Note that the failure happens now."""
