@@ -107,8 +107,10 @@ def conduct(
             life, beat = scene.life, newest(scene)
             if time.monotonic() - (beat.at if beat else life.began) > RECOVERY_SECONDS:
                 raise Lost(f"no step was made for {RECOVERY_SECONDS:.0f} s")
-            step, world, attempt = (beat.beat.step, beat.beat.world, beat.beat.attempt) if beat else (0, 0, 0)
-            progress(Now(step, recipe.run.steps, world, attempt, len(outcomes), doing))
+            last = beat or next((seen for old in scene.lives[::-1] for seen in old.beats[-1:]), None)
+            if last:
+                place = last.beat.step, recipe.run.steps, last.beat.world, last.beat.attempt
+                progress(Now(*place, len(outcomes), doing))
             if life.over() and (life.end is None or life.end[0] != "finished"):
                 kind, text = life.end or ("nothing", "it ended without a word")
                 raise Lost(f"the driver ended with {kind}: {text}")
