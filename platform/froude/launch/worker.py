@@ -79,9 +79,9 @@ class RayHost:
 
     def poll(self, step: int) -> Action:
         self.step, self.steps = step, self.steps + 1
-        now = time.time()
+        now = time.monotonic()  # a wall clock that is set back would silence the run for as long
         if self.rank == 0 and now - self._beaten >= BEAT_SECONDS:
-            self.notes.write_beat(Beat(self.attempt, self.world, step, now))
+            self.notes.write_beat(Beat(self.attempt, self.world, step, time.time()))
             self._beaten = now
         if self.spares and self.rank == 0 and self.steps == SPARE_AFTER:
             from froude.launch.ray_internals.spares import own_template
