@@ -61,7 +61,7 @@ def s3_server() -> Iterator[tuple[str, Location]]:
             server.stop()
 
 
-def piece(seed: int, failures: int, home: Path, where: Location, store: str) -> dict[str, Any]:
+def piece(seed: int, failures: int, kinds: str, home: Path, where: Location, store: str) -> dict[str, Any]:
     """One run under chaos: what the verb says of it, with what it ran on."""
     recipe = home / f"recipe-{failures}"
     # Half of what is lost is trained again, so the run has room for more than the failures need.
@@ -70,7 +70,7 @@ def piece(seed: int, failures: int, home: Path, where: Location, store: str) -> 
         write_recipe(Location.parse(recipe), steps=steps, every=EVERY)
     out = where / f"seed-{seed}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     froude = str(Path(sys.executable).with_name("froude"))
-    words = ["--failures", str(failures), "--seed", str(seed), "--out", out.url, "--json"]
+    words = ["--failures", str(failures), "--seed", str(seed), "--out", out.url, "--kinds", kinds, "--json"]
     began = time.monotonic()
     done = subprocess.run(
         [froude, "chaos", str(recipe / "recipe.toml"), *words], stdout=subprocess.PIPE, text=True, check=False
@@ -143,6 +143,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--failures", type=int, default=20, help="of one piece")
+    parser.add_argument("--kinds", default="", help="by comma; without it all that are possible")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--pieces", type=int, default=0, help="to run in this call; 0: all that are left")
     parser.add_argument("--out", type=Path, default=Path("runs/chaos"))
@@ -155,9 +156,10 @@ def main() -> int:
     for seed in left[: arguments.pieces or None]:
         if seed == arguments.seeds - 1:
             with s3_server() as (name, bucket):
-                made = piece(seed, arguments.failures, home, bucket, name)
+                made = piece(seed, arguments.failures, arguments.kinds, home, bucket, name)
         else:
-            made = piece(seed, arguments.failures, home, Location.parse(home), "a local disk")
+            local = Location.parse(home)
+            made = piece(seed, arguments.failures, arguments.kinds, home, local, "a local disk")
         pieces.append(made)
         with results.open("a") as file:
             file.write(json.dumps(made) + "\n")

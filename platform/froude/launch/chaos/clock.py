@@ -11,19 +11,21 @@ VARIABLE = "FROUDE_CLOCK"
 SOURCE = Path(__file__).with_name("clock.c")
 
 
-def node_clocks(folder: Path) -> dict[str, str]:
-    """Environment variables under which each node has a clock of its own; the library and the clocks lie in `folder`.
+def preload(folder: Path) -> dict[str, str]:
+    """Environment variables under which a driver's cluster has the library, which is compiled into `folder`.
 
-    CalledProcessError if the library can't be compiled.
+    CalledProcessError if that fails.
     """
     library = folder / "clock.so"
     command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(SOURCE), "-ldl", "-lpthread"]
     subprocess.run(command, check=True, capture_output=True)
-    return {
-        "LD_PRELOAD": str(library),
-        "RAY_LD_PRELOAD_ON_WORKERS": "1",  # Ray otherwise takes it away from them
-        VARIABLE: f"{folder}/clock-{{node}}",
-    }
+    # Ray takes it away from workers unless it is told not to.
+    return {"LD_PRELOAD": str(library), "RAY_LD_PRELOAD_ON_WORKERS": "1"}
+
+
+def node_clock(folder: Path) -> dict[str, str]:
+    """What gives each node, by its number, a clock of its own: a file in `folder`."""
+    return {VARIABLE: f"{folder}/clock-{{node}}"}
 
 
 def set_clock(process: int, seconds: int) -> None:

@@ -135,7 +135,8 @@ def conduct(
 @contextmanager
 def stage(recipe: Recipe, study: Location, kinds: set[str], *, nodes: int, trust: bool) -> Iterator[Scene]:
     """The scene, with what these kinds need around it; all of it ends with the statement."""
-    run, environment, node_environment = recipe.run, {}, {}
+    run, node_environment = recipe.run, {}
+    environment: dict[str, str] = {}
     place = study / "runs" / run.name
     logs = log_dir(study)
     logs.mkdir(parents=True, exist_ok=True)
@@ -149,7 +150,8 @@ def stage(recipe: Recipe, study: Location, kinds: set[str], *, nodes: int, trust
             environment = {"AWS_ENDPOINT_URL": proxy.url, "AWS_ENDPOINT_URL_S3": proxy.url}
         if "clock-jump" in kinds:
             folder = Path(stack.enter_context(TemporaryDirectory(prefix="froude-clocks-")))
-            node_environment = clock.node_clocks(folder)
+            environment |= clock.preload(folder)
+            node_environment = clock.node_clock(folder)
         order = {
             "recipe": (study / recipes.FILE).url,
             "nodes": nodes,
