@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from froude.cli.common import FAILED, Debug, Json, Trust, emit, verb
+from froude.cli.common import FAILED, INTERRUPTED, Debug, Json, Trust, emit, say, verb
+
+if TYPE_CHECKING:
+    from froude.store import Location
 
 
 @verb
@@ -100,7 +103,10 @@ def chaos(
             f"failure {min(now.done + 1, failures)} of {failures}{doing}",
         )
 
-    course = conduct(found, study, planned, nodes=nodes, trust=trust, progress=show)
+    try:
+        course = conduct(found, study, planned, nodes=nodes, trust=trust, progress=show)
+    except KeyboardInterrupt:
+        return say(f"interrupted; begin again elsewhere, or delete {study}", INTERRUPTED)
     display.done(f"{len(course.outcomes)} failures")
     display.stage("verify")
     checks = []
@@ -124,12 +130,11 @@ def chaos(
     return None if good else FAILED
 
 
-def check_fresh(study: object) -> None:
+def check_fresh(place: Location) -> None:
     """ConfigError unless nothing is there."""
     from froude.config import ConfigError
-    from froude.store import Location, reported
+    from froude.store import reported
 
-    place = Location.parse(str(study))
     with reported(place, "the place for the study must be readable"):
         there = place.children()
     if there:

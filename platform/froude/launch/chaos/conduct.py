@@ -11,6 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import psutil
+
 from froude.config import Run
 from froude.launch.chaos import clock, faults, processes, saves
 from froude.launch.chaos.life import Seen
@@ -190,7 +192,7 @@ def strike(scene: Scene, failure: Failure, look: Callable[[str], None]) -> Outco
             look(failure.kind)
         seconds, restarted = settled
         next(act, None)
-    except (NotInjected, Lost) as error:
+    except (NotInjected, Lost, OSError, psutil.Error) as error:
         return Outcome(failure.kind, step, struck, None, False, f"{failure.kind} at step {step}: {error}")
     finally:
         act.close()
