@@ -92,16 +92,7 @@ class Storm:
         if now.world == 3 and share >= 3 / 4 and not self.drained:
             self.drained = True
             self.notes.ask_to_hold(now.attempt)
-            drain(self.cluster, self.cluster.nodes[-1].node_id)
-
-
-def drain(cluster: SimulatedCluster, node_id: str) -> None:
-    """Twenty seconds' notice, as a cloud gives it of a spot machine."""
-    words = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "notice"]
-    words += ["--deadline-remaining-seconds", "20"]
-    ray = Path(sys.executable).with_name("ray")
-    command = [str(ray), "drain-node", "--address", cluster.address, "--node-id", node_id, *words]
-    subprocess.run(command, check=True, capture_output=True)
+            self.cluster.drain_node(self.cluster.nodes[-1])
 
 
 @pytest.fixture(scope="module")

@@ -79,7 +79,9 @@ class CommitLog(LogReader):
         """Commit the record of a new attempt, which fences all earlier ones.
 
         Finished if the run is; ConfigError if the log is of another recipe; Fenced if another attempt opened at the
-        same time. A checkpoint that an earlier attempt still commits meanwhile is followed, not fought.
+        same time, or if the driver that `meta` names (`run_id`) was superseded by another one: a driver that was
+        suspended must not take the run back when its workers are restarted. A checkpoint that an earlier attempt still
+        commits meanwhile is followed, not fought.
         """
         generation = uuid.uuid4().hex
         first: int | None = None
@@ -93,6 +95,10 @@ class CommitLog(LogReader):
                     f"a run must go on with the recipe that it began with, {head.recipe!r}, but got {recipe!r}; "
                     "restore the recipe or choose another run name"
                 )
+            drivers = [record.meta.get("run_id") for record in records if record.kind == "attempt"]
+            driver = (meta or {}).get("run_id")
+            if driver and driver in drivers and driver != drivers[-1]:
+                raise Fenced(f"another driver has taken {run!r} up; this one ends")
             attempt = max((record.attempt for record in records), default=0) + 1
             if first is not None and attempt != first:
                 raise Fenced(f"attempt {attempt - 1} of {run!r} was opened at the same time; this one ends")

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from froude.cli import checkpoints
+from froude.cli.chaos import chaos
 from froude.cli.fit import fit
 from froude.cli.plan import plan
 from froude.cli.promote import promote
@@ -27,7 +28,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (plan, sweep, status, fit, promote, train, report, quickstart, verify_run):
+for verb in (plan, sweep, status, fit, promote, train, report, quickstart, verify_run, chaos):
     app.command(verb.__name__.replace("_", "-"))(verb)
 app.add_typer(checkpoints.app)
 

@@ -86,6 +86,16 @@ class SimulatedCluster:
             _request(self._channel, op="kill", node_id=node.node_id)
             self.nodes.remove(node)
 
+    def drain_node(self, node: NodeHandle, seconds: int = 20) -> None:
+        """Give a node notice, as a cloud does of a spot machine; CalledProcessError if the head refuses.
+
+        It ends by itself when the notice is over; `kill_node` makes sure of it.
+        """
+        words = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "notice"]
+        words += ["--deadline-remaining-seconds", str(seconds)]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "drain-node", "--address", self.address]
+        subprocess.run([*command, "--node-id", node.node_id, *words], check=True, capture_output=True)
+
 
 @dataclass(frozen=True)
 class ConnectedCluster:
@@ -96,14 +106,20 @@ class ConnectedCluster:
 
 @contextmanager
 def simulated(
-    nodes: int, *, cpus_per_node: int = 1, log_dir: Path, knobs: Mapping[str, str] = FAST_KNOBS
+    nodes: int,
+    *,
+    cpus_per_node: int = 1,
+    log_dir: Path,
+    knobs: Mapping[str, str] = FAST_KNOBS,
+    node_environment: Mapping[str, str] | None = None,
 ) -> Iterator[SimulatedCluster]:
     """Start a head and `nodes` worker nodes on this machine, connect as driver, and remove all of it at exit.
 
     The nodes' processes are in a session of their own, which ends when this process does, however it does (exception,
     signal, SIGKILL). Ray's logs end up in `log_dir/ray`. `knobs` are environment variables for the cluster and, as long
-    as it lives, for this process. ValueError if `nodes` or `cpus_per_node` is below 1, RuntimeError (naming the log
-    file) if the cluster doesn't start.
+    as it lives, for this process; `node_environment` are more of them for the worker nodes only, in which `{node}`
+    stands for a number that no other node has. ValueError if `nodes` or `cpus_per_node` is below 1, RuntimeError
+    (naming the log file) if the cluster doesn't start.
     """
     for name, value in (("nodes", nodes), ("cpus_per_node", cpus_per_node)):
         if value < 1:
@@ -114,10 +130,11 @@ def simulated(
     _remove_stale()
     with (
         environment({**knobs, **ENVIRONMENT}),
-        _sigterm_exits() as arm,
+        sigterm_exits() as arm,
         _host(log_dir.resolve()) as (host, channel),
     ):
-        started = _request(channel, op="start", cpus=cpus_per_node, object_store=OBJECT_STORE_BYTES)
+        given = {"object_store": OBJECT_STORE_BYTES, "environment": dict(node_environment or {})}
+        started = _request(channel, op="start", cpus=cpus_per_node, **given)
         added = _request(channel, op="add", count=nodes)
         address = str(started["address"])
         try:
@@ -273,7 +290,7 @@ def environment(values: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _sigterm_exits() -> Iterator[Callable[[], None]]:
+def sigterm_exits() -> Iterator[Callable[[], None]]:
     """Turn SIGTERM into SystemExit(143), so that clean-up runs; yields a function that installs the handler again."""
 
     def leave(_signal: int, _frame: FrameType | None) -> None:

@@ -86,10 +86,11 @@ def patiently(start: Callable[[], T]) -> T:
 class Host:
     """A `ray.cluster_utils.Cluster` and the nodes that were added to it."""
 
-    def __init__(self, temp: Path, cpus: int, object_store: int) -> None:
+    def __init__(self, temp: Path, cpus: int, object_store: int, environment: dict[str, str]) -> None:
         from ray.cluster_utils import Cluster
 
         self.object_store = object_store
+        self.environment = environment  # of the worker nodes; `{node}` stands for the node's number
         self.cpus = cpus
         self.nodes: dict[str, Any] = {}
         self.started = 0
@@ -107,9 +108,7 @@ class Host:
         """Start `count` worker nodes; each is registered when Ray returns it."""
         added = []
         for _ in range(count):
-            node = patiently(
-                lambda: self.cluster.add_node(wait=False, num_cpus=self.cpus, **self._node_args())
-            )
+            node = patiently(lambda: self.cluster.add_node(wait=False, **self._worker_args()))
             self.nodes[node.node_id] = node
             added.append(self._describe(node))
         return {"nodes": added}
@@ -148,6 +147,10 @@ class Host:
         self.started += 1
         address = f"127.0.{number // 250}.{number % 250}" if sys.platform == "linux" else None
         return {"object_store_memory": self.object_store, "node_ip_address": address}
+
+    def _worker_args(self) -> dict[str, Any]:
+        own = {name: value.format(node=self.started) for name, value in self.environment.items()}
+        return {**self._node_args(), "num_cpus": self.cpus, "env_vars": own}
 
     @staticmethod
     def _describe(node: Any) -> dict[str, Any]:

@@ -72,7 +72,7 @@ class RayHost:
     spares_after: float | None = None  # seconds of this attempt
     _row: Mapping[str, Any] = field(default_factory=dict)
     _beaten: float = -math.inf
-    _began: float = field(default_factory=time.time)
+    _began: float = field(default_factory=time.monotonic)
 
     @property
     def every(self) -> int:
@@ -80,9 +80,9 @@ class RayHost:
 
     def poll(self, step: int) -> Action:
         self.step, self.steps = step, self.steps + 1
-        now = time.time()
+        now = time.monotonic()  # a wall clock that is set back would silence the run for as long
         if self.rank == 0 and now - self._beaten >= BEAT_SECONDS:
-            self.notes.write_beat(Beat(self.attempt, self.world, step, now))
+            self.notes.write_beat(Beat(self.attempt, self.world, step, time.time()))
             self._beaten = now
         if (
             self.rank == 0

@@ -167,6 +167,17 @@ def test_of_two_attempts_that_open_at_once_one_ends(place: Location) -> None:
     assert [record.kind for record in CommitLog(place).records()] == ["attempt", "checkpoint"]
 
 
+def test_a_superseded_driver_opens_no_attempt(place: Location) -> None:
+    """Woken from a suspension it finds its workers gone, and would restart them."""
+    for driver in ("first", "first", "second", "second", "third"):
+        CommitLog(place).open_attempt("large", "recipe", 3, {"run_id": driver})
+    for driver in ("first", "second"):
+        with pytest.raises(Fenced, match="another driver"):
+            CommitLog(place).open_attempt("large", "recipe", 3, {"run_id": driver})
+    assert CommitLog(place).open_attempt("large", "recipe", 3, {"run_id": "third"}).attempt == 6
+    assert CommitLog(place).open_attempt("large", "recipe", 3).attempt == 7  # nobody knows its driver
+
+
 def test_a_finished_run_opens_no_attempt(place: Location) -> None:
     first = writer(place)
     first.open()

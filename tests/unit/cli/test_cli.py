@@ -18,7 +18,7 @@ from froude.config import ConfigError
 from froude.launch.elastic import NoProgress
 from froude.promote.gate import Check, Refused
 
-VERBS = ("plan", "sweep", "status", "fit", "promote", "train", "report", "quickstart", "verify-run")
+VERBS = ("plan", "sweep", "status", "fit", "promote", "train", "report", "quickstart", "verify-run", "chaos")
 CHECKPOINTS = ("list", "verify", "digest", "diff", "export")
 
 

@@ -6,12 +6,16 @@ import math
 import random
 from collections.abc import Callable
 
+from s3_server import s3, s3_server
+
 from froude import records
 from froude.config import Run
 from froude.launch.agenda import Agenda
 from froude.launch.parts import Stored
 from froude.space import Trial
 from froude.train.loop import describe
+
+__all__ = ["s3", "s3_server"]
 
 Loss = Callable[[Run], float]
 

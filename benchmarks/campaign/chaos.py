@@ -1,0 +1,175 @@
+"""A hundred seeded failures of all kinds: what each costs, and whether a run is still what it would have been.
+
+Works in pieces of `--failures` failures with seeds 0, 1, …, each a run of its own (`froude chaos`), the last of them
+on S3; results are kept as JSON lines, so that the same command goes on where it was stopped. `--pieces` ends a call
+after so many. Writes benchmarks/chaos.md from what there is. S3 is the server at AWS_ENDPOINT_URL, else moto's.
+
+    python benchmarks/campaign/chaos.py [--failures 20] [--seeds 5] [--pieces 1] [--out runs/chaos]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from froude.launch.chaos.schedule import COMMITS, FIRST, KINDS, LAST
+from froude.store import Location
+
+HERE = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(HERE.parent / "tests" / "data"))
+from chaos_recipe import write_recipe  # noqa: E402  the recipe of the tests
+
+EVERY = 20
+
+
+@contextmanager
+def s3_server() -> Iterator[tuple[str, Location]]:
+    """Which S3 server it is, and a bucket there."""
+    from moto.server import ThreadedMotoServer
+
+    name = os.environ.get("AWS_ENDPOINT_URL", "")
+    server = None
+    if not name:
+        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        server.start()
+        host, port = server.get_host_and_port()
+        os.environ |= {
+            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+            "AWS_ACCESS_KEY_ID": "chaos",
+            "AWS_SECRET_ACCESS_KEY": "chaos",
+            "AWS_REGION": "us-east-1",
+        }
+    bucket = Location.parse("s3://froude-chaos")
+    filesystem, key = bucket.fsspec()
+    if not filesystem.exists(key):
+        filesystem.call_s3("create_bucket", Bucket=key)
+    try:
+        yield (name or "moto's server"), bucket
+    finally:
+        if server is not None:
+            server.stop()
+
+
+def piece(seed: int, failures: int, kinds: str, home: Path, where: Location, store: str) -> dict[str, Any]:
+    """One run under chaos: what the verb says of it, with what it ran on."""
+    recipe = home / f"recipe-{failures}"
+    # Half of what is lost is trained again, so the run has room for more than the failures need.
+    steps = int(failures * COMMITS * EVERY / (LAST - FIRST)) + EVERY
+    if not (recipe / "recipe.toml").exists():
+        write_recipe(Location.parse(recipe), steps=steps, every=EVERY)
+    out = where / f"seed-{seed}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
+    froude = str(Path(sys.executable).with_name("froude"))
+    words = ["--failures", str(failures), "--seed", str(seed), "--out", out.url, "--kinds", kinds, "--json"]
+    began = time.monotonic()
+    done = subprocess.run(
+        [froude, "chaos", str(recipe / "recipe.toml"), *words], stdout=subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode not in (0, 1):
+        raise SystemExit(f"seed {seed}: froude chaos ended with exit code {done.returncode}")
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    about = {"seed": seed, "store": store, "commit": commit.stdout.strip(), "steps": steps}
+    return found | about | {"seconds": time.monotonic() - began}
+
+
+def page(pieces: list[dict[str, Any]]) -> list[str]:
+    """The results as Markdown."""
+    failures = [failure for one in pieces for failure in one["failures"]]
+    survived = [failure for failure in failures if failure["seconds"] is not None]
+    bad = [one["seed"] for one in pieces if not one["good"]]
+    cpu = next(
+        (
+            line.split(":")[1].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.processor(),
+    )
+    lines = [
+        "# Failures, one after another",
+        "",
+        f"`python benchmarks/campaign/chaos.py`, {datetime.now(UTC):%Y-%m-%d}, on {os.cpu_count()} cores of {cpu} "
+        f"(shared, so times vary), Python {platform.python_version()}; three simulated nodes, an exact run of width 32 "
+        f"with a checkpoint every {EVERY} steps.",
+        "",
+        f"{len(failures)} failures in {len(pieces)} runs; {len(survived)} were recovered from; verdict: "
+        + ("every run is what it would have been." if not bad else f"NOT good for seeds {bad}."),
+        "",
+        "Seconds for which the run stood still: from the failure, or the last step after it, to the first new step; "
+        "where no restart was needed, the longest time without a step.",
+        "",
+        "| kind | what happens | failures | restarts | median s | worst s |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind, about in KINDS.items():
+        mine = [failure for failure in survived if failure["kind"] == kind]
+        if mine:
+            seconds = [failure["seconds"] for failure in mine]
+            restarts = sum(failure["restarted"] for failure in mine)
+            lines.append(
+                f"| {kind} | {about.what} | {len(mine)} | {restarts} | {median(seconds):.1f} | {max(seconds):.1f} |"
+            )
+    lines += [
+        "",
+        "| seed | store | commit | steps | failures | minutes | verdict | checks |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for one in pieces:
+        passed = sum(check["passed"] for check in one["checks"])
+        lines.append(
+            f"| {one['seed']} | {one['store']} | {one['commit']} | {one['steps']} | {len(one['failures'])} | "
+            f"{one['seconds'] / 60:.1f} | {'good' if one['good'] else 'BAD'} | {passed} of {len(one['checks'])} |"
+        )
+    lines += ["", "The checks of the last run:", "", "| check | holds | seen |", "|---|---|---|"]
+    lines += [
+        f"| {c['name']} | {'yes' if c['passed'] else 'NO'} | {c['seen']} |" for c in pieces[-1]["checks"]
+    ]
+    return [*lines, ""]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--failures", type=int, default=20, help="of one piece")
+    parser.add_argument("--kinds", default="", help="by comma; without it all that are possible")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--pieces", type=int, default=0, help="to run in this call; 0: all that are left")
+    parser.add_argument("--out", type=Path, default=Path("runs/chaos"))
+    arguments = parser.parse_args()
+    home = arguments.out.resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    results = home / "pieces.jsonl"
+    pieces = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    left = [seed for seed in range(arguments.seeds) if seed not in {one["seed"] for one in pieces}]
+    for seed in left[: arguments.pieces or None]:
+        if seed == arguments.seeds - 1:
+            with s3_server() as (name, bucket):
+                made = piece(seed, arguments.failures, arguments.kinds, home, bucket, name)
+        else:
+            local = Location.parse(home)
+            made = piece(seed, arguments.failures, arguments.kinds, home, local, "a local disk")
+        pieces.append(made)
+        with results.open("a") as file:
+            file.write(json.dumps(made) + "\n")
+        print(f"seed {seed}: {'good' if made['good'] else 'BAD'} in {made['seconds']:.0f} s", flush=True)
+    if pieces:
+        lines = page(pieces)
+        print("\n".join(lines))
+        (HERE / "chaos.md").write_text("\n".join(lines))
+    return 0 if all(one["good"] for one in pieces) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""Trains a recipe while the failures of a schedule strike, one after another, and says what each of them cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import psutil
+
+from froude.config import Run
+from froude.launch.chaos import clock, faults, processes, saves
+from froude.launch.chaos.life import Seen
+from froude.launch.chaos.s3_proxy import S3Proxy
+from froude.launch.chaos.scene import Act, NotInjected, Scene
+from froude.launch.chaos.schedule import KINDS, Failure
+from froude.launch.chaos.small_disk import SmallDisk
+from froude.launch.cluster import log_dir, sigterm_exits
+from froude.promote import recipe as recipes
+from froude.promote.recipe import Recipe
+from froude.s3 import Settings
+from froude.store import Location
+
+RECOVERY_SECONDS = 240.0
+LOOK_SECONDS = 0.1
+INJECTORS: dict[str, Callable[[Scene, float], Act]] = {
+    "worker-kill": processes.worker_kill,
+    "worker-hang": processes.worker_hang,
+    "node-kill": processes.node_kill,
+    "node-drain": processes.node_drain,
+    "node-add": processes.node_add,
+    "head-kill": processes.head_kill,
+    "kill-in-save": saves.kill_in_save,
+    "kill-before-record": saves.kill_before_record,
+    "zombie": processes.zombie,
+    "flipped-byte": saves.flipped_byte,
+    "clock-jump": faults.clock_jump,
+    "s3-5xx": faults.s3_5xx,
+    "s3-hang": faults.s3_hang,
+    "disk-full": faults.disk_full,
+}
+
+
+class Lost(RuntimeError):
+    """The run did not come back from a failure."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a failure did: at which step, to what (`struck`), and how many seconds the run stood still.
+
+    `seconds` go from the failure, or the last step after it, to the first new step; where no restart was needed they
+    are the longest time without a step; None if the run did not recover or nothing was struck: `why` says why.
+    """
+
+    kind: str
+    step: int
+    struck: str
+    seconds: float | None
+    restarted: bool
+    why: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Now:
+    """Where the run and its schedule are."""
+
+    step: int
+    steps: int
+    world: int
+    attempt: int
+    done: int  # failures recovered from
+    doing: str
+
+
+@dataclass(frozen=True)
+class Course:
+    """What came of a run: an outcome for each failure that was tried, and the records that were damaged on purpose."""
+
+    outcomes: tuple[Outcome, ...]
+    damaged: frozenset[int]
+    ended: str  # empty if it finished
+
+
+def conduct(
+    recipe: Recipe,
+    study: Location,
+    failures: Sequence[Failure],
+    *,
+    nodes: int,
+    trust: bool = False,
+    progress: Callable[[Now], None] = lambda now: None,
+) -> Course:
+    """Train `recipe` into the fresh `study`, on simulated clusters of `nodes` nodes, through these failures."""
+    with stage(recipe, study, {failure.kind for failure in failures}, nodes=nodes, trust=trust) as scene:
+        scene.begin()
+        outcomes: list[Outcome] = []
+
+        def look(doing: str = "") -> None:
+            """Raise Lost if the run stands still, or its driver has ended before it."""
+            life, beat = scene.life, newest(scene)
+            if time.monotonic() - (beat.at if beat else life.began) > RECOVERY_SECONDS:
+                raise Lost(f"no step was made for {RECOVERY_SECONDS:.0f} s")
+            last = beat or next((seen for old in scene.lives[::-1] for seen in old.beats[-1:]), None)
+            if last:
+                place = last.beat.step, recipe.run.steps, last.beat.world, last.beat.attempt
+                progress(Now(*place, len(outcomes), doing))
+            if life.over() and (life.end is None or life.end[0] != "finished"):
+                kind, text = life.end or ("nothing", "it ended without a word")
+                raise Lost(f"the driver ended with {kind}: {text}")
+            time.sleep(LOOK_SECONDS)
+
+        try:
+            for failure in failures:
+                while not ready(scene, failure) and not scene.life.over():
+                    look()
+                if scene.life.over():
+                    return Course(tuple(outcomes), frozenset(scene.damaged), "")
+                outcomes.append(strike(scene, failure, look))
+                if outcomes[-1].seconds is None:
+                    raise Lost(outcomes[-1].why)
+            while not scene.life.over():
+                look()
+        except Lost as error:
+            return Course(tuple(outcomes), frozenset(scene.damaged), str(error))
+        return Course(tuple(outcomes), frozenset(scene.damaged), "")
+
+
+@contextmanager
+def stage(recipe: Recipe, study: Location, kinds: set[str], *, nodes: int, trust: bool) -> Iterator[Scene]:
+    """The scene, with what these kinds need around it; all of it ends with the statement."""
+    run, node_environment = recipe.run, {}
+    environment: dict[str, str] = {}
+    place = study / "runs" / run.name
+    logs = log_dir(study)
+    logs.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as stack:
+        stack.enter_context(sigterm_exits())
+        proxy = disk = None
+        if "disk-full" in kinds:
+            disk = stack.enter_context(SmallDisk(place.path, disk_bytes(run)))
+        if kinds & {"s3-5xx", "s3-hang"}:
+            proxy = stack.enter_context(S3Proxy(Settings.from_environment().endpoint or ""))
+            environment = {"AWS_ENDPOINT_URL": proxy.url, "AWS_ENDPOINT_URL_S3": proxy.url}
+        if "clock-jump" in kinds:
+            folder = Path(stack.enter_context(TemporaryDirectory(prefix="froude-clocks-")))
+            environment |= clock.preload(folder)
+            node_environment = clock.node_clock(folder)
+        order = {
+            "recipe": (study / recipes.FILE).url,
+            "nodes": nodes,
+            "node_environment": node_environment,
+            "log_dir": str(logs),
+            "trust": trust,
+        }
+        scene = Scene(run, place, order, environment, logs, proxy, disk)
+        stack.callback(scene.close)
+        yield scene
+
+
+def disk_bytes(run: Run) -> int:
+    """Room for the checkpoints that a run keeps and a few more (fp32: a parameter and two moments), and its tables."""
+    from froude.train.api import build_model, count_parameters
+
+    parameters = count_parameters(build_model(run, "meta")).params_with_embeddings
+    kept = run.keep_checkpoints or run.steps // run.checkpoint_every
+    return 2**26 + 12 * parameters * (kept + 4)
+
+
+def strike(scene: Scene, failure: Failure, look: Callable[[str], None]) -> Outcome:
+    """Bring one failure about, wait until the run has recovered and committed, and clean up."""
+    scene.calm()
+    before = newest(scene)
+    step = before.beat.step if before else 0
+    act = INJECTORS[failure.kind](scene, failure.target)
+    struck = ""
+    try:
+        struck = next(act)
+        ended, committed = time.monotonic(), last_commit(scene)
+        assert scene.struck is not None
+        while not (settled := recovered(scene, failure.kind, before, committed)):
+            if time.monotonic() - ended > RECOVERY_SECONDS:
+                raise NotInjected(f"no commit within {RECOVERY_SECONDS:.0f} s")
+            look(failure.kind)
+        seconds, restarted = settled
+        next(act, None)
+    except (NotInjected, Lost, OSError, psutil.Error) as error:
+        return Outcome(failure.kind, step, struck, None, False, f"{failure.kind} at step {step}: {error}")
+    finally:
+        act.close()
+    return Outcome(failure.kind, step, struck, seconds, restarted)
+
+
+def recovered(scene: Scene, kind: str, before: Seen | None, committed: int) -> tuple[float, bool] | None:
+    """Seconds without a step since the failure, and whether there was a restart; None before it has committed anew."""
+    assert scene.struck is not None
+    at, old = scene.struck, before.beat.attempt if before else 0
+    seen = [seen for life in scene.lives for seen in life.beats]
+    # The first beat of an attempt says only that it has begun.
+    new = [s for s in scene.life.beats if s.beat.attempt > old]
+    restarted = len(new) > 1
+    if (KINDS[kind].restarts and not restarted) or last_commit(scene) <= committed:
+        return None
+    if restarted:
+        went_on = [s.at for s in seen if s.beat.attempt <= old and at < s.at < new[1].at]
+        return new[1].at - max([at, *went_on]), True
+    times = [at, *(s.at for s in seen if s.at > at)]
+    return max((b - a for a, b in pairwise(times)), default=0.0), False
+
+
+def ready(scene: Scene, failure: Failure) -> bool:
+    """Whether the run has reached the failure's step, with all the workers that the cluster allows."""
+    seen = newest(scene)
+    if seen is None or seen.beat.step < failure.step:
+        return False
+    full = min(len(scene.life.nodes), scene.run.max_workers)
+    return seen.beat.world == full or KINDS[failure.kind].nodes == 1
+
+
+def newest(scene: Scene) -> Seen | None:
+    """The last sign of life of the living driver's run."""
+    beats = scene.life.beats
+    return beats[-1] if beats else None
+
+
+def last_commit(scene: Scene) -> int:
+    """The number of the newest checkpoint's record; -1 before the first."""
+    saved = scene.saved()
+    return saved[-1].seq if saved else -1

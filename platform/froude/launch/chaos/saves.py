@@ -1,0 +1,103 @@
+"""Failures at a chosen moment of a commit, and damage to what was committed; generators as in `processes`.
+
+The store is watched from outside. At the moment in question the workers are stopped (SIGSTOP), so that it can be looked
+at in peace; if it was missed they go on, and the next commit is waited for.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from froude.checkpoint.format import MANIFEST
+from froude.checkpoint.manifest import Manifest, manifest_of
+from froude.checkpoint.parts import read_part
+from froude.launch.chaos.life import send
+from froude.launch.chaos.scene import Act, NotInjected, Scene, choose, wait_for
+from froude.runlog import Record, record_name
+from froude.store import Location
+
+TRIES = 50
+NEWEST = 4  # steps: a run that went back saves before the last one that is there
+LOCAL_POLL, REMOTE_POLL = 0.001, 0.02
+
+
+def kill_in_save(scene: Scene, target: float) -> Act:
+    """SIGKILL of all workers while a checkpoint's data is written."""
+    step = strike_save(scene, lambda folder: True, lambda folder: not (folder / MANIFEST).exists())
+    yield f"the save of step {step}"
+
+
+def kill_before_record(scene: Scene, target: float) -> Act:
+    """SIGKILL of all workers when the data is whole and the record is not there yet."""
+    step = strike_save(scene, lambda folder: (folder / MANIFEST).exists(), lambda folder: True)
+    yield f"the save of step {step}"
+
+
+def flipped_byte(scene: Scene, target: float) -> Act:
+    """A byte of the newest checkpoint is flipped, then all workers are killed; the one before it must be used."""
+
+    def enough() -> list[Record]:
+        whole = [record for record in scene.saved() if record.seq not in scene.damaged]
+        return whole if len(whole) > 1 else []
+
+    wait_for(enough, "two whole checkpoints")
+    workers = scene.life.workers()
+    send(workers, signal.SIGSTOP)
+    newest = scene.saved()[-1]
+    place = flip(scene.place, newest, target)
+    scene.damaged.add(newest.seq)
+    scene.strike()
+    send(workers, signal.SIGKILL)
+    yield f"{place} of step {newest.step}"
+    after = next((r for r in scene.log.records() if r.seq > newest.seq and r.kind != "attempt"), None)
+    if after is None or after.base >= newest.seq:
+        raise NotInjected(f"record {newest.seq} is damaged, but the run went on from it")
+
+
+def strike_save(
+    scene: Scene, begun: Callable[[Location], bool], not_yet_over: Callable[[Location], bool]
+) -> int:
+    """SIGKILL all workers while a checkpoint's folder is in the state asked for, and no record names it; its step."""
+    known = set(folders(scene.place))
+    poll = LOCAL_POLL if scene.place.is_local else REMOTE_POLL
+    for _ in range(TRIES):
+        workers = scene.life.workers()
+
+        def found() -> str:
+            new = [name for name in folders(scene.place) if name not in known]
+            return new[-1] if new and begun(scene.place / f"data/{new[-1]}") else ""
+
+        name = wait_for(found, "the next save", poll=poll)
+        send(workers, signal.SIGSTOP)
+        folder = scene.place / f"data/{name}"
+        number = int(name.rpartition(".")[2])  # of the record that would name it
+        committed = (scene.place / "commits" / record_name(number)).exists()
+        if workers and not committed and not_yet_over(folder):
+            scene.strike()
+            send(workers, signal.SIGKILL)
+            return int(name.partition("/")[0])
+        send(workers, signal.SIGCONT)
+        known.add(name)
+    raise NotInjected(f"{TRIES} saves went by before the moment was met")
+
+
+def folders(run: Location) -> list[str]:
+    """The checkpoint folders of the last steps below data/, as step/generation.number."""
+    steps = (run / "data").children()[-NEWEST:]
+    return [f"{step}/{name}" for step in steps for name in (run / "data" / step).children()]
+
+
+def flip(run: Location, record: Record, target: float) -> str:
+    """Flip one byte of the tensors that `record` commits; what was struck, in words."""
+    tensors = Manifest.from_bytes(read_part(run, manifest_of(record.parts)))
+    block = choose(target, [block for block in tensors.blocks if block.nbytes])
+    (part,) = (part for part in record.parts if part.path.endswith("/" + block.file))
+    place = run / part.path
+    content = bytearray(place.read())
+    content[block.payload_off + int(target * (block.nbytes - 1))] ^= 1
+    if place.is_local:
+        place.path.write_bytes(content)  # in place: the same file, as a disk would damage it
+    else:
+        place.replace(bytes(content))
+    return block.fqn

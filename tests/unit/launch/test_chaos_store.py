@@ -1,0 +1,80 @@
+"""What chaos puts around a store: a proxy that passes, refuses or holds requests, and a disk that gets full."""
+
+from __future__ import annotations
+
+import errno
+import threading
+from pathlib import Path
+
+import pytest
+
+from froude.launch.chaos import available
+from froude.launch.chaos.s3_proxy import S3Proxy
+from froude.launch.chaos.scene import wait_for
+from froude.launch.chaos.small_disk import SmallDisk
+from froude.store import Location, probe_writable
+
+
+@pytest.fixture
+def proxy(s3: Location, s3_server: str, monkeypatch: pytest.MonkeyPatch):
+    with S3Proxy(s3_server) as running:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", running.url)
+        yield running
+
+
+def test_it_passes_on_what_every_client_asks(s3: Location, proxy: S3Proxy) -> None:
+    probe_writable(s3 / "a folder")
+    content = bytes(range(256)) * 40_000  # more than one part of an upload
+    with (s3 / "big").output() as sink:
+        sink.write(content)
+    assert (s3 / "big").read() == content
+    assert (s3 / "big").size() == len(content)
+    assert (s3 / "big").read_range(255, 3) == b"\xff\x00\x01"
+    assert s3.children() == ["big"]
+
+
+def test_a_short_burst_is_absorbed_and_a_long_one_is_an_error(s3: Location, proxy: S3Proxy) -> None:
+    proxy.refuse(2)
+    assert (s3 / "a").create(b"1")
+    assert proxy.refusals == 0
+    proxy.refuse(1000)
+    with pytest.raises(OSError):
+        (s3 / "b").create(b"1")
+    proxy.refuse(0)
+    assert not (s3 / "b").exists()
+
+
+def test_a_held_request_gets_no_answer_until_it_flows_again(s3: Location, proxy: S3Proxy) -> None:
+    done = threading.Event()
+
+    def ask() -> None:
+        (s3 / "a").create(b"1")
+        done.set()
+
+    proxy.hang()
+    threading.Thread(target=ask, daemon=True).start()
+    wait_for(lambda: proxy.held, "a request")
+    assert not done.is_set()
+    proxy.flow()
+    wait_for(done.is_set, "an answer")
+    assert (s3 / "a").read() == b"1"
+
+
+@pytest.mark.skipif(
+    bool(available._mount(Location("/"))), reason="mounting a file system needs root on Linux"
+)
+def test_a_small_disk_gets_full_and_keeps_what_it_held(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "large"
+    with SmallDisk(folder, 2**21) as disk:
+        (folder / "before").write_bytes(b"kept")
+        disk.fill()
+        with pytest.raises(OSError) as full:
+            (folder / "more").write_bytes(bytes(2**16))
+        assert full.value.errno == errno.ENOSPC
+        disk.free()
+        (folder / "after").write_bytes(bytes(2**16))
+    assert not folder.is_mount()
+    assert {path.name: path.stat().st_size for path in folder.iterdir() if path.name != "more"} == {
+        "before": 4,
+        "after": 2**16,
+    }

@@ -1,0 +1,30 @@
+"""The signs of life that a worker gives."""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+import pytest
+
+from froude.config import Run
+from froude.launch import ray_internals
+from froude.launch.notes import Notes
+from froude.launch.worker import RayHost
+
+RUN = Run(name="large", tokens=768 * 100)
+
+
+def test_a_clock_that_is_set_back_does_not_silence_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of a second; before the third one somebody corrects the node's clock by two hours."""
+    told: list[int] = []
+    passed = itertools.count(1_000.0)
+    wall = iter([50_000.0, 50_001.0, 42_802.0, 42_803.0])
+    monkeypatch.setattr(ray_internals, "supported", lambda: False)  # no head to leave notes on
+    monkeypatch.setattr(Notes, "write_beat", lambda self, beat: told.append(beat.step))
+    monkeypatch.setattr(time, "monotonic", lambda: next(passed))
+    monkeypatch.setattr(time, "time", lambda: next(wall))
+    host = RayHost(attempt=1, run=RUN, notes=Notes("run"), rank=0, world=1)
+    for step in (1, 2, 3, 4):
+        host.poll(step)
+    assert told == [1, 2, 3, 4]
