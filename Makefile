@@ -43,7 +43,7 @@ check: $(VENV)/.dev ## format, lint, types, import boundaries and the fast tests
 # Half of a cluster's life is waiting: two files at a time.
 test: check ## check, then the slow tests, those on Ray clusters and the notebooks
 	$(BIN)/pytest -q -n auto --maxprocesses 4 -m slow tests/unit
-	$(BIN)/pytest -q -n 2 --dist loadfile tests --ignore=tests/unit
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "not long" tests --ignore=tests/unit
 
 bench: $(VENV)/.dev ## the benchmarks of minutes: each prints and writes benchmarks/*.md
 	@for f in benchmarks/[!_]*.py; do [ -e "$$f" ] || continue; \

@@ -23,6 +23,8 @@ from froude.store import Location
 
 __all__ = ["s3", "s3_server"]
 
+pytestmark = pytest.mark.long
+
 NODES = 2
 
 

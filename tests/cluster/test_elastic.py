@@ -235,6 +235,7 @@ with simulated(1, log_dir=Path(sys.argv[1])) as cluster:
 """
 
 
+@pytest.mark.long
 def test_a_dead_head_is_followed_by_another(cluster: SimulatedCluster, study: Study, tmp_path: Path) -> None:
     """The head dies, and the driver on it; the same call on another cluster goes on from the last commit."""
     run = RUN.replace(name="headless")
@@ -309,7 +310,13 @@ def test_restarts_without_progress_end(cluster: SimulatedCluster, study: Study) 
 def test_what_no_restart_mends_ends_at_once(cluster: SimulatedCluster, study: Study) -> None:
     log = LogReader(study.location / "runs" / "hot")
     run = RUN.replace(
-        {"name": "hot", "optimizer.lr": 1e30, "optimizer.clip": 1e30, "schedule.warmup_tokens": 0}
+        {
+            "name": "hot",
+            "optimizer.lr": 1e30,
+            "optimizer.clip": 1e30,
+            "schedule.warmup_tokens": 0,
+            "stability": "off",
+        }
     )
     with pytest.raises(RunFailed, match="finite") as failed:
         train(run, study.location, cluster=cluster)
