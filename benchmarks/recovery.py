@@ -143,7 +143,9 @@ def table(results: Sequence[Result], machine: str, seed: int) -> str:
             against = [median(of(other, event), "seconds") for other in ("defaults", "knobs")]
             words = verdict(event, median(of(side, event), "seconds"), against)
             if words:
-                ratios.append(f"| {TITLES[event]} | {SIDES[side].title} | {words} |")
+                fewest = min(len(rows) for other in (side, "defaults", "knobs") if (rows := of(other, event)))
+                few = "" if fewest >= 3 else f"; provisional, of {fewest} a side at least"
+                ratios.append(f"| {TITLES[event]} | {SIDES[side].title} | {words}{few} |")
     return f"""# Recovery of an elastic run
 
 Seconds from a failure to the first step that had not been reached before it: median (least … greatest), number of
