@@ -79,7 +79,7 @@ def session(side: str, events: Sequence[str], seconds: float, seed: str) -> Iter
                     if "host" in row:
                         hosts.append(row["host"])
                     else:
-                        yield {"side": side, **row}
+                        yield {"side": side, **row, "commit": commit(), "niceness": os.nice(0)}
         if process.returncode:
             raise RuntimeError(f"a session of {side} failed, exit code {process.returncode}")
         psutil.wait_procs([psutil.Process(pid) for pid in hosts if psutil.pid_exists(pid)], timeout=60)
@@ -143,7 +143,9 @@ def table(results: Sequence[Result], machine: str, seed: int) -> str:
             against = [median(of(other, event), "seconds") for other in ("defaults", "knobs")]
             words = verdict(event, median(of(side, event), "seconds"), against)
             if words:
-                ratios.append(f"| {TITLES[event]} | {SIDES[side].title} | {words} |")
+                fewest = min(len(rows) for other in (side, "defaults", "knobs") if (rows := of(other, event)))
+                few = "" if fewest >= 3 else f"; provisional, of {fewest} a side at least"
+                ratios.append(f"| {TITLES[event]} | {SIDES[side].title} | {words}{few} |")
     return f"""# Recovery of an elastic run
 
 Seconds from a failure to the first step that had not been reached before it: median (least … greatest), number of
@@ -167,9 +169,16 @@ Where the time goes (medians), how long no step ends, and how many steps are don
 |---|---|---|---|---|---|
 {chr(10).join(detail)}
 
-{quiet_lines(results)}{datetime.now(UTC):%Y-%m-%d}, commit {commit()}, seed {seed}; {machine};
+{quiet_lines(results)}{datetime.now(UTC):%Y-%m-%d}, {origin(results)}, seed {seed}; {machine};
 Python {platform.python_version()}, ray {version("ray")}, torch {version("torch")}.
 """
+
+
+def origin(results: Sequence[Result]) -> str:
+    """Commits that were measured, and the priority that the measured processes had."""
+    commits = sorted({row["commit"] for row in results if "commit" in row}) or [commit()]
+    levels = sorted({row["niceness"] for row in results if "niceness" in row})
+    return f"commit {', '.join(commits)}, niceness {', '.join(map(str, levels))} (Ray's workers: 15 more)"
 
 
 def quiet_lines(results: Sequence[Result]) -> str:
