@@ -50,6 +50,7 @@ FileSystemWriter and -Reader, on S3 FsspecWriter and -Reader with s3fs, as by de
 through DCP's planner, load in place, and sync each file that they write; each load is compared bit by bit. Loads from
 disk find no page of the file in memory. S3 is Ceph's RADOS Gateway with a store in memory, on the same cores. Ratios
 are medians over pairs that take turns."""
+SECTIONS = ("tmpfs", "disk", "S3", "background", "training")
 State = dict[str, torch.Tensor]
 Row = tuple[str, bool]  # a line of the result, and whether its goal is met
 
@@ -271,9 +272,12 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
     places = {"tmpfs": "/dev/shm", "disk": arguments.disk}
     yield "| | froude, GiB/s | torch, GiB/s | ratio | least … most | goal |\n|---|---|---|---|---|---|", True
     for name, root in places.items():
-        with folder_on(root) as place:
-            yield from against_torch(name, place, state, pairs)
-    if gateway.installed():
+        if name in arguments.only:
+            with folder_on(root) as place:
+                yield from against_torch(name, place, state, pairs)
+    if "S3" not in arguments.only:
+        pass
+    elif gateway.installed():
         with gateway.serve(capacity=12 << 30) as server, gateway.reached(server):
             place = Location.parse(f"s3://{gateway.new_bucket()}/checkpoints")
             yield from against_torch("S3", place, state, pairs)
@@ -284,7 +288,7 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
         "|---|---|---|---|---|---|---|",
         True,
     )
-    for name, root in places.items():
+    for name, root in places.items() if "background" in arguments.only else ():
         with folder_on(root) as place:
             yield from background(name, place, state, pairs)
     yield (
@@ -292,8 +296,9 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
         "|---|---|---|---|---|",
         True,
     )
-    with folder_on(arguments.disk) as place:
-        yield from training("disk", place, state, min(pairs, 3), arguments.seed)
+    if "training" in arguments.only:
+        with folder_on(arguments.disk) as place:
+            yield from training("disk", place, state, min(pairs, 3), arguments.seed)
 
 
 def hardware(disk: Path) -> str:
@@ -316,6 +321,9 @@ def main() -> int:
         "--disk", type=Path, default=HERE.parent / "runs", help="a folder on the disk to measure"
     )
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="measure and print these, write nothing"
+    )
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
     arguments.disk.mkdir(parents=True, exist_ok=True)
@@ -334,7 +342,8 @@ commit {commit}, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, on {ha
     for row in rows(arguments):
         print(row[0], flush=True)
         found.append(row)
-        RESULT.write_text("\n".join([head, *(line for line, _ in found), ""]))
+        if arguments.only == SECTIONS:
+            RESULT.write_text("\n".join([head, *(line for line, _ in found), ""]))
     missed = [line for line, fine in found if not fine]
     for line in missed:
         print(f"missed: {line}")
