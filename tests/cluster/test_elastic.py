@@ -238,7 +238,7 @@ with simulated(1, log_dir=Path(sys.argv[1])) as cluster:
 @pytest.mark.long
 def test_a_dead_head_is_followed_by_another(cluster: SimulatedCluster, study: Study, tmp_path: Path) -> None:
     """The head dies, and the driver on it; the same call on another cluster goes on from the last commit."""
-    run = RUN.replace(name="headless")
+    run = RUN.replace(name="headless", tokens=768 * 80)
     place = study.location / "runs" / run.name
     with subprocess.Popen(
         [sys.executable, "-c", WITH_HEAD, str(tmp_path), study.location.url],
