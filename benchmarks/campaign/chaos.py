@@ -103,7 +103,7 @@ def page(pieces: list[dict[str, Any]]) -> list[str]:
         f"(shared, so times vary), Python {platform.python_version()}; three simulated nodes, an exact run of width 32 "
         f"with a checkpoint every {EVERY} steps.",
         "",
-        f"{len(failures)} failures in {len(pieces)} runs; {len(survived)} were recovered from; verdict: "
+        f"{len(failures)} failures, runs: {len(pieces)}; {len(survived)} were recovered from; verdict: "
         + ("every run is what it would have been." if not bad else f"NOT good for seeds {bad}."),
         "",
         "Seconds for which the run stood still: from the failure, or the last step after it, to the first new step; "

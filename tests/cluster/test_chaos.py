@@ -81,7 +81,10 @@ def assert_a_tampered_ledger_is_seen(folder: Path) -> None:
     assert "each failure struck, and was recovered from" in failed
 
 
-def test_every_kind_that_needs_s3(tmp_path: Path, s3: Location, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_kind_that_needs_s3(
+    tmp_path: Path, s3: Location, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the logs of a study on S3 go
     kinds = ["s3-5xx", "s3-hang"]
     recipe = Location.parse(tmp_path)
     write_recipe(recipe, steps=24 * len(kinds), every=10, workers=NODES)

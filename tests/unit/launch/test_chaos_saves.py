@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -14,8 +15,9 @@ import pytest
 from froude.checkpoint.format import MANIFEST
 from froude.checkpoint.tools import verify
 from froude.config import Run
-from froude.launch.chaos import saves
+from froude.launch.chaos import available, faults, saves
 from froude.launch.chaos.scene import Scene, wait_for
+from froude.launch.chaos.small_disk import SmallDisk
 from froude.runlog import LogReader, record_name
 from froude.store import Location
 
@@ -51,15 +53,23 @@ class Alone:
         return [psutil.Process(self.process.pid)]
 
 
+@contextmanager
+def training(place: Location, disk: SmallDisk | None = None) -> Iterator[Scene]:
+    """A run that has committed twice and goes on."""
+    made = Scene(RUN, place, {}, {}, Path("unused"), disk=disk)
+    made.lives.append(Alone(place))  # type: ignore[arg-type]
+    try:
+        wait_for(lambda: len(made.saved()) > 1, "two checkpoints")
+        yield made
+    finally:
+        made.life.process.kill()
+        made.life.process.wait()
+
+
 @pytest.fixture
 def scene(tmp_path: Path) -> Iterator[Scene]:
-    place = Location.parse(tmp_path) / "runs" / RUN.name
-    made = Scene(RUN, place, {}, {}, tmp_path)
-    made.lives.append(Alone(place))  # type: ignore[arg-type]
-    wait_for(lambda: len(made.saved()) > 1, "two checkpoints")
-    yield made
-    made.life.process.kill()
-    made.life.process.wait()
+    with training(Location.parse(tmp_path) / "runs" / RUN.name) as made:
+        yield made
 
 
 def unnamed(place: Location) -> list[Location]:
@@ -96,3 +106,16 @@ def test_a_flipped_byte_is_found_and_is_the_newest(scene: Scene, target: float) 
     damage = {record.seq for record, wrong in verify(scene.place, records) if wrong}
     assert damage == scene.damaged
     assert damage == {scene.saved()[-1].seq}
+
+
+@pytest.mark.skipif(
+    bool(available._mount(Location("/"))), reason="mounting a file system needs root on Linux"
+)
+def test_a_full_disk_ends_a_worker_and_damages_nothing(tmp_path: Path) -> None:
+    place = Location.parse(tmp_path) / "runs" / RUN.name
+    with SmallDisk(place.path, 2**26) as disk, training(place, disk) as made:
+        next(faults.disk_full(made, 0.5))
+        assert made.life.process.wait() == 1
+        assert not disk.full()
+    records = LogReader(place).records()
+    assert [wrong for _, wrong in verify(place, records) if wrong] == []

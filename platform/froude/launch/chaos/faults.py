@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 from froude.launch.chaos import clock
+from froude.launch.chaos.life import lives
 from froude.launch.chaos.scene import Act, Scene, choose, wait_for
 from froude.s3 import READ_TIMEOUT_S
 
@@ -46,7 +47,7 @@ def disk_full(scene: Scene, target: float) -> Act:
     scene.disk.fill()
     try:
         wait_for(
-            lambda: not all(worker.is_running() for worker in workers),
+            lambda: not all(lives(worker) for worker in workers),
             "a save that fails",
             seconds=FULL_SECONDS,
         )

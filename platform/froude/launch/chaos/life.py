@@ -136,6 +136,14 @@ def title(process: psutil.Process) -> str:
         return ""
 
 
+def lives(process: psutil.Process) -> bool:
+    """Whether a process still runs; one that nobody has waited for yet does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def send(processes: list[psutil.Process], number: signal.Signals) -> None:
     """Send a signal to each of these processes that still lives."""
     for process in processes:
