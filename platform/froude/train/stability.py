@@ -23,7 +23,9 @@ WINDOW, ACTIVE = 128, 64  # accepted steps that an outlier is measured against, 
 WARN, SPIKE = 5.0, 6.0  # deviations
 WARNINGS = 3  # in a row are a spike
 RISE = 0.05  # nats per token that a spike of the loss is above the median, at least
-STEEP = math.log(1.5)  # and a spike of the gradient's norm, in its log: small batches have tails, but do no harm
+STEEP = math.log(
+    1.5
+)  # and a spike of the gradient's norm, in its log: small batches have tails, but do no harm
 FLOOR = 1e-3  # least MAD, in nats per token and in the log of the norm
 RECOVERY = 200  # steps after which a loss that has not come back calls for a rollback
 SKIPS, SKIPS_WITHIN = 3, 1000  # so many updates left out within so many steps call for one too
