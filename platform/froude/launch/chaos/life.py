@@ -139,7 +139,7 @@ def title(process: psutil.Process) -> str:
 def lives(process: psutil.Process) -> bool:
     """Whether a process still runs; one that nobody has waited for yet does not."""
     try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
 
