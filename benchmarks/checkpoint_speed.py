@@ -317,13 +317,9 @@ def main() -> int:
     )
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--depth", type=int, default=12)
-    parser.add_argument(
-        "--disk", type=Path, default=HERE.parent / "runs", help="a folder on the disk to measure"
-    )
+    parser.add_argument("--disk", type=Path, default=HERE.parent / "runs", help="a folder on that disk")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="measure and print these, write nothing"
-    )
+    parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS, help="and write nothing")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
     arguments.disk.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ from froude.checkpoint.run_store import RunStore
 from froude.config import Run
 from froude.store import Location
 from froude.train.api import LocalHost
-from froude.train.loop import run_worker
+from froude.train.worker import run_worker
 
 run = Run.from_toml(sys.stdin.read())
 store = RunStore(Location.parse(sys.argv[1]), run.name)
