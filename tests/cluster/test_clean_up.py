@@ -90,6 +90,7 @@ def bystander(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
 
 
 # SIGINT, SIGTERM and an ordinary end: test_quickstart.py.
+@pytest.mark.long
 @pytest.mark.parametrize("ending", ["SIGKILL", "SIGKILL of the host"])
 def test_nothing_is_left(bystander: Driver, tmp_path: Path, ending: str) -> None:
     unharmed = {process.pid for process in bystander.processes()}

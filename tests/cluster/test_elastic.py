@@ -182,6 +182,7 @@ with connect(sys.argv[1]) as cluster:
 """
 
 
+@pytest.mark.long
 def test_a_killed_or_interrupted_driver_is_followed_by_another(
     cluster: SimulatedCluster, study: Study
 ) -> None:
@@ -296,6 +297,7 @@ def test_a_foreign_model_and_source_train_on_two_nodes(cluster: SimulatedCluster
     assert study.ledger().filter(run=run.name).collect()["tokens"].sum() == run.tokens
 
 
+@pytest.mark.long
 def test_restarts_without_progress_end(cluster: SimulatedCluster, study: Study) -> None:
     run = RUN.replace({"name": "crashing", "model.factory": "crashing:Crashing"})
     with pytest.raises(ConfigError, match="trust"):

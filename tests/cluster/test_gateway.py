@@ -27,6 +27,8 @@ from froude.records import LEDGER, table
 from froude.runlog import LogReader
 from froude.store import Location, probe_writable
 
+pytestmark = pytest.mark.long
+
 HERE = Path(__file__).parent
 
 

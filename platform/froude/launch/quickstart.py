@@ -204,7 +204,14 @@ def run_large(loop: Loop, recipe: Recipe, cluster: SimulatedCluster) -> None:
         drill(now)
 
     loop.worked.add("train")
-    result = train(run, loop.location, cluster=cluster, recipe=recipe.sha256, progress=progress)
+    result = train(
+        run,
+        loop.location,
+        cluster=cluster,
+        recipe=recipe.sha256,
+        spares=False,  # an attempt of a minute gains nothing from them
+        progress=progress,
+    )
     display.done(f"{result.step} steps, world sizes {' → '.join(map(str, result.world_sizes))}")
 
 
