@@ -13,7 +13,7 @@ import polars as pl
 
 from froude.config import ConfigError
 from froude.promote import recipe as recipes
-from froude.promote.account import token_account
+from froude.promote.account import account as token_account
 from froude.promote.recipe import Recipe
 from froude.runlog import LogReader, Record
 from froude.store import Location
@@ -98,7 +98,8 @@ def _ledger(study: Study, recipe: Recipe, last: Record | None, progress: Progres
     if last is None:
         yield Verdict("every planned token was trained once", False, "nothing is committed yet")
         return
-    account = token_account(study, run.name, run, last.step)
+    ledger = study.ledger().filter(pl.col("run") == run.name).collect()
+    account = token_account(ledger.lazy(), run, last.step)
     yield Verdict(
         "every planned token was trained once",
         account.whole,
@@ -107,7 +108,6 @@ def _ledger(study: Study, recipe: Recipe, last: Record | None, progress: Progres
     )
     source = api.build_source(run, "train")
     batches = Batches(source, run.seed, run.windows_per_slot, run.slots)
-    ledger = study.ledger().filter(pl.col("run") == run.name).collect()
     passed = ledger.filter(pl.col("disposition") != "trained")["first_sample"].to_list()
     slots = {sample // run.windows_per_slot for sample in passed}
     decided = policy_batches(last.scalars.get("stability", {}))

@@ -23,9 +23,8 @@ WINDOW, ACTIVE = 128, 64  # accepted steps that an outlier is measured against, 
 WARN, SPIKE = 5.0, 6.0  # deviations
 WARNINGS = 3  # in a row are a spike
 RISE = 0.05  # nats per token that a spike of the loss is above the median, at least
-STEEP = math.log(
-    1.5
-)  # and a spike of the gradient's norm, in its log: small batches have tails, but do no harm
+#: And a spike of the gradient's norm, in its log: small batches have tails, but do no harm.
+STEEP = math.log(1.5)
 FLOOR = 1e-3  # least MAD, in nats per token and in the log of the norm
 RECOVERY = 200  # steps after which a loss that has not come back calls for a rollback
 SKIPS, SKIPS_WITHIN = 3, 1000  # so many updates left out within so many steps call for one too
@@ -33,11 +32,8 @@ BACK, AHEAD = 100, 200  # batches left out before and after the spike's
 RECURRENCE = 2000  # steps within which the next spike climbs a rung
 LOWER, TIGHTEN = 0.7, 0.5  # factors of rate and clip from there on
 ROLLBACKS, ROLLBACK_SHARE = 3, 0.1  # so many within a tenth of the run: stop
-CLIMB, CLIMB_SHARE, EMA = (
-    0.5,
-    1e-3,
-    0.98,
-)  # a slow climb, in nats over the least average, for that share of the run
+#: A slow climb, in nats over the least average, for that share of the run.
+CLIMB, CLIMB_SHARE, EMA = 0.5, 1e-3, 0.98
 #: A rollback goes back by at most so many steps, if there is a checkpoint.
 REACH = BACK + RECOVERY
 

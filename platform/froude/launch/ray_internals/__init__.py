@@ -36,7 +36,7 @@ FAST_KNOBS: dict[str, str] = {
     "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S": "2",
 }
 
-#: Those of cluster.yaml: about ten seconds for a silent node.
+#: Those of cluster.yaml.
 MODERATE_KNOBS: dict[str, str] = {
     "RAY_health_check_initial_delay_ms": "5000",
     "RAY_health_check_period_ms": "2000",
