@@ -107,11 +107,11 @@ def _fit(log_b: Array, lr: Array) -> tuple[Array, Array, float]:
     low, high = float(log_b.min()) - REACH, float(log_b.max()) + REACH
 
     def residual(t: Array) -> Array:
-        return np.exp(t[0]) * _share(log_b, t[1]) - lr
+        return np.asarray(np.exp(t[0]) * _share(log_b, t[1]) - lr)
 
     def jacobian(t: Array) -> Array:
         share = _share(log_b, t[1])
-        return np.exp(t[0]) * np.column_stack([share, -share * (1 - share)])
+        return np.asarray(np.exp(t[0]) * np.column_stack([share, -share * (1 - share)]))
 
     # lr_max follows linearly from the noise scale: the best point of a grid over that alone is the start.
     scales = np.linspace(low, high, 200)

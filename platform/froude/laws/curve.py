@@ -124,9 +124,9 @@ class CurveLaw:
             else (np.hypot(reach, final.loss - final.low), np.hypot(reach, final.high - final.loss))
         )
         every = np.arange(1, schedule.rate.size + 1)
-        lines = (np.interp(every, steps, values) for values in (loss, loss - below, loss + above))
+        along, low, high = (np.interp(every, steps, line) for line in (loss, loss - below, loss + above))
         reasons = (*self._uncertified(schedule), *(final.reasons if final is not None else ()))
-        return CurveBand(schedule.rate, *lines, level, not reasons, reasons)
+        return CurveBand(schedule.rate, along, low, high, level, not reasons, reasons)
 
     def table(self) -> pl.DataFrame:
         """Return `parameter, value, unit`: the formula's symbols, and L0 for each value of the floor's column."""

@@ -61,12 +61,12 @@ class Schedule:
         at = np.flatnonzero(self.falls)
         before = self.area[at] - self.rate[at]
         if at.size <= NODES:
-            return self.falls[at], self.rate[at], before
+            return np.asarray(self.falls[at]), self.rate[at], before
         bins = np.arange(at.size) * NODES // at.size
         weight = np.abs(self.falls[at])
         total = np.bincount(bins, weight)
         rate, start = (np.bincount(bins, weight * values) / total for values in (self.rate[at], before))
-        return np.bincount(bins, self.falls[at]), rate, start
+        return np.asarray(np.bincount(bins, self.falls[at]), dtype=np.float64), rate, start
 
 
 def schedule_of(rates: Sequence[float] | Array | pl.Series) -> Schedule:

@@ -99,11 +99,10 @@ class Problem:
 
     def only(self, runs: Sequence[int]) -> "Problem":
         """Return the problem of some of the curves, in the same coordinates."""
-        curves, schedules = ([values[i] for i in runs] for values in (self.curves, self.schedules))
         return replace(
             self,
-            curves=tuple(curves),
-            schedules=tuple(schedules),
+            curves=tuple(self.curves[i] for i in runs),
+            schedules=tuple(self.schedules[i] for i in runs),
             floor=self.floor[np.array(runs, dtype=np.intp)],
         )
 
@@ -128,7 +127,7 @@ class Problem:
     @cached_property
     def _floors(self) -> Array:
         codes = np.repeat(self.floor, [curve.step.size for curve in self.curves])
-        return (codes[:, None] == np.arange(self.floors)).astype(np.float64)
+        return np.asarray(codes[:, None] == np.arange(self.floors), dtype=np.float64)
 
     @property
     def bounds(self) -> tuple[Array, Array]:

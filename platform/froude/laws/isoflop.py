@@ -191,7 +191,7 @@ def _budgets(sample: Sample) -> list[_Budget]:
         _, place = np.unique(
             np.round((log_n[rows] - log_n[rows].min()) / width * MAX_SIZES), return_inverse=True
         )
-        total = np.bincount(place, weight[rows])
+        total = np.asarray(np.bincount(place, weight[rows]), dtype=np.float64)
         size, loss = (np.bincount(place, weight[rows] * values[rows]) / total for values in (log_n, y))
         flops = float(np.sort(sample["flops"][rows])[rows.size // 2])
         found.append(_Budget(flops, size, loss, total, rows, place, weight[rows] / total[place]))

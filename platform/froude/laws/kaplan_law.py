@@ -147,15 +147,16 @@ def kaplan(
     for i, center in enumerate(means):
         turn = np.zeros(4)
         turn[i], turn[i + 2] = 1 / theta[i + 2], -theta[i] / theta[i + 2] ** 2
-        se = math.sqrt(max(float(turn @ covariance @ turn), 0.0))
-        constants.append(uncertainty.log_interval(float(theta[i] / theta[i + 2]) + center, se, dof))
-    se = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    exponents = [uncertainty.interval(float(theta[i]), float(se[i]), dof) for i in (2, 3)]
+        error = math.sqrt(max(float(turn @ covariance @ turn), 0.0))
+        constants.append(uncertainty.log_interval(float(theta[i] / theta[i + 2]) + center, error, dof))
+    errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    exponents = [uncertainty.interval(float(theta[i]), float(errors[i]), dof) for i in (2, 3)]
     ends = zip(("alpha_N", "alpha_D"), theta[2:], strict=True)
     found = [f"{name} ran to its bound {v:.3g}" for name, v in ends if not 0.00525 < v < 2.985]
     status: Status = "at_bound" if found else "ok"
     fit = _Fit(theta, covariance, scatter, dof, *means)
-    return KaplanLaw(*constants, *exponents, objective, delta, status, tuple(found), sample, fit)
+    (n_c, d_c), (alpha_n, alpha_d) = constants, exponents
+    return KaplanLaw(n_c, d_c, alpha_n, alpha_d, objective, delta, status, tuple(found), sample, fit)
 
 
 def _terms(theta: Array, n: Array, d: Array) -> tuple[Array, Array]:

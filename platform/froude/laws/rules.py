@@ -34,4 +34,4 @@ def deepseek(*, flops: float) -> Setting:
 def beta2(beta2: float, *, batch: float, new_batch: float) -> float:
     """Return the beta2 with the same half-life in tokens at another batch (Marek et al. 2507.07101)."""
     old = open_unit("beta2", beta2)
-    return old ** (positive("new_batch", new_batch) / positive("batch", batch))
+    return float(old ** (positive("new_batch", new_batch) / positive("batch", batch)))

@@ -87,7 +87,10 @@ def test_the_order_of_rows_seeds_and_weights() -> None:
     twice = laws.iso_flop(pl.concat([single, single]))
     assert weighted.optima["params"].to_list() == pytest.approx(twice.optima["params"].to_list(), rel=1e-6)
     heavy = single.with_columns(
-        pl.when(pl.col("params") > 1.5 * pl.col("params").mean().over("flops")).then(1e-3).otherwise(1.0).alias("w")
+        pl.when(pl.col("params") > 1.5 * pl.col("params").mean().over("flops"))
+        .then(1e-3)
+        .otherwise(1.0)
+        .alias("w")
     )
     assert laws.iso_flop(heavy, weights="w").n_exponent.value != law.n_exponent.value
 
@@ -107,7 +110,9 @@ def test_what_a_group_shares_widens_the_interval() -> None:
     frame = frame.with_columns(sizes.alias("family"))
     shared = {key: 0.004 * rng.standard_normal() for key in frame["family"].unique()}
     spoiled = frame.with_columns(
-        (pl.col("loss") * pl.col("family").replace_strict(shared, return_dtype=pl.Float64).exp()).alias("loss")
+        (pl.col("loss") * pl.col("family").replace_strict(shared, return_dtype=pl.Float64).exp()).alias(
+            "loss"
+        )
     )
     rows, groups = laws.iso_flop(spoiled), laws.iso_flop(spoiled, groups="family")
     assert groups.n_exponent.value == pytest.approx(rows.n_exponent.value)

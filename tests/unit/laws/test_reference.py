@@ -106,11 +106,16 @@ def test_mup_transfers_and_sp_does_not_on_microsofts_mlp(vendored: Path, epoch: 
 # McLeish et al. 2502.06857: the objective of the published fit of each set of rows.
 @pytest.mark.parametrize("rows,objective", [("hot", 0.0019816129), ("cool_end", 0.0019640865)])
 def test_gemstones_are_refitted_at_least_as_well(vendored: Path, rows: str, objective: float) -> None:
-    frame = pl.read_csv(vendored / f"gemstones_{rows}.csv").rename({"params_N": "params", "tokens_D": "tokens"})
+    frame = pl.read_csv(vendored / f"gemstones_{rows}.csv").rename(
+        {"params_N": "params", "tokens_D": "tokens"}
+    )
     law = laws.loss_law(frame)
     assert law.status == "ok"
     assert law.objective <= objective * (1 + 1e-6)
-    alpha, beta, log_e = {"hot": (0.2928687, 0.7128722, 0.7622637), "cool_end": (0.3002728, 0.5802411, 0.7297863)}[rows]
+    alpha, beta, log_e = {
+        "hot": (0.2928687, 0.7128722, 0.7622637),
+        "cool_end": (0.3002728, 0.5802411, 0.7297863),
+    }[rows]
     assert (law.alpha, law.beta, math.log(law.E)) == pytest.approx((alpha, beta, log_e), abs=5e-4)
 
 
@@ -154,7 +159,9 @@ def test_every_correction_of_porian_gives_its_exponent(vendored: Path, correctio
     published = fits.filter(pl.col("fit").is_in(["basic", "weighted"]))["n_exponent"].to_list()
     boot = fits.filter(pl.col("fit").is_in(["bootstrap_n_exponent", "bootstrap_weighted_n_exponent"]))
     near = any(abs(law.n_exponent.value - value) <= 0.01 for value in published)
-    assert near or any(low <= law.n_exponent.value <= high for low, high in boot.select("lo95", "hi95").iter_rows())
+    assert near or any(
+        low <= law.n_exponent.value <= high for low, high in boot.select("lo95", "hi95").iter_rows()
+    )
     assert law.n_exponent.low <= published[0] <= law.n_exponent.high
 
 
@@ -179,14 +186,17 @@ STEPLAW_OPTIMA = ["params", "tokens", "lr", "batch"]
 
 
 def test_an_optimum_law_of_small_models_serves_the_largest_of_step_law(reference: Path) -> None:
-    """Acceptance 2(c): fitted to the three smaller sizes; regret on the grids of 537M, interpolated, at most 0.1% on average.
+    """Fitted to the three smaller sizes; regret on the grids of 537M, interpolated, at most 0.1% on average.
 
-    2503.04715. The optimum of each grid is that of a parabola in (ln lr, ln batch) through the runs within 1% of the best.
+    2503.04715. The optimum of each grid is that of a parabola in (ln lr, ln batch) through the runs within 1% of
+    the best. An interpolation may dip below the best run: no regret. (The released formula: 0.08% over all grids.)
     """
     runs = pl.read_csv(reference / "steplaw_dense_below_1b.csv").rename(
         {"params_N": "params", "tokens_D": "tokens", "batch_tokens": "batch"}
     )
-    grids = {key: (rows, *best_of(rows)) for key, rows in runs.group_by("params", "tokens", maintain_order=True)}
+    grids = {
+        key: (rows, *best_of(rows)) for key, rows in runs.group_by("params", "tokens", maintain_order=True)
+    }
     largest = max(n for n, _ in grids)
     optima = pl.DataFrame(
         [(n, d, lr, batch) for (n, d), (_, lr, batch) in grids.items() if n < largest],
@@ -202,16 +212,18 @@ def test_an_optimum_law_of_small_models_serves_the_largest_of_step_law(reference
             x = np.log(rows.select("lr", "batch").to_numpy())
             at = np.log([[law.predict(params=n, tokens=d).value for law in (lr, batch)]])
             surface = CloughTocher2DInterpolator(x, rows["loss"].to_numpy())
-            regret.append(float(surface(at)[0]) / float(surface(x).min()) - 1)
+            regret.append(max(float(surface(at)[0]) / float(rows["loss"].min()) - 1, 0.0))
     assert len(regret) == 3
-    assert np.mean(np.abs(regret)) <= 1e-3
+    assert np.mean(regret) <= 1e-3
 
 
 def best_of(rows: pl.DataFrame) -> tuple[float, float]:
     x, y = np.log(rows.select("lr", "batch").to_numpy()), rows["loss"].to_numpy()
     center, near = x[y.argmin()], y <= 1.01 * y.min()
     u, v = (x[near] - center).T
-    _, *slope, uu, uv, vv = np.linalg.lstsq(np.stack([u**0, u, v, u**2, u * v, v**2], 1), y[near], rcond=None)[0]
+    _, *slope, uu, uv, vv = np.linalg.lstsq(
+        np.stack([u**0, u, v, u**2, u * v, v**2], 1), y[near], rcond=None
+    )[0]
     bend = np.array([[2 * uu, uv], [uv, 2 * vv]])
     assert np.linalg.eigvalsh(bend).min() > 0
     lr, batch = np.exp(center - np.linalg.solve(bend, slope))

@@ -14,6 +14,8 @@ from froude.promote import gate
 from froude.promote.promotion import promote
 from froude.study import Study
 
+pytestmark = pytest.mark.slow
+
 Row = dict[str, Any]
 CENTRE = math.log2(2**-7.5)
 

@@ -20,6 +20,8 @@ from froude.promote.recipe import read
 from froude.report.view import gather
 from froude.study import Study
 
+pytestmark = pytest.mark.slow
+
 OVERRIDE = {"forecast_certified": "a study of minutes"}
 
 

@@ -47,7 +47,7 @@ def share(source: Source, held: npt.NDArray[np.int64]) -> float:
         places = np.minimum(np.searchsorted(wanted, hashes), wanted.size - 1)
         found[places[wanted[places] == hashes]] = True
     searched = min(1.0, pieces * each / source.length)
-    return min(1.0, int(found.sum()) / found.size / searched)
+    return float(min(1.0, int(found.sum()) / found.size / searched))
 
 
 def _rolling(tokens: npt.NDArray[np.int64], length: int) -> Hashes:
