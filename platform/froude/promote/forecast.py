@@ -85,7 +85,7 @@ class Forecast:
         """The band after `tokens` tokens, between its points by a straight line; ValueError if there is none."""
         if not self.band:
             raise ValueError("this forecast has no band")
-        columns = list(zip(*(astuple(point) for point in self.band), strict=True))
+        columns = list(zip(*((p.tokens, p.loss, p.low, p.high, p.shape) for p in self.band), strict=True))
         values = (float(np.interp(tokens, columns[0], column)) for column in columns[1:])
         return BandPoint(tokens, *values)
 
