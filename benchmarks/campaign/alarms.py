@@ -28,7 +28,7 @@ from froude.promote.band import with_band
 from froude.promote.fits import fit
 from froude.promote.forecast import Forecast
 from froude.promote.monitor import alarms
-from froude.promote.promotion import predict, promoted_run
+from froude.promote.promotion import parameters, predict, promoted_run
 from froude.train.ledger import Drawn
 from froude.train.trainer import Trainer
 
@@ -111,7 +111,7 @@ def target(study: Study) -> tuple[Run, Forecast]:
     run, forecast = promoted_run(fits), predict(fits)
     assert run is not None
     assert forecast is not None
-    return run, with_band(forecast, study, fits, run)
+    return run, with_band(forecast, study, fits, run, float(parameters(run)))
 
 
 def train(run: Run, fault: Fault | None) -> pl.DataFrame:

@@ -155,7 +155,7 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
     ladder, loss = of("loss_law"), None
     if ladder.height:
         rows["loss_law"] = ladder
-        loss = laws.loss_law(ladder, prior=PRIOR, groups="trial")
+        loss = loss_law(ladder)
     return Fits(
         target=target,
         best=_best(here),
@@ -167,6 +167,17 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
         rows=rows,
         fingerprints={name: fingerprint(frame) for name, frame in rows.items() if frame.height},
     )
+
+
+def loss_law(rows: pl.DataFrame) -> LossLaw:
+    """The law with free exponents where its interval at the largest proxy is certified, else the prior's posterior."""
+    free = laws.loss_law(rows, groups="trial")
+    finished = rows.filter(pl.col("status") == "finished").sort("params", "tokens")
+    if free.status == "ok" and finished.height:
+        largest = finished.row(-1, named=True)
+        if free.predict(params=largest["params"], tokens=largest["tokens"]).certified:
+            return free
+    return laws.loss_law(rows, prior=PRIOR, groups="trial")
 
 
 def transfer_rows(rows: pl.DataFrame, parametrization: str, base_width: int) -> pl.DataFrame:
