@@ -192,7 +192,7 @@ def descend(problem: Problem, start: Array) -> tuple[Array, float]:
         scale = 10.0 / value
 
         def scaled(x: Array, scale: float = scale) -> tuple[float, Array]:
-            f, g = problem.value_and_gradient(problem.full(_logs(x)))
+            f, g = problem.value_and_gradient(problem.full(logs(x)))
             if problem.tied:
                 g = np.array([g[0], g[1], g[2], g[3] + g[4]])
             g[:3] /= x[:3]
@@ -203,16 +203,16 @@ def descend(problem: Problem, start: Array) -> tuple[Array, float]:
             warnings.filterwarnings("ignore", "Values in x were outside bounds", RuntimeWarning)
             result = minimize(
                 scaled,
-                _exponentials(problem.free(theta)),
+                exponentials(problem.free(theta)),
                 jac=True,
                 method="SLSQP",
-                bounds=np.stack([_exponentials(low), _exponentials(high)], axis=1),
+                bounds=np.stack([exponentials(low), exponentials(high)], axis=1),
                 options={"ftol": 1e-14, "maxiter": 300},
             )
         new = float(result.fun) / scale
         gained = value - new
         if new < value:
-            found = _logs(np.asarray(result.x, dtype=np.float64))
+            found = logs(np.asarray(result.x, dtype=np.float64))
             theta, value = problem.full(np.clip(found, low, high)), new
         # Far from the solution the scale was set by the start, so tolerances were loose: once more from here.
         if not gained > 1e-9 * value:
@@ -220,12 +220,14 @@ def descend(problem: Problem, start: Array) -> tuple[Array, float]:
     return theta, value
 
 
-def _logs(x: Array) -> Array:
-    return np.concatenate([np.log(x[:3]), x[3:]])
+def logs(x: Array) -> Array:
+    """Return thetas (the last axis) from (A', B', E, alpha, beta)."""
+    return np.concatenate([np.log(x[..., :3]), x[..., 3:]], axis=-1)
 
 
-def _exponentials(theta: Array) -> Array:
-    return np.concatenate([np.exp(theta[:3]), theta[3:]])
+def exponentials(theta: Array) -> Array:
+    """Return (A', B', E, alpha, beta) from thetas (the last axis)."""
+    return np.concatenate([np.exp(theta[..., :3]), theta[..., 3:]], axis=-1)
 
 
 def _polish(problem: Problem, theta: Array) -> Array:
