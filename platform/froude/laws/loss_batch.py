@@ -6,16 +6,19 @@ as by Levenberg and Marquardt, within the bounds of `Problem`. It moves E, A' an
 `loss_fit.descend` does. What has not settled when the steps run out is left to scipy.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from froude.laws.frames import Array, Mask
-from froude.laws.loss_fit import EXACT, Problem, descend, exponentials, logs
+from froude.laws import uncertainty
+from froude.laws.frames import Array
+from froude.laws.loss_fit import EXACT, EXPONENTS, TERM_REACH, VANISHED, Problem, descend, exponentials, logs
 
 STEPS = 400  # most fits settle within 20; fewer than ten rows leave curved valleys that take hundreds
 SETTLED = 1e-12  # a step that promises a smaller share of the objective ends a fit
 DAMPING = 0.01  # the least: below it, a step too long for a valley's bend costs more than it ever gains
+SMOOTH = 1e3  # a Huber threshold that no residual of ln L passes
 ELEMENTS = 150_000  # fits × rows worked on at a time: a few arrays of this size stay in a core's cache
 TIE = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1]])
 
@@ -32,6 +35,33 @@ def descend_many(problem: Problem, weights: Array, starts: Array) -> tuple[Array
     return np.concatenate([theta for theta, _ in parts]), np.concatenate([value for _, value in parts])
 
 
+def refit_many(problem: Problem, weights: Array, starts: Array) -> tuple[Array, Array]:
+    """As `descend_many`, from each start and from the least squares fit of ln L; the better of the two counts.
+
+    Where a resample has left its start's valley, least squares, with its wide bowl, finds the other.
+    """
+    near, value = descend_many(problem, weights, starts)
+    if problem.delta is None:
+        return near, value
+    smooth, _ = descend_many(replace(problem, delta=SMOOTH), weights, starts)
+    far, other = descend_many(problem, weights, smooth)
+    better = other < value
+    return np.where(better[:, None], far, near), np.where(better, other, value)
+
+
+def bootstrap(
+    problem: Problem, groups: NDArray[np.intp], theta: Array, n: int, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """Return thetas (n × 5) and objectives (n) of fits to `n` resamples of the groups with replacement."""
+    size = max(1, ELEMENTS // problem.loss.size)
+    parts = []
+    for first in range(0, n, size):
+        drawn = [uncertainty.resample(groups, rng) for _ in range(min(size, n - first))]
+        weights = np.stack(drawn) * problem.weights
+        parts.append(refit_many(problem, weights, np.tile(theta, (len(drawn), 1))))
+    return np.concatenate([thetas for thetas, _ in parts]), np.concatenate([value for _, value in parts])
+
+
 @dataclass(frozen=True, eq=False)
 class _Local:
     """The objective of each fit around a point: value, gradient, Hessian and Gauss-Newton matrix."""
@@ -43,7 +73,7 @@ class _Local:
 
 
 def _descend(problem: Problem, weights: Array, starts: Array) -> tuple[Array, Array]:
-    low, high = exponentials(np.array(problem.bounds()).T)
+    low, high = _bounds(problem, weights)
     if problem.tied:
         starts = np.concatenate([starts[:, :4], starts[:, 3:4]], axis=1)
     x = np.clip(exponentials(starts), low, high)
@@ -53,7 +83,7 @@ def _descend(problem: Problem, weights: Array, starts: Array) -> tuple[Array, Ar
     here = _local(problem, weights, x)
     value[:] = here.value
     for _ in range(STEPS):
-        step, promise = _step(problem, here, x[active], damping[active], low, high)
+        step, promise = _step(problem, here, x[active], damping[active], low[active], high[active])
         done = (promise <= SETTLED * value[active]) | (value[active] < EXACT)
         settled[active[done]] = True
         keep = ~done
@@ -61,7 +91,7 @@ def _descend(problem: Problem, weights: Array, starts: Array) -> tuple[Array, Ar
             break
         active, step, promise = active[keep], step[keep], promise[keep]
         here = _Local(here.value[keep], here.gradient[keep], here.hessian[keep], here.gauss[keep])
-        moved = np.clip(x[active] + step, low, high)
+        moved = np.clip(x[active] + step, low[active], high[active])
         there = _local(problem, weights[active], moved)
         better = there.value < value[active]
         share = np.where(better, (value[active] - there.value) / promise, 0.0)
@@ -74,6 +104,16 @@ def _descend(problem: Problem, weights: Array, starts: Array) -> tuple[Array, Ar
     for i in np.flatnonzero(~settled):
         thetas[i], value[i] = descend(problem.weighted(weights[i]), thetas[i])
     return thetas, value
+
+
+def _bounds(problem: Problem, weights: Array) -> tuple[Array, Array]:
+    """Return the bounds of `Problem` for the rows of each fit, as E, A', B' and exponents: fits × 5 each."""
+    least = np.where(weights > 0, problem.loss, np.inf).min(axis=1)
+    most = np.where(weights > 0, problem.loss, 0.0).max(axis=1)
+    vanished, term = least * VANISHED, most * np.exp(TERM_REACH)
+    ends = [np.full_like(least, value) for value in EXPONENTS]
+    low = np.stack([vanished, vanished, vanished, ends[0], ends[0]], axis=1)
+    return low, np.stack([term, term, least, ends[1], ends[1]], axis=1)
 
 
 def _local(problem: Problem, weights: Array, x: Array) -> _Local:
@@ -95,7 +135,9 @@ def _local(problem: Problem, weights: Array, x: Array) -> _Local:
         value = (pull * (r - 0.5 * psi)).sum(1)
         # Iteratively reweighted least squares: min(1, delta / |r|) bounds the Huber term from above.
         stiff = weights * np.where(inner, 1.0, problem.delta / np.maximum(np.abs(r), problem.delta))
-        bend = weights * inner - pull  # second derivatives of ln(fitted) itself are those of fitted less its slopes
+        bend = (
+            weights * inner - pull
+        )  # second derivatives of ln(fitted) itself are those of fitted less its slopes
         curved = pull * inverse
     j = np.empty((len(x), 5, n.size))
     j[:, 0], j[:, 1], j[:, 2] = size * inverse, data * inverse, inverse
@@ -119,7 +161,7 @@ def _step(
     """Return each fit's damped Newton step within its free variables, and what the model promises it gains."""
     g, h, m = here.gradient, here.hessian, here.gauss
     if problem.tied:
-        g, h, m, x, low, high = g @ TIE, TIE.T @ h @ TIE, TIE.T @ m @ TIE, x[:, :4], low[:4], high[:4]
+        g, h, m, x, low, high = g @ TIE, TIE.T @ h @ TIE, TIE.T @ m @ TIE, x[:, :4], low[:, :4], high[:, :4]
     held = ((x <= low) & (g > 0)) | ((x >= high) & (g < 0))
     g = np.where(held, 0.0, g)
     scale = np.sqrt(np.maximum(np.einsum("kii->ki", m), 1e-300))

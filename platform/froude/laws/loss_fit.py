@@ -19,6 +19,7 @@ from froude.laws.frames import Array
 
 EXPONENTS = (0.005, 3.0)  # bounds of alpha and beta; a fit that reaches one has status at_bound
 VANISHED = 1e-5  # lower bound of E and of both terms at the mean size and horizon, over the smallest loss
+TERM_REACH = 2.0  # upper bound of both terms there, in ln over the largest loss
 EXACT = 1e-25  # an objective so small is rounding: the rows follow the law exactly
 SEARCH_ROWS = 2_000  # starts are searched on at most so many rows
 AGREEING = 8  # starts that must end in the same best point before the search stops early
@@ -62,7 +63,7 @@ class Problem:
 
     def bounds(self) -> list[tuple[float, float]]:
         low, high = float(np.log(self.loss.min())), float(np.log(self.loss.max()))
-        term = (low + math.log(VANISHED), high + 2.0)
+        term = (low + math.log(VANISHED), high + TERM_REACH)
         return [term, term, (low + math.log(VANISHED), low), EXPONENTS, EXPONENTS]
 
     def terms(self, theta: Array) -> tuple[Array, Array, float]:
