@@ -16,6 +16,7 @@ from froude.laws.frames import Array
 from froude.laws.loss_fit import EXACT, EXPONENTS, TERM_REACH, VANISHED, Problem, descend, exponentials, logs
 
 STEPS = 400  # most fits settle within 20; fewer than ten rows leave curved valleys that take hundreds
+QUICK_STEPS = 50  # where only the spread of many fits is asked for
 SETTLED = 1e-12  # a step that promises a smaller share of the objective ends a fit
 DAMPING = 0.01  # the least: below it, a step too long for a valley's bend costs more than it ever gains
 SMOOTH = 1e3  # a Huber threshold that no residual of ln L passes
@@ -23,34 +24,46 @@ ELEMENTS = 150_000  # fits × rows worked on at a time: a few arrays of this siz
 TIE = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1]])
 
 
-def descend_many(problem: Problem, weights: Array, starts: Array) -> tuple[Array, Array]:
+def descend_many(
+    problem: Problem, weights: Array, starts: Array, *, quick: bool = False
+) -> tuple[Array, Array]:
     """Fit once for each row of `weights` (fits × rows; zero leaves a row out) from that row of `starts` (thetas).
 
-    Returns thetas (fits × 5) and objectives (fits), to the tolerances of `loss_fit.descend`.
+    Returns thetas (fits × 5) and objectives (fits), to the tolerances of `loss_fit.descend`; a quick fit stays where
+    it is after QUICK_STEPS.
     """
     size = max(1, ELEMENTS // problem.loss.size)
     parts = [
-        _descend(problem, weights[i : i + size], starts[i : i + size]) for i in range(0, len(weights), size)
+        _descend(problem, weights[i : i + size], starts[i : i + size], quick)
+        for i in range(0, len(weights), size)
     ]
     return np.concatenate([theta for theta, _ in parts]), np.concatenate([value for _, value in parts])
 
 
-def refit_many(problem: Problem, weights: Array, starts: Array) -> tuple[Array, Array]:
+def refit_many(
+    problem: Problem, weights: Array, starts: Array, *, quick: bool = False
+) -> tuple[Array, Array]:
     """As `descend_many`, from each start and from the least squares fit of ln L; the better of the two counts.
 
     Where a resample has left its start's valley, least squares, with its wide bowl, finds the other.
     """
-    near, value = descend_many(problem, weights, starts)
+    near, value = descend_many(problem, weights, starts, quick=quick)
     if problem.delta is None:
         return near, value
-    smooth, _ = descend_many(replace(problem, delta=SMOOTH), weights, starts)
-    far, other = descend_many(problem, weights, smooth)
+    smooth, _ = descend_many(replace(problem, delta=SMOOTH), weights, starts, quick=quick)
+    far, other = descend_many(problem, weights, smooth, quick=quick)
     better = other < value
     return np.where(better[:, None], far, near), np.where(better, other, value)
 
 
 def bootstrap(
-    problem: Problem, groups: NDArray[np.intp], theta: Array, n: int, rng: np.random.Generator
+    problem: Problem,
+    groups: NDArray[np.intp],
+    theta: Array,
+    n: int,
+    rng: np.random.Generator,
+    *,
+    quick: bool = False,
 ) -> tuple[Array, Array]:
     """Return thetas (n × 5) and objectives (n) of fits to `n` resamples of the groups with replacement."""
     size = max(1, ELEMENTS // problem.loss.size)
@@ -58,7 +71,7 @@ def bootstrap(
     for first in range(0, n, size):
         drawn = [uncertainty.resample(groups, rng) for _ in range(min(size, n - first))]
         weights = np.stack(drawn) * problem.weights
-        parts.append(refit_many(problem, weights, np.tile(theta, (len(drawn), 1))))
+        parts.append(refit_many(problem, weights, np.tile(theta, (len(drawn), 1)), quick=quick))
     return np.concatenate([thetas for thetas, _ in parts]), np.concatenate([value for _, value in parts])
 
 
@@ -72,7 +85,7 @@ class _Local:
     gauss: Array
 
 
-def _descend(problem: Problem, weights: Array, starts: Array) -> tuple[Array, Array]:
+def _descend(problem: Problem, weights: Array, starts: Array, quick: bool) -> tuple[Array, Array]:
     low, high = _bounds(problem, weights)
     if problem.tied:
         starts = np.concatenate([starts[:, :4], starts[:, 3:4]], axis=1)
@@ -82,7 +95,7 @@ def _descend(problem: Problem, weights: Array, starts: Array) -> tuple[Array, Ar
     active = np.arange(len(x))
     here = _local(problem, weights, x)
     value[:] = here.value
-    for _ in range(STEPS):
+    for _ in range(QUICK_STEPS if quick else STEPS):
         step, promise = _step(problem, here, x[active], damping[active], low[active], high[active])
         done = (promise <= SETTLED * value[active]) | (value[active] < EXACT)
         settled[active[done]] = True
@@ -101,7 +114,7 @@ def _descend(problem: Problem, weights: Array, starts: Array) -> tuple[Array, Ar
         for name in ("value", "gradient", "hessian", "gauss"):
             getattr(here, name)[better] = getattr(there, name)[better]
     thetas = logs(x)
-    for i in np.flatnonzero(~settled):
+    for i in np.flatnonzero(~settled) if not quick else ():
         thetas[i], value[i] = descend(problem.weighted(weights[i]), thetas[i])
     return thetas, value
 

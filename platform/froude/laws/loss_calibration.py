@@ -151,7 +151,7 @@ def calibrate(
     """
     rng = np.random.default_rng(0)
     problem, groups = _some(problem, groups, rng)
-    drawn, _ = loss_batch.bootstrap(problem, groups, theta, replicates, rng)
+    drawn, _ = loss_batch.bootstrap(problem, groups, theta, replicates, rng, quick=True)
     whole = ExpectedError.of(problem, theta, drawn, int(groups.max()) + 1)
     splits = _splits(problem, groups, need)
     scores, counts = [], []
@@ -203,7 +203,7 @@ def _splits(problem: Problem, groups: Groups, need: tuple[int, int]) -> list[tup
     top = np.full(int(groups.max()) + 1, -np.inf)
     np.maximum.at(top, groups, compute)
     found = []
-    for c in np.unique(np.round(top, 6))[:-1] + 1e-6:
+    for c in np.unique(np.round(top, 2))[:-1] + 0.005:  # runs at one budget differ by a rounded step
         inside = (top <= c)[groups]
         outside = ~inside & (compute > c) & (compute <= c + math.log(WINDOW))
         enough = min(np.unique(problem.n[inside]).size, np.unique(problem.d[inside]).size) >= need[1]
@@ -232,7 +232,9 @@ def _fits(
         for replicate in drawn[i]:
             replicate[rows] = uncertainty.resample(codes, rng)
     drawn = drawn.reshape(-1, problem.loss.size) * problem.weights
-    replicates, _ = loss_batch.refit_many(problem, drawn, np.repeat(fits, SPLIT_REPLICATES, axis=0))
+    replicates, _ = loss_batch.refit_many(
+        problem, drawn, np.repeat(fits, SPLIT_REPLICATES, axis=0), quick=True
+    )
     return list(fits), list(replicates.reshape(len(splits), -1, 5))
 
 
