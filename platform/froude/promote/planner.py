@@ -76,19 +76,175 @@ class NextRuns:
 
     def lines(self, top: int) -> list[str]:
         """The same for people."""
+        sized = self.ranked["width"].null_count() < self.ranked.height
+        closing = self.sought == "closes"
         scale = 10.0 ** math.floor(math.log10(self.ranked["cost"][0]))
-        head = f"{'params':>10}{'tokens':>10}{'width':>7}{'seed':>6}{'tok/par':>9}{'FLOPs':>10}{'narrows':>9}"
-        head += f"{'closes':>8}" if self.sought == "closes" else ""
-        found = [f"next{head}  worth per {scale:.0e} {self.unit}"]
+        head = f"{'params':>10}{'tokens':>10}{'width':>7}" if sized else f"{'params':>10}{'tokens':>10}"
+        head += f"{'seed':>6}{'tok/param':>11}{'FLOPs':>10}{'narrows':>9}{'closes':>8}"[
+            : None if closing else -8
+        ]
+
+        def cells(row: Mapping[str, Any]) -> str:
+            width = f"{row['width']:>7}" if sized else ""
+            closes = f"{100 * row['closes']:>7.2g}%" if closing else ""
+            return (
+                f"{row['params']:>10.3g}{row['tokens']:>10.3g}{width}{row['seed']:>6}{row['ratio']:>11.3g}"
+                f"{row['flops']:>10.2g}{100 * row['shrink']:>8.2g}%{closes}"
+            )
+
+        found = [f"next{head}  {self.sought} per {scale:.0e} {self.unit}"]
         for place, row in enumerate(self.ranked.head(top).iter_rows(named=True), 1):
-            found.append(f"{place:>4}{self._row(row)}  {100 * row['value'] * scale:.2g}%")
+            found.append(f"{place:>4}{cells(row)}  {100 * row['value'] * scale:.2g}%")
         if self.budget is not None:
             total = float(self.chosen["cost"].sum())
-            found.append(
-                f"set of {self.chosen.height} for {total:.3g} of {self.budget:.3g} {self.unit}, each as if it were alone:"
-            )
-            found += [f"    {self._row(row)}" for row in self.chosen.iter_rows(named=True)]
+            found += ["", f"set of {self.chosen.height} for {total:.3g} of {self.budget:.3g} {self.unit}:"]
+            found += [f"    {cells(row)}" for row in self.chosen.iter_rows(named=True)]
         return [*found, "", self.paragraph()]
 
-    def _named(row: Mapping[str, Any]) -> str:
-    return f"{row['params']:.3g} parameters for {row['tokens']:.3g} tokens"
+    def paragraph(self) -> str:
+        """Why these runs, in a few sentences."""
+        now, first = self.forecast, self.ranked.row(0, named=True)
+        said = [
+            f"The forecast for {_named(self.params, self.tokens)} is {now.loss:.4g} nats per token "
+            f"± {100 * self.half_width:.2g}% at {100 * now.level:.0f}%."
+        ]
+        if self.failing:
+            checks = "; ".join(f"{name} ({why})" for name, why in self.failing.items())
+            said.append(f"It would not pass promotion's gate: {checks}.")
+        best, most = (
+            _named(first["params"], first["tokens"]),
+            f"the most per {self.unit[:-1]} of {self.ranked.height} candidates",
+        )
+        narrows = f"narrow the interval by {100 * first['shrink']:.2g}% of itself"
+        if self.sought == "closes":
+            said.append(
+                "No narrower interval mends what is beyond the gate's bounds on extrapolation, so the candidates are "
+                f"ranked by how far they bring the target back to them, in log: {best} would do "
+                f"{100 * first['closes']:.2g}% of it, {most}, and should {narrows}."
+            )
+        else:
+            said.append(f"A run of {best} should {narrows}, {most}.")
+        if self.chosen.height:
+            what = "That run" if self.budget is None else f"The set of {self.chosen.height}"
+            said.append(f"{what} should bring it to ± {100 * self.after:.2g}%.")
+        else:
+            said.append("Within the budget no candidate narrows it noticeably.")
+        said.append(
+            f"{100 * self.noise_share:.2g}% of its variance is noise of the large run itself, which no proxy lowers. "
+            "The design is Bayesian c-optimal: the expected variance of the forecast, over draws of the law, with room "
+            "for what the law misses far from all runs."
+        )
+        return " ".join(said)
+
+
+def next_runs(
+    fits: Fits,
+    *,
+    params: float,
+    tokens: float,
+    unit: Cost = "tokens",
+    budget: float | None = None,
+    profile: str = "production",
+    template: Run | None = None,
+    trust: bool = False,
+) -> NextRuns:
+    """Rank proxies for the forecast of a run of `params` and `tokens`, and choose those that a `budget` buys.
+
+    With a `template` sizes are those of its model at other widths. Without a budget the best alone is chosen.
+    ConfigError where there is no loss law to start from, and where no candidate costs less than the target.
+    """
+    bounds = profile_named(profile)
+    if fits.loss is None:
+        raise ConfigError(
+            "the next runs are those that a loss law lacks, but this study has no finished rows for one; "
+            "begin with a few sizes and horizons in a stage of role loss_law"
+        )
+    forecast = fits.predict(params=params, tokens=tokens)
+    failing, beyond = _failing(forecast, bounds)
+    rows = fits.rows["loss_law"].filter(pl.col("status") == "finished")
+    offered = candidates(rows, params, tokens, REACH_FAR if beyond else REACH, template, trust)
+    if not offered.height:
+        raise ConfigError(
+            f"proxies must cost less than the target, but none of the study's sizes and horizons does at "
+            f"{_named(params, tokens)}; name a larger target"
+        )
+    design = forecast_design(fits.loss, rows, offered, params=params, tokens=tokens, groups="trial")
+    sought: Literal["shrink", "closes"] = "closes" if beyond else "shrink"
+    offered = offered.with_columns(
+        cost=pl.col(unit),
+        shrink=pl.Series(design.shrinkage()),
+        closes=pl.Series(_closes(offered, forecast, bounds, params, tokens)),
+    ).with_columns(value=pl.col(sought) / pl.col("cost"))
+    ranked = offered.with_row_index("place").sort("value", "cost", descending=[True, False])
+    picked = [int(ranked["place"][0])] if budget is None else _picked(offered, design, budget, beyond)
+    after = design
+    for place in picked:
+        after = after.after(place)
+    half_width = (forecast.high - forecast.low) / 2 / forecast.loss
+    return NextRuns(
+        params=params,
+        tokens=tokens,
+        unit=unit,
+        budget=budget,
+        forecast=forecast,
+        failing=failing,
+        sought=sought,
+        ranked=ranked.drop("place"),
+        chosen=offered[picked].with_columns(
+            seed=pl.col("seed") + pl.int_range(pl.len()).over("params", "tokens")
+        ),
+        after=half_width * after.deviation / design.deviation,
+        noise_share=design.noise_share,
+    )
+
+
+def _failing(forecast: Prediction, bounds: Profile) -> tuple[dict[str, str], bool]:
+    """The gate's checks of the loss law that fail, with value and bound, and whether extrapolation is among them."""
+    failing = {
+        f"extrapolation_{axis}": f"{forecast.extrapolation[name]:.3g}×, at most {_bound(bounds, axis):g}×"
+        for axis, name in AXES.items()
+        if forecast.extrapolation[name] > _bound(bounds, axis)
+    }
+    beyond = bool(failing)
+    half_width = (forecast.high - forecast.low) / 2 / forecast.loss
+    if half_width > bounds.forecast_half_width:
+        failing["forecast_interval"] = (
+            f"± {100 * half_width:.2g}%, at most {100 * bounds.forecast_half_width:g}%"
+        )
+    if not forecast.certified:
+        failing["forecast_certified"] = "; ".join(forecast.reasons)
+    return failing, beyond
+
+
+def _closes(
+    offered: pl.DataFrame, forecast: Prediction, bounds: Profile, params: float, tokens: float
+) -> Array:
+    """The proportion of what extrapolation is beyond the bounds, in log over all axes, that each candidate mends."""
+    target = {"params": params, "tokens": tokens, "flops": 6 * params * tokens}
+    before, after = 0.0, np.zeros(offered.height)
+    for axis, name in AXES.items():
+        ratio, most = forecast.extrapolation[name], _bound(bounds, axis)
+        now = np.minimum(ratio, target[name] / offered[name].to_numpy())
+        before += max(math.log(ratio / most), 0.0)
+        after += np.maximum(np.log(now / most), 0.0)
+    return np.asarray(1 - after / before) if before else np.zeros(offered.height)
+
+
+def _bound(bounds: Profile, axis: str) -> float:
+    return float(getattr(bounds, f"{axis}_ratio"))
+
+
+def _picked(offered: pl.DataFrame, design: Design, budget: float, beyond: bool) -> list[int]:
+    """Indices of a set within the budget: where extrapolation fails, first the run that mends most of it."""
+    cost = offered["cost"].to_numpy()
+    if not beyond:
+        return design.greedy(cost, budget)
+    affordable = offered.with_row_index("place").filter(pl.col("cost") <= budget, pl.col("closes") > 0)
+    if not affordable.height:
+        return design.greedy(cost, budget)
+    first = int(affordable.sort("closes", "cost", descending=[True, False])["place"][0])
+    return [first, *design.after(first).greedy(cost, budget - float(cost[first]))]
+
+
+def _named(params: float, tokens: float) -> str:
+    return f"{params:.3g} parameters for {tokens:.3g} tokens"
