@@ -132,9 +132,20 @@ def test_rows_of_one_run_are_not_worth_as_many_runs(rows: pl.DataFrame) -> None:
     offsets = pl.DataFrame({"params": sizes, "off": np.random.default_rng(3).normal(1, 0.01, len(sizes))})
     runs = rows.join(offsets, on="params").with_columns(loss=pl.col("loss") * pl.col("off"))
     law = laws.loss_law(runs)
-    alone, together = (forecast_design(law, runs, box(2, 2), **TARGET, groups=g) for g in (None, "params"))
+
+    def both(params: float, tokens: float) -> tuple[Design, Design]:
+        alone, together = (
+            forecast_design(law, runs, box(2, 2), params=params, tokens=tokens, groups=groups)
+            for groups in (None, "params")
+        )
+        return alone, together
+
+    # What a size's rows have in common says nothing about other sizes, and cancels along the horizons.
+    alone, together = both(params=7e11, tokens=1e12)
     assert together.noise == alone.noise
     assert together.deviation > 1.1 * alone.deviation
+    alone, together = both(params=1e10, tokens=1e13)
+    assert together.deviation < alone.deviation
 
 
 def test_no_law_no_design(rows: pl.DataFrame) -> None:
