@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from itertools import repeat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,11 +33,14 @@ from _planner_oracles import Oracle, Points, published, synthetic
 from scipy.optimize import isotonic_regression
 
 from froude import laws
+from froude.laws import loss
 from froude.laws.design import forecast_design
 from froude.promote.fits import PRIOR
 
-Law = Literal["prior", "free"]  # of a study, and of a history that is long enough for exponents of its own
+Law = Literal["prior", "free"]
 HERE = Path(__file__).resolve().parents[1]
+# What is fitted is what `promote.fits` does: a study's law has a prior on its exponents, a history's has free ones.
+WORLDS: dict[str, Law] = {"synthetic": "prior", "published": "free"}
 STRATEGIES = ("uniform", "planned", "chance")
 GROWTH = 0.5  # the planner and chance spend so much of what they have spent, again and again
 SHARE = 0.6  # of the grid's cost, at most, is what the planner is to need
@@ -146,8 +150,9 @@ def monotone(curve: list[dict[str, float]]) -> tuple[Points, Points]:
     return cost[order], np.asarray(isotonic_regression(width[order], increasing=False).x)
 
 
-def curve(job: tuple[str, Law, int, str]) -> list[dict[str, float]]:
+def curve(job: tuple[str, Law, int, str], replicates: int) -> list[dict[str, float]]:
     world, law, seed, strategy = job
+    loss.REPLICATES = replicates
     oracle = synthetic(seed) if world == "synthetic" else published(seed)
     most = float(oracle.grids[-2][:, 1].sum())
     if strategy == "uniform":
@@ -232,12 +237,13 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=0.0, help="stop before a seed after so long; 0: never"
     )
-    parser.add_argument("--laws", nargs="+", default=["prior", "free"], choices=["prior", "free"])
+    parser.add_argument("--worlds", nargs="+", default=list(WORLDS), choices=WORLDS)
+    parser.add_argument("--replicates", type=int, default=60, help="of the bootstrap behind an interval")
     parser.add_argument("--out", type=Path, default=Path("runs/campaign/planner"))
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    wanted = [(world, law) for world in ("synthetic", "published") for law in arguments.laws]
+    wanted = [(world, WORLDS[world]) for world in arguments.worlds]
     files = {
         (world, law, seed, strategy): arguments.out / f"{world}-{law}-{seed}-{strategy}.json"
         for seed in range(arguments.seeds)
@@ -250,7 +256,7 @@ def main() -> int:
             if arguments.seconds and time.monotonic() - began > arguments.seconds:
                 print(f"{jobs[0]} and what follows is left; the same command goes on")
                 return 1
-            for job, found in zip(jobs, pool.map(curve, jobs), strict=True):
+            for job, found in zip(jobs, pool.map(curve, jobs, repeat(arguments.replicates)), strict=True):
                 files[job].write_text(json.dumps(found))
     kinds = {
         f"{world}, {law}": [

@@ -49,7 +49,7 @@ def candidates(
         )
         .join(seeds, on=["params", "tokens"], how="left")
         .with_columns(
-            pl.col("seed").fill_null(template.seed if template is not None else 0),
+            pl.col("seed").fill_null(rows["seed"].min() if known else 0),
             ratio=pl.col("tokens") / pl.col("params"),
             flops=6 * pl.col("params") * pl.col("tokens"),
         )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import re
+import textwrap
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,6 +23,18 @@ from froude.promote.gate import Profile, profile_named
 Cost = Literal["tokens", "flops"]
 REACH = 2.0  # candidates go beyond the largest proxy by so much in params and in tokens,
 REACH_FAR = 4.0  # and by so much where the gate's bounds on extrapolation ask for larger ones
+LINE = 110  # characters of a line of text
+#: What is printed of a candidate: heading and width, and the text of a value.
+COLUMNS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "params": ("    params", lambda value: short(value)),
+    "tokens": ("    tokens", lambda value: short(value)),
+    "width": ("  width", str),
+    "seed": ("  seed", str),
+    "ratio": ("  tok/param", lambda value: short(value)),
+    "flops": ("     FLOPs", lambda value: short(value)),
+    "shrink": ("  narrows", "{:.1%}".format),
+    "closes": ("  closes", "{:.1%}".format),
+}
 AXES = {"params": "params", "tokens": "tokens", "compute": "flops"}  # of the gate, and of a Prediction
 
 
@@ -31,9 +45,9 @@ class NextRuns:
     `ranked` has `params, tokens, width (null without a template), seed, ratio (tokens per parameter), flops, cost,
     shrink, closes, value`, best first: `shrink` is the proportion by which the forecast's interval is expected to
     narrow, `closes` that by which the target comes nearer to the gate's bounds on extrapolation, in log, and `value`
-    whichever of both is `sought`, per unit of cost. `chosen` are the set's runs in order, `after` the interval's
-    expected half-width, relative to the loss, when they are done. `failing` are the gate's checks on the loss law that
-    fail now, each with its value and bound.
+    whichever of both is `sought`, per unit of cost. `chosen` are the set's runs in order, `shrink` there given those
+    before, `after` the interval's expected half-width, relative to the loss, when they are done. `failing` are the
+    gate's checks on the loss law that fail now, each with its value and bound.
     """
 
     params: float
@@ -76,45 +90,40 @@ class NextRuns:
 
     def lines(self, top: int) -> list[str]:
         """The same for people."""
-        sized = self.ranked["width"].null_count() < self.ranked.height
-        closing = self.sought == "closes"
-        scale = 10.0 ** math.floor(math.log10(self.ranked["cost"][0]))
-        head = f"{'params':>10}{'tokens':>10}{'width':>7}" if sized else f"{'params':>10}{'tokens':>10}"
-        head += f"{'seed':>6}{'tok/param':>11}{'FLOPs':>10}{'narrows':>9}{'closes':>8}"[
-            : None if closing else -8
-        ]
+        shown = ["params", "tokens", "width", "seed", "ratio", "flops", "shrink"]
+        if self.ranked["width"].null_count():  # candidates without a template
+            shown.remove("width")
+        if self.sought == "closes":
+            shown.append("closes")
 
         def cells(row: Mapping[str, Any]) -> str:
-            width = f"{row['width']:>7}" if sized else ""
-            closes = f"{100 * row['closes']:>7.2g}%" if closing else ""
-            return (
-                f"{row['params']:>10.3g}{row['tokens']:>10.3g}{width}{row['seed']:>6}{row['ratio']:>11.3g}"
-                f"{row['flops']:>10.2g}{100 * row['shrink']:>8.2g}%{closes}"
-            )
+            return "".join(COLUMNS[name][1](row[name]).rjust(len(COLUMNS[name][0])) for name in shown)
 
-        found = [f"next{head}  {self.sought} per {scale:.0e} {self.unit}"]
+        scale = 10.0 ** math.floor(math.log10(self.ranked["cost"][0]))
+        head = "".join(COLUMNS[name][0] for name in shown)
+        word = COLUMNS[self.sought][0].strip()
+        found = [f"next{head}  {word} per {short(scale)} {self.unit}"]
         for place, row in enumerate(self.ranked.head(top).iter_rows(named=True), 1):
-            found.append(f"{place:>4}{cells(row)}  {100 * row['value'] * scale:.2g}%")
+            found.append(f"{place:>4}{cells(row)}  {row['value'] * scale:.2%}")
         if self.budget is not None:
             total = float(self.chosen["cost"].sum())
-            found += ["", f"set of {self.chosen.height} for {total:.3g} of {self.budget:.3g} {self.unit}:"]
+            spent = f"{short(total)} of {short(self.budget)} {self.unit}"
+            found += ["", f"set of {self.chosen.height} for {spent}, each given those before:"]
             found += [f"    {cells(row)}" for row in self.chosen.iter_rows(named=True)]
-        return [*found, "", self.paragraph()]
+        return [*found, "", *textwrap.wrap(self.paragraph(), LINE)]
 
     def paragraph(self) -> str:
         """Why these runs, in a few sentences."""
         now, first = self.forecast, self.ranked.row(0, named=True)
         said = [
-            f"The forecast for {_named(self.params, self.tokens)} is {now.loss:.4g} nats per token "
+            f"The forecast for a run of {_named(self.params, self.tokens)} is {now.loss:.4g} nats per token "
             f"± {100 * self.half_width:.2g}% at {100 * now.level:.0f}%."
         ]
         if self.failing:
             checks = "; ".join(f"{name} ({why})" for name, why in self.failing.items())
             said.append(f"It would not pass promotion's gate: {checks}.")
-        best, most = (
-            _named(first["params"], first["tokens"]),
-            f"the most per {self.unit[:-1]} of {self.ranked.height} candidates",
-        )
+        best = _named(first["params"], first["tokens"])
+        most = f"the most per {self.unit.removesuffix('s')} of {self.ranked.height} candidates"
         narrows = f"narrow the interval by {100 * first['shrink']:.2g}% of itself"
         if self.sought == "closes":
             said.append(
@@ -130,9 +139,9 @@ class NextRuns:
         else:
             said.append("Within the budget no candidate narrows it noticeably.")
         said.append(
-            f"{100 * self.noise_share:.2g}% of its variance is noise of the large run itself, which no proxy lowers. "
-            "The design is Bayesian c-optimal: the expected variance of the forecast, over draws of the law, with room "
-            "for what the law misses far from all runs."
+            "The design is Bayesian c-optimal: it lowers the expected variance of the forecast, over draws of the law, "
+            "with room for what the law misses far from all runs. By it "
+            f"{100 * self.noise_share:.2g}% of the variance is the large run's own noise, which no proxy lowers."
         )
         return " ".join(said)
 
@@ -177,8 +186,9 @@ def next_runs(
     ).with_columns(value=pl.col(sought) / pl.col("cost"))
     ranked = offered.with_row_index("place").sort("value", "cost", descending=[True, False])
     picked = [int(ranked["place"][0])] if budget is None else _picked(offered, design, budget, beyond)
-    after = design
+    after, gains = design, []
     for place in picked:
+        gains.append(float(after.shrinkage()[place]))
         after = after.after(place)
     half_width = (forecast.high - forecast.low) / 2 / forecast.loss
     return NextRuns(
@@ -191,7 +201,8 @@ def next_runs(
         sought=sought,
         ranked=ranked.drop("place"),
         chosen=offered[picked].with_columns(
-            seed=pl.col("seed") + pl.int_range(pl.len()).over("params", "tokens")
+            shrink=pl.Series(gains, dtype=pl.Float64),
+            seed=pl.col("seed") + pl.int_range(pl.len()).over("params", "tokens"),
         ),
         after=half_width * after.deviation / design.deviation,
         noise_share=design.noise_share,
@@ -246,5 +257,10 @@ def _picked(offered: pl.DataFrame, design: Design, budget: float, beyond: bool) 
     return [first, *design.after(first).greedy(cost, budget - float(cost[first]))]
 
 
+def short(value: float) -> str:
+    """Three digits, and exponents as one types them: 7e9."""
+    return re.sub(r"e\+?(-?)0*", r"e\1", f"{value:.3g}")
+
+
 def _named(params: float, tokens: float) -> str:
-    return f"{params:.3g} parameters for {tokens:.3g} tokens"
+    return f"{short(params)} parameters for {short(tokens)} tokens"

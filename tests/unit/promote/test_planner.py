@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import polars as pl
@@ -50,6 +51,12 @@ def test_the_set_keeps_to_the_budget_and_names_no_run_twice(planned: NextRuns) -
     assert planned.chosen["cost"].sum() <= 3e6
     assert not planned.chosen.select("params", "tokens", "seed").is_duplicated().any()
     assert planned.after < planned.half_width
+    # What a run adds is worth less after those before it, and together they give what is promised.
+    alone = planned.ranked.filter(pl.col("shrink") == pl.col("shrink").max())["shrink"][0]
+    assert planned.chosen["shrink"].max() <= alone
+    assert planned.after == pytest.approx(
+        planned.half_width * math.prod(1 - planned.chosen["shrink"]), rel=0.02
+    )
 
 
 def test_the_gates_failing_checks_are_named(planned: NextRuns) -> None:
@@ -112,6 +119,7 @@ def test_the_written_space_joins_the_study(
     space = load_space(file)
     trials = space.planned()["next1"]
     assert sum(trial.tokens for trial in trials) == sum(row["tokens"] for row in said["chosen"]) <= 3e6
+    assert all(row["seed"] == 0 for row in said["ranked"] if row["width"] not in (32, 48, 64, 96))
     # Sizes are those of real models of the template's shape.
     assert {trial.runs[0].model.width for trial in trials} == {row["width"] for row in said["chosen"]}
     before = Study(folder).meta["stages"]
@@ -162,6 +170,8 @@ def test_the_table_is_for_people(small_study: Path, capsys: pytest.CaptureFixtur
     assert main(["plan", "--next", str(small_study), "--budget", "2e6", "--top", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:3] == ["next", "params", "tokens"]
+    assert "e+" not in lines[1]
     assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
     assert any(line.startswith("set of") for line in lines)
-    assert lines[-1].startswith("The forecast for")
+    assert any(line.startswith("The forecast for") for line in lines)
+    assert max(map(len, lines)) <= 110
