@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from froude.cli.common import Debug, Json, emit, verb
+from froude.cli.common import Debug, Json, Trust, emit, verb
+
+if TYPE_CHECKING:
+    from froude.promote.diagnosis import Diagnosis
+    from froude.promote.fits import Fits
+    from froude.store import Location
 
 
 @verb
 def fit(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="Path or s3:// URL of a study.")],
+    diagnose: Annotated[
+        bool, typer.Option("--diagnose", help="Say why learning rates do not transfer: trains a few steps.")
+    ] = False,
+    trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -22,9 +31,33 @@ def fit(
     from froude.promote.fits import fit as fit_study
     from froude.study import Study
 
-    fits = fit_study(Study(study))
+    found = Study(study)
+    fits = fit_study(found)
+    diagnoses = _diagnoses(found.location, fits, trust=trust, quiet=as_json) if diagnose else []
     if as_json:
-        emit(fits.summary() | {"fingerprints": dict(fits.fingerprints)})
+        content = fits.summary() | {"fingerprints": dict(fits.fingerprints)}
+        emit(content | ({"diagnosis": [each.to_dict() for each in diagnoses]} if diagnose else {}))
     else:
         print("\n".join(fits.lines()))
+        for each in diagnoses:
+            print("\n".join(["", *each.lines()]))
     return None
+
+
+def _diagnoses(study: Location, fits: Fits, *, trust: bool, quiet: bool) -> list[Diagnosis]:
+    """One of each parametrization that the study has a transfer curve of, from the runs of its trials."""
+    from froude.launch.display import Display
+    from froude.launch.parts import read_all
+    from froude.promote.diagnosis import diagnose
+    from froude.train.api import check_trust
+
+    runs = {run.name: run for stored in read_all(study).values() for run in stored.trial.runs}
+    display, found = Display(quiet=quiet), []
+    for name in fits.transfer:
+        rows = fits.rows[f"lr_transfer_{name}"]
+        chosen = [runs[run].replace(parametrization=name) for run in rows["run"] if run in runs]
+        for run in chosen:
+            check_trust(run, trust)
+        display.stage("diagnose")
+        found.append(diagnose(chosen, rows, progress=display.update))
+    return found
