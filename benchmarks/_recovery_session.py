@@ -149,6 +149,12 @@ def observe(cluster: SimulatedCluster, side: Side, watched: Watched, event: str)
     return {"event": event, **found, "loop": watched.began(int(found["attempt"] or 0)) - at}
 
 
+def checkpoint_seconds(watched: Watched) -> float:
+    """Time between two checkpoints, as the newest steps go."""
+    rows = watched.rows()[-CHECKPOINT_EVERY:]
+    return CHECKPOINT_EVERY * (rows[-1].time - rows[0].time) / max(rows[-1].step - rows[0].step, 1)
+
+
 def main() -> None:
     side, events = SIDES[sys.argv[1]], json.loads(sys.argv[2])
     until, folder, chance = (
@@ -172,7 +178,7 @@ def main() -> None:
                 settle(cluster, side, watched)
             if time.monotonic() > until:
                 break
-            time.sleep(chance.uniform(0, 2))  # at any place between two checkpoints
+            time.sleep(chance.uniform(0, checkpoint_seconds(watched)))  # at any place between two checkpoints
             row = observe(cluster, side, watched, event)
             print(json.dumps(row), flush=True)
             if row["seconds"] is None:

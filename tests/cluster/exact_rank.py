@@ -1,4 +1,7 @@
-"""One rank of test_exact: `exact_rank.py RANK WORLD FOLDER CASES`; trains each case a few steps, writes its bits."""
+"""One rank of an exact run: `exact_rank.py RANK WORLD FOLDER CASES [cpu|cuda]`; trains each case a few steps.
+
+Rank 0 writes the bits. With cuda each rank has the GPU of its number, and they talk over NCCL.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from froude.train.parallel import KEEP_GATHERED, World
 from froude.train.trainer import Trainer
 
 
-def bits(case: dict[str, Any]) -> dict[str, Any]:
+def bits(case: dict[str, Any], device: str) -> dict[str, Any]:
     """Losses, norms, evaluation and a hash of parameters and optimizer state.
 
     `switch_at` changes the schedule at a step; `keep_gathered` is the number of parameters up to which a model is one
@@ -28,14 +31,14 @@ def bits(case: dict[str, Any]) -> dict[str, Any]:
     switch = case.pop("switch_at", 0)
     parallel.KEEP_GATHERED = case.pop("keep_gathered", KEEP_GATHERED)
     run = Run.from_dict(case)
-    trainer = Trainer(run, World.current("cpu"))
+    trainer = Trainer(run, World.current(device))
     trainer.state()
     series = []
     for step in range(run.steps):
         if switch and step == switch:
             saved = {name: whole(tensor) for name, tensor in trainer.state().items()}
             other = run.replace(slot_schedule="cyclic" if run.slot_schedule == "block" else "block")
-            trainer = Trainer(other, World.current("cpu"))
+            trainer = Trainer(other, World.current(device))
             load(trainer, saved)
         result = trainer.step(run, step)
         series.append((result.loss, result.grad_norm))
@@ -43,7 +46,7 @@ def bits(case: dict[str, Any]) -> dict[str, Any]:
     digest = hashlib.sha256()
     for name, tensor in sorted(trainer.state().items()):
         digest.update(name.encode())
-        digest.update(whole(tensor).contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        digest.update(whole(tensor).contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return {"series": series, "loss": loss, "digest": digest.hexdigest()}
 
 
@@ -64,17 +67,19 @@ def load(trainer: Trainer, saved: dict[str, torch.Tensor]) -> None:
             tensor.copy_(saved[name])
 
 
-def main(rank: int, world: int, folder: Path, cases: dict[str, dict[str, Any]]) -> None:
+def main(rank: int, world: int, folder: Path, cases: dict[str, dict[str, Any]], device: str = "cpu") -> None:
     torch.set_num_threads(1)
+    if device == "cuda":
+        torch.cuda.set_device(rank)
     if world > 1:
         dist.init_process_group(
-            "gloo",
+            "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo",
             init_method=f"file://{folder}/group-{world}",
             rank=rank,
             world_size=world,
             timeout=timedelta(seconds=120),
         )
-    found = {name: bits(case) for name, case in cases.items() if world <= case.get("slots", world)}
+    found = {name: bits(case, device) for name, case in cases.items() if world <= case.get("slots", world)}
     if rank == 0:
         (folder / f"bits-{world}.json").write_text(json.dumps(found))
     if world > 1:
@@ -84,4 +89,4 @@ def main(rank: int, world: int, folder: Path, cases: dict[str, dict[str, Any]]) 
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4]))
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), json.loads(sys.argv[4]), *sys.argv[5:])

@@ -148,7 +148,10 @@ def test_another_seed_is_refused(
     assert "--fresh" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("signal_number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=pytest.mark.long)],
+)
 def test_a_signal_leaves_a_state_that_resumes_and_no_process(
     signal_number: int, code: int, root: Path, tmp_path: Path
 ) -> None:

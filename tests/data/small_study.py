@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def row(run: Run, loss: float | None, trial: str = "") -> dict[str, Any]:
         "attempts": 1,
         "trial": trial or run.name,
         "workers": 1,
+        "leaked": 0.0,
     }
 
 
@@ -87,17 +89,17 @@ def search() -> list[dict[str, Any]]:
     return rows
 
 
-def transfer(rates: int, noise: np.random.Generator) -> list[dict[str, Any]]:
+def transfer(rates: int, noise: np.random.Generator, seeds: int) -> list[dict[str, Any]]:
     rows = []
     for width in (32, 64, 128):
         for parametrization in ("mup", "sp") if width != 64 else ("mup",):
             shift = -math.log2(width / 64) if parametrization == "sp" else 0.0
-            for i in range(rates):
+            for i, seed in ((i, seed) for i in range(rates) for seed in range(seeds)):
                 octaves = (i - (rates - 1) / 2) * 3 / (rates - 1)
                 changes = {"model.width": width, "optimizer.lr": BEST_LR * 2 ** (octaves + shift)}
-                run = base("transfer", **changes, parametrization=parametrization)
+                run = base("transfer", **changes, parametrization=parametrization, seed=seed)
                 loss = 1.9 - 0.1 * math.log2(width / 64) + 0.04 * octaves**2 + 0.002 * noise.standard_normal()
-                rows.append(row(run.replace(name=f"{parametrization}-w{width}-{i}"), loss))
+                rows.append(row(run.replace(name=f"{parametrization}-w{width}-{i}-s{seed}"), loss))
     return rows
 
 
@@ -120,21 +122,20 @@ def batches() -> list[dict[str, Any]]:
     return rows
 
 
-def ladder() -> list[dict[str, Any]]:
+def ladder(seeds: int) -> list[dict[str, Any]]:
     rows = []
-    for width in (32, 48, 64, 96):
+    for width, seed in ((width, seed) for width in (32, 48, 64, 96) for seed in range(seeds)):
         for steps in (432, 648, 972):
-            run = base("law", **{"model.width": width, "tokens": 768 * steps}).replace(
-                name=f"w{width}-{steps}"
-            )
-            rows.append(row(run, law(params(run), run.tokens), trial=f"w{width}"))
+            changes = {"model.width": width, "tokens": 768 * steps, "seed": seed}
+            run = base("law", **changes).replace(name=f"w{width}-{steps}-s{seed}")
+            rows.append(row(run, law(params(run), run.tokens), trial=f"w{width}-s{seed}"))
     return rows
 
 
-def rows_by_trial(rates: int) -> dict[str, list[dict[str, Any]]]:
+def rows_by_trial(rates: int, seeds: int) -> dict[str, list[dict[str, Any]]]:
     """Every row of the study, by the trial that computed it."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for one in [*search(), *transfer(rates, np.random.default_rng(0)), *batches(), *ladder()]:
+    for one in [*search(), *transfer(rates, np.random.default_rng(0), seeds), *batches(), *ladder(seeds)]:
         found.setdefault(one["trial"], []).append(one)
     return found
 
@@ -147,10 +148,10 @@ ROLES: dict[str, Any] = {
 }
 
 
-def make_space(seed: int = 0, *, rates: int = 7, target: Run = TARGET) -> Space:
+def make_space(seed: int = 0, *, rates: int = 7, seeds: int = 2, target: Run = TARGET) -> Space:
     """The search space that this study is of."""
     stages: dict[str, list[Trial]] = {name: [] for name in ROLES}
-    for name, rows in rows_by_trial(rates).items():
+    for name, rows in rows_by_trial(rates, seeds).items():
         stage = rows[0]["stage"]
         goal = GOAL if stage == "batch" else None
         stages[stage].append(Trial(name, tuple(row["made"] for row in rows), stop_loss=goal))
@@ -158,18 +159,31 @@ def make_space(seed: int = 0, *, rates: int = 7, target: Run = TARGET) -> Space:
     return Space("small", seed, tuple(grids), target)
 
 
-def write_study(folder: Path, *, rates: int = 7, target: Run = TARGET) -> Path:
-    """Write the study's description and its trials, one part a trial."""
-    place, made = Location.parse(folder), make_space(rates=rates, target=target)
+def write_study(
+    folder: Path,
+    *,
+    rates: int = 7,
+    seeds: int = 2,
+    target: Run = TARGET,
+    change: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda row: row,
+    steps: Callable[[dict[str, Any]], list[dict[str, Any]]] = lambda row: [],
+) -> Path:
+    """Write the study's description and its trials, one part a trial; `change` may mend a row, or lose it with None.
+
+    `steps` gives a row's rows of the steps frame.
+    """
+    place, made = Location.parse(folder), make_space(rates=rates, seeds=seeds, target=target)
     meta = {"froude": "study", "schema": 1, "space": made.name, "seed": made.seed}
     meta |= {"stages": made.stage_table(), "target": target.to_dict()}
     assert (place / "study.json").create(json.dumps(meta).encode())
-    rows = rows_by_trial(rates)
+    rows = rows_by_trial(rates, seeds)
     time = datetime(2025, 3, 1, 11, tzinfo=UTC)
     for trial in (trial for trials in made.planned().values() for trial in trials):
         time += timedelta(seconds=2)
-        own = [{**row, "time": time} for row in rows[trial.name]]
+        own = [new for row in rows[trial.name] if (new := change({**row, "time": time}))]
+        if not own:
+            continue
         for row in own:
             del row["made"]
-        parts.write(place, trial, trials=own)
+        parts.write(place, trial, trials=own, steps=[step for row in own for step in steps(row)])
     return folder

@@ -4,7 +4,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from froude.train import api
 from froude.train.data.kjv import KingJames
+from froude.train.data.order import Batches
 
 #: Bytes that are not in the corpus, and what the model does where a window begins with one.
 NAN, STEEP, HIGH = 255, 254, 253
@@ -57,3 +59,15 @@ class Marked:
             if first + row in self.marks:
                 windows[row, 0] = self.marks[first + row]
         return windows
+
+
+def marked(marks, run):
+    """The run with a mark in every batch that is named."""
+    batches = Batches(api.build_source(run, "train"), run.seed, run.windows_per_slot, run.slots)
+    words = [
+        f"{window}:{mark}"
+        for batch, mark in marks.items()
+        for slot in range(run.slots)
+        for window in batches.windows(batch, slot)
+    ]
+    return run.replace({"data.options": {"marks": " ".join(words)}})

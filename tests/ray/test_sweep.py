@@ -177,6 +177,7 @@ def test_trials_of_a_node_that_dies_are_tried_again_elsewhere(cluster, study):
     assert Study(study).steps().collect().height == 4 * 150
 
 
+@pytest.mark.long
 def test_a_proxy_of_two_ranks_trains_on_two_nodes_as_one_of_one_does(cluster, study):
     two = run("two", workers=2, slots=12, checkpoint_every=6)
     one = run("one", slots=12)
@@ -221,7 +222,11 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "Ctrl-C"])
+@pytest.mark.parametrize(
+    "end",
+    [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGINT],
+    ids=["SIGKILL", "Ctrl-C"],
+)
 def test_a_sweep_whose_driver_has_ended_goes_on_where_it_was(cluster, study, tmp_path, end):
     log = (tmp_path / "driver.log").open("wb")
     command = [sys.executable, "-c", DRIVER, str(Path(__file__).parent), cluster.address, study.url]

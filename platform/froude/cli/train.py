@@ -54,8 +54,8 @@ def train(
     """
     from dataclasses import asdict
 
-    from froude.launch.display import Display
-    from froude.launch.elastic import Progress, result_of
+    from froude.launch.display import Display, following
+    from froude.launch.elastic import result_of
     from froude.launch.elastic import train as train_run
     from froude.launch.knobs import in_force
     from froude.launch.plan import CLUSTER_BYTES, worker_bytes
@@ -74,12 +74,6 @@ def train(
     probe_writable(study)
     LogReader(study / "runs" / found.run.name).head_under(found.sha256)
     display = Display(quiet=as_json)
-
-    def show(now: Progress) -> None:
-        display.update(
-            now.step / now.steps,
-            f"step {now.step} of {now.steps}, {now.world} workers, attempt {now.attempt}",
-        )
 
     result = result_of(found.run, study)
     display.stage("train")
@@ -100,7 +94,7 @@ def train(
                 trust=trust,
                 other_build=other_build,
                 spares=spares,
-                progress=show,
+                progress=following(display),
             )
     content = asdict(result)
     if result.loss is not None:

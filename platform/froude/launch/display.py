@@ -5,8 +5,12 @@ from __future__ import annotations
 import shutil
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from froude.launch.elastic import Progress
 
 TERMINAL_SECONDS = 0.2  # between two updates
 LOG_SECONDS = 10.0
@@ -66,6 +70,23 @@ class Display:
         if self._open:
             print(file=self.stream, flush=True)
             self._open = False
+
+
+def following(display: Display) -> Callable[[Progress], None]:
+    """A function that shows where a run is, and once each how it leaves its forecast."""
+    told = ""
+
+    def show(now: Progress) -> None:
+        nonlocal told
+        if now.alarm and now.alarm != told:
+            told = now.alarm
+            display.line(f"[train] alarm: {told}")
+        display.update(
+            now.step / now.steps,
+            f"step {now.step} of {now.steps}, {now.world} workers, attempt {now.attempt}",
+        )
+
+    return show
 
 
 def clock(seconds: float) -> str:

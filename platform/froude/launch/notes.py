@@ -65,6 +65,14 @@ class Notes:
         note, beat = get_note(f"{self.run}#template"), self.beat()
         return note if note and beat and note["attempt"] == beat.attempt else None
 
+    def raise_alarm(self, line: str) -> None:
+        """Tell whoever watches that the run has left its forecast."""
+        put_note(f"{self.run}#alarm", {"line": line})
+
+    def alarm(self) -> str:
+        """The newest alarm of this driver's run, "" if there is none."""
+        return str((get_note(f"{self.run}#alarm") or {}).get("line", ""))
+
     def give_up(self) -> None:
         put_note(f"{self.run}#no-progress", {})
 
@@ -73,5 +81,5 @@ class Notes:
 
     def clear(self) -> None:
         """Forget requests that an earlier driver left; the beat stays."""
-        for name in ("hold", "held", "template", "no-progress"):
+        for name in ("hold", "held", "template", "no-progress", "alarm"):
             put_note(f"{self.run}#{name}", None)

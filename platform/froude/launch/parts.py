@@ -72,11 +72,17 @@ def read(study: Location, name: str) -> Stored:
     except pa.ArrowInvalid as error:
         raise ConfigError(f"a trial must be a Parquet file, but {place} is not: {error}; delete it") from None
     metadata = table.schema.metadata or {}
-    if _KEY not in metadata or not table.schema.equals(records.TRIALS):
+    known = {field.name: field.type for field in records.TRIALS}
+    if _KEY not in metadata or any(known.get(field.name) != field.type for field in table.schema):
         raise ConfigError(
             f"a trial must have been written by this version's sweep, but {place} was not; use --fresh"
         )
-    return Stored(Trial.from_json(metadata[_KEY].decode()), table.replace_schema_metadata(None))
+    # A version before this one may not have known all columns.
+    columns = {
+        name: table[name] if name in table.column_names else pa.nulls(table.num_rows, kind)
+        for name, kind in known.items()
+    }
+    return Stored(Trial.from_json(metadata[_KEY].decode()), pa.table(columns, schema=records.TRIALS))
 
 
 def read_all(study: Location) -> dict[str, Stored]:

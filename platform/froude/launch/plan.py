@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from froude.config import Run
-from froude.launch.preflight import GIB, check_memory, cores, free_memory
-from froude.launch.speed import Speed, measure, step_flops
+from froude.launch.preflight import GIB, cores, free_memory
+from froude.launch.speed import Speed, measure, model_size, step_flops
 from froude.space import Search, Space, Trial
 
 #: A worker process before it has a model (Python, torch, Ray), and Ray's own processes; resident bytes, measured.
@@ -79,14 +79,15 @@ class Plan:
             head,
             *body,
             f"memory: {self.worker_bytes / GIB:.1f} GiB a worker, {self.needed_bytes / GIB:.1f} GiB in all; "
-            f"{self.free_bytes / GIB:.1f} GiB are free",
+            f"{self.free_bytes / GIB:.1f} GiB are free"
+            + ("" if self.needed_bytes <= self.free_bytes else ": too few here, so sweep on a cluster"),
         ]
 
 
 def plan(space: Space, *, trust: bool = False, workers: int | None = None) -> Plan:
     """Work out the plan, timing a few steps of the real models; `workers` defaults to this machine's CPUs.
 
-    ConfigError if a run needs trust that is not given, or more memory than is free.
+    ConfigError if a run needs trust that is not given.
     """
     from froude.train.api import check_trust
 
@@ -112,7 +113,7 @@ def plan(space: Space, *, trust: bool = False, workers: int | None = None) -> Pl
         "target", "target", [Trial(space.target.name, (space.target,))], speed, "settings, by promote"
     )
     needed = memory(space, workers)
-    made = Plan(
+    return Plan(
         space.name,
         space.seed,
         tuple(stages),
@@ -122,8 +123,6 @@ def plan(space: Space, *, trust: bool = False, workers: int | None = None) -> Pl
         needed,
         free_memory(),
     )
-    check_memory(needed, what=f"a sweep of {space.name} with {workers} workers")
-    return made
 
 
 def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive: str) -> StagePlan:
@@ -142,10 +141,7 @@ def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive
 
 def worker_bytes(run: Run) -> int:
     """Resident bytes of a worker that trains the run, estimated: process, parameters and state, activations."""
-    from froude.train.api import build_model, count_parameters
-
-    shape = run.model
-    parameters = count_parameters(build_model(run, "meta")).params_with_embeddings
+    shape, parameters = run.model, model_size(run)[1]
     tokens = max(run.micro_batch or run.batch, EVALUATION_WINDOWS * shape.context)
     # Of a token, in fp32: what each block keeps for its backward pass, attention's weights, three copies of the logits.
     block = (14 + 4 * shape.mlp_ratio) * shape.width + 2 * shape.context * shape.width / shape.head_dim

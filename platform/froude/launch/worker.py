@@ -13,6 +13,7 @@ from froude.launch.notes import Beat, Notes
 from froude.store import Location
 
 if TYPE_CHECKING:
+    from froude.promote.monitor import Monitor
     from froude.train.api import Action
 
 BEAT_SECONDS = 0.2
@@ -70,6 +71,7 @@ class RayHost:
     holding: bool = False
     steps: int = 0  # of this attempt
     spares_after: float | None = None  # seconds of this attempt
+    monitor: Monitor | None = None
     _row: Mapping[str, Any] = field(default_factory=dict)
     _beaten: float = -math.inf
     _began: float = field(default_factory=time.monotonic)
@@ -102,6 +104,9 @@ class RayHost:
 
     def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._row = rows[-1]
+        for row in rows if self.monitor else ():
+            if alarm := self.monitor.step(row["tokens"], row["loss"]):  # type: ignore[union-attr]
+                self.notes.raise_alarm(alarm.line())
 
     def hold(self) -> None:
         """Wait, with what was trained committed, until the group is replaced or told to go on."""
@@ -118,6 +123,18 @@ def _report(row: Mapping[str, Any]) -> None:
     from ray import train
 
     train.report({name: value for name, value in row.items() if isinstance(value, int | float)})
+
+
+def monitor_of(order: Order, run: Run) -> Monitor | None:
+    """What watches over the forecast of the recipe that was ordered; None for a run without one."""
+    from froude.promote.monitor import Monitor
+    from froude.promote.recipe import FILE, read
+
+    place = Location.parse(order.study) / FILE
+    if order.recipe == run.fingerprint or not place.exists():
+        return None
+    recipe = read(place)
+    return Monitor(recipe.forecast, run.tokens) if recipe.sha256 == order.recipe else None
 
 
 def warm() -> None:
@@ -167,7 +184,8 @@ def work(order: dict[str, Any]) -> None:
         attempt = store.open_attempt(given.recipe, meta)
         if rank == 0:
             notes.write_beat(Beat(attempt, world, before.step if before else 0, alive))
-        host = RayHost(attempt, run, notes, rank, world, spares_after=given.spares_after)
+        monitor = monitor_of(given, run) if rank == 0 else None
+        host = RayHost(attempt, run, notes, rank, world, spares_after=given.spares_after, monitor=monitor)
         run_worker(run, store, host, device=given.device)
         while host.holding:
             host.hold()

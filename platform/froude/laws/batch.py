@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from froude.laws import uncertainty
 from froude.laws.frames import Array, Sample, collect, plausible, read
-from froude.laws.results import NO_ESTIMATE, Estimate, Status, positive
+from froude.laws.results import NO_ESTIMATE, Estimate, Status, positive, table_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,17 +63,7 @@ class CriticalBatch:
 
     def table(self) -> pl.DataFrame:
         """Return `parameter, value, se, low, high` at 95% for s_min, e_min and b_crit."""
-        return pl.DataFrame(
-            [(name, e.value, e.se, e.low, e.high) for name, e in self._estimates.items()],
-            schema={
-                "parameter": pl.String,
-                "value": pl.Float64,
-                "se": pl.Float64,
-                "low": pl.Float64,
-                "high": pl.Float64,
-            },
-            orient="row",
-        )
+        return table_of(self._estimates)
 
     @cached_property
     def rows(self) -> pl.DataFrame:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from scipy import stats
 
 from froude.laws import uncertainty
 from froude.laws.frames import Array, Sample, read
@@ -139,9 +140,9 @@ def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
 
     A cubic in ln lr within ±1.05 of the best rate, a quadratic where only four or five rows fall there.
     Diverged runs, and losses 0.5 nats above the best, bound the grid but are not fitted. Status `edge` if
-    the best rate is the lowest or highest tried, `flat` if the 95% interval is wider than ±0.7 in ln lr,
-    `not_convex` without a minimum, `too_few_points` below four rates. Raises as `froude.laws.frames.read`
-    does.
+    the best rate is the lowest or highest tried, `flat` if the 95% interval is wider than ±0.7 in ln lr or the
+    losses are noise, `not_convex` without a minimum, `too_few_points` below four rates. Raises as
+    `froude.laws.frames.read` does.
     """
     sample = read(frame, ["lr"], loss=True)
     sample = sample.without(too_high(sample["loss"]))
@@ -179,6 +180,8 @@ def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
         curve = _fit(x[window], y[window], best, 2)
     at, curvature = curve.minimum
     if not math.isfinite(at):
+        if is_noise(x, y):
+            return nothing("flat", "the losses do not depend on the rate, as far as their noise shows", curve)
         return nothing("not_convex", "the fitted curve has no minimum", curve)
     if not _inside(curve, reach):
         return nothing(
@@ -211,6 +214,17 @@ def mean_by_rate(x: Array, y: Array) -> tuple[Array, Array]:
     """Return the distinct rates, ascending, and the mean loss at each."""
     rates, index = np.unique(x, return_inverse=True)
     return rates, np.bincount(index, y, rates.size) / np.bincount(index, minlength=rates.size)
+
+
+def is_noise(x: Array, y: Array, error: float = 0.05) -> bool:
+    """Whether a parabola in ln lr explains the losses no better than their mean does (F test)."""
+    dof = y.size - 3
+    if dof < 1:
+        return False
+    design = np.vander(x - x.mean(), 3)
+    left = float(np.sum((y - design @ np.linalg.lstsq(design, y)[0]) ** 2))
+    gained = float(np.sum((y - y.mean()) ** 2)) - left
+    return bool(gained / 2 <= stats.f.isf(error, 2, dof) * left / dof)
 
 
 def _inside(curve: _Polynomial, reach: tuple[float, float]) -> bool:

@@ -11,7 +11,7 @@ import polars as pl
 
 from froude.laws import uncertainty
 from froude.laws.frames import Array, Mask, Sample, read
-from froude.laws.results import NO_ESTIMATE, Estimate, Status, open_unit, positive
+from froude.laws.results import NO_ESTIMATE, Estimate, Status, open_unit, positive, table_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -66,18 +66,7 @@ class PowerLaw:
 
     def table(self) -> pl.DataFrame:
         """Return `parameter, value, se, low, high` at 95%: the coefficient, then one row per exponent."""
-        items = [("coefficient", self.coefficient), *self.exponents.items()]
-        return pl.DataFrame(
-            [(name, e.value, e.se, e.low, e.high) for name, e in items],
-            schema={
-                "parameter": pl.String,
-                "value": pl.Float64,
-                "se": pl.Float64,
-                "low": pl.Float64,
-                "high": pl.Float64,
-            },
-            orient="row",
-        )
+        return table_of({"coefficient": self.coefficient, **self.exponents})
 
     @cached_property
     def rows(self) -> pl.DataFrame:

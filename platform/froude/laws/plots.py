@@ -1,7 +1,4 @@
-"""Figures of fitted laws: the rows used, the curve, its interval and the optimum, with units on every axis.
-
-Built on `matplotlib.figure.Figure` without pyplot, so nothing depends on a display or on global state.
-"""
+"""Figures of fitted laws: the rows used, the curve, its interval and the optimum, with units on every axis."""
 
 import math
 from typing import TYPE_CHECKING
@@ -9,97 +6,40 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 from matplotlib import colormaps
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
+
+from froude.laws.figures import (
+    ACCENT,
+    DRAWN_ROWS,
+    FINITE_LOSS,
+    INK,
+    LEGEND_ENTRIES,
+    MUTED,
+    WARN,
+    colors,
+    label,
+    least,
+    log_scale,
+    mark_diverged,
+    mark_outliers,
+    most,
+    name_sizes,
+    panels,
+    short,
+)
 
 if TYPE_CHECKING:
     from froude.laws.batch import CriticalBatch
-    from froude.laws.frames import Sample
     from froude.laws.loss import LossLaw
     from froude.laws.lr import LrCurve
     from froude.laws.optimum import PowerLaw
     from froude.laws.transfer import LrTransfer
 
-INK, MUTED, ACCENT, WARN = "#1f2933", "#7b8794", "#0b6e99", "#c2410c"
-FINITE_LOSS = pl.col("loss").cast(pl.Float64).is_finite()
-LEGEND_ENTRIES = 7
-DRAWN_ROWS = 5_000  # a scatter of more is a blot and a slow file
-
-
-def _figure(panels: int, status: str, reasons: tuple[str, ...]) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(5.2 * panels + 0.4, 3.9), layout="constrained", facecolor="white")
-    axes = list(np.atleast_1d(figure.subplots(1, panels)))
-    for axis in axes:
-        axis.grid(True, color="#e4e7eb", linewidth=0.6)
-        axis.set_axisbelow(True)
-        axis.tick_params(colors=INK, labelsize=8.5)
-        for side in ("top", "right"):
-            axis.spines[side].set_visible(False)
-    if status != "ok":
-        text = f"status: {status}" + (f" ({reasons[0]})" if reasons else "")
-        figure.suptitle(text, color=WARN, fontsize=9, x=0.01, ha="left")
-    return figure, axes
-
-
-def _label(axis: Axes, x: str, y: str, title: str = "") -> None:
-    axis.set_xlabel(x, color=INK, fontsize=9)
-    axis.set_ylabel(y, color=INK, fontsize=9)
-    if title:
-        axis.set_title(title, color=INK, fontsize=10, loc="left")
-
-
-def _log(axis: Axes, *, y: bool = False, base: int = 10) -> None:
-    axis.set_xscale("log", base=base)
-    if y:
-        axis.set_yscale("log")
-    for scale in [axis.xaxis, axis.yaxis][: 1 + y] if base == 10 else []:
-        # Ranges of less than a decade would have one labelled tick, or none.
-        scale.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=9))
-        scale.set_major_formatter(lambda value, _: _short(value))
-        scale.set_minor_formatter(NullFormatter())
-
-
-def _short(value: float) -> str:
-    for size, unit in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= 0.9995 * size:
-            return f"{value / size:.3g}{unit}"
-    return f"{value:.3g}"
-
-
-def _colors(sizes: list[float]) -> dict[float, tuple[float, ...]]:
-    tone = np.linspace(0.05, 0.85, max(len(sizes), 2))
-    return {size: tuple(colormaps["viridis"](t)) for size, t in zip(sizes, tone, strict=False)}
-
-
-def _name_sizes(figure: Figure, axis: Axes, sizes: list[float], name: str) -> None:
-    if len(sizes) <= LEGEND_ENTRIES:
-        axis.legend(frameon=False, fontsize=8, title=name, title_fontsize=8)
-        return
-    scale = ScalarMappable(LogNorm(sizes[0], sizes[-1]), colormaps["viridis"])
-    bar = figure.colorbar(scale, ax=axis, pad=0.02)
-    bar.set_label(name, fontsize=8.5, color=INK)
-    bar.ax.tick_params(labelsize=8)
-
-
-def _outliers(axis: Axes, rows: pl.DataFrame, x: str, y: str) -> None:
-    marked = rows.filter(pl.col("outlier").fill_null(False))
-    if marked.height:
-        axis.plot(marked[x], marked[y], "o", mfc="none", mec=WARN, ms=9, ls="none", label="outlier")
-
-
-def _diverged(axis: Axes, sample: "Sample", x: str) -> None:
-    lost = sample.columns[x][sample.diverged]
-    if lost.size:
-        marks = axis.plot(lost, np.full(lost.size, 0.97), "x", color=WARN, ms=6, ls="none", label="diverged")
-        marks[0].set_transform(axis.get_xaxis_transform())
-
 
 def loss_law(law: "LossLaw") -> Figure:
     """Left: loss against tokens, a colour and a curve per size. Right: residuals in percent of the loss."""
-    figure, (left, right) = _figure(2, law.status, law.reasons)
+    figure, (left, right) = panels(2, law.status, law.reasons)
     rows = law.rows.filter(FINITE_LOSS & (pl.col("params") > 0) & (pl.col("tokens") > 0))
     if rows.height > DRAWN_ROWS:
         rows = rows.sample(DRAWN_ROWS, seed=0)
@@ -110,20 +50,20 @@ def loss_law(law: "LossLaw") -> Figure:
     norm = LogNorm(sizes[0], max(sizes[-1], sizes[0] * 1.0001)) if sizes else None
     few = len(sizes) <= LEGEND_ENTRIES
     palette = (
-        _colors(sizes) if few else {s: tuple(colormaps["viridis"](norm(s))) for s in sizes} if norm else {}
+        colors(sizes) if few else {s: tuple(colormaps["viridis"](norm(s))) for s in sizes} if norm else {}
     )
-    _log(left)
+    log_scale(left)
     for size in sizes if few else []:
         here = rows.filter(pl.col("params") == size)
         left.plot(
-            here["tokens"], here["loss"], "o", ms=4.5, ls="none", color=palette[size], label=_short(size)
+            here["tokens"], here["loss"], "o", ms=4.5, ls="none", color=palette[size], label=short(size)
         )
     if not few:
         left.scatter(
             rows["tokens"], rows["loss"], s=9, c=rows["params"].to_numpy(), cmap="viridis", norm=norm
         )
     if math.isfinite(law.E) and rows.height:
-        tokens = np.geomspace(_least(rows, "tokens") / 1.5, _most(rows, "tokens") * 2, 120)
+        tokens = np.geomspace(least(rows, "tokens") / 1.5, most(rows, "tokens") * 2, 120)
         for size in curves:
             term = law.A * math.exp(-law.alpha * math.log(size)) if math.isfinite(law.A) else math.nan
             loss = law.E + term + np.exp(math.log(law.B) - law.beta * np.log(tokens))
@@ -133,37 +73,29 @@ def loss_law(law: "LossLaw") -> Figure:
         done = rows.filter(pl.col("fitted").is_not_null())
         percent = 100 * (done["residual"] / done["fitted"])
         right.scatter(done["fitted"], percent, s=12, color=ACCENT, alpha=0.7, linewidths=0)
-        _outliers(right, done.with_columns(percent.alias("percent")), "fitted", "percent")
+        mark_outliers(right, done.with_columns(percent.alias("percent")), "fitted", "percent")
         right.axhline(0, color=INK, lw=0.8)
-    _outliers(left, rows, "tokens", "loss")
+    mark_outliers(left, rows, "tokens", "loss")
     if sizes:
-        _name_sizes(figure, left, sizes, "parameters")
+        name_sizes(figure, left, sizes, "parameters")
     formula = f"L = {law.E:.3g} + {law.A:.3g}/N^{law.alpha:.3g} + {law.B:.3g}/D^{law.beta:.3g}"
-    _label(left, "training tokens D", "loss (nats per token)", formula if math.isfinite(law.E) else "")
-    _label(right, "fitted loss (nats per token)", "residual (% of the fitted loss)")
+    label(left, "training tokens D", "loss (nats per token)", formula if math.isfinite(law.E) else "")
+    label(right, "fitted loss (nats per token)", "residual (% of the fitted loss)")
     return figure
-
-
-def _least(rows: pl.DataFrame, name: str) -> float:
-    return float(rows[name].cast(pl.Float64).to_numpy().min())
-
-
-def _most(rows: pl.DataFrame, name: str) -> float:
-    return float(rows[name].cast(pl.Float64).to_numpy().max())
 
 
 def lr_curve(curve: "LrCurve") -> Figure:
     """Losses against the learning rate, the curve, the optimum with its 95% interval; crosses are diverged runs."""
-    figure, (axis,) = _figure(1, curve.status, curve.reasons)
-    _log(axis)
+    figure, (axis,) = panels(1, curve.status, curve.reasons)
+    log_scale(axis)
     rows = curve.rows
     done = rows.filter(pl.col("fitted").is_not_null()) if curve._curve else rows.filter(FINITE_LOSS)
     axis.plot(done["lr"], done["loss"], "o", color=ACCENT, ms=5, ls="none", label="runs")
     if curve._curve is not None:
         x = np.linspace(curve._curve.low, curve._curve.high, 200)
         axis.plot(np.exp(x), curve._curve(x), "-", color=INK, lw=1.3, label=f"degree {curve.degree}")
-        _diverged(axis, curve._sample, "lr")
-        _outliers(axis, rows, "lr", "loss")
+        mark_diverged(axis, curve._sample, "lr")
+        mark_outliers(axis, rows, "lr", "loss")
     title = f"best lr {curve.lr:.3g}"
     if math.isfinite(curve.low):
         axis.axvline(curve.lr, color=WARN, lw=1.1)
@@ -173,27 +105,27 @@ def lr_curve(curve: "LrCurve") -> Figure:
         )
         axis.set_xlim(left, right)
         title += f"  [{curve.low:.3g}, {curve.high:.3g}]"
-    _label(axis, "peak learning rate", "loss (nats per token)", title)
+    label(axis, "peak learning rate", "loss (nats per token)", title)
     axis.legend(frameon=False, fontsize=8)
     return figure
 
 
 def lr_transfer(transfer: "LrTransfer") -> Figure:
     """Left: the U-curve of each width. Right: the optima with 95% intervals, and the line through them."""
-    figure, (left, right) = _figure(2, transfer.status, transfer.reasons)
+    figure, (left, right) = panels(2, transfer.status, transfer.reasons)
     rows, curves, over = transfer.rows, transfer.curves, transfer.over
     sizes = curves[over].to_list()
-    palette = _colors(sizes)
-    _log(left, base=2)
-    _log(right, y=True, base=2)
+    palette = colors(sizes)
+    log_scale(left, base=2)
+    log_scale(right, y=True, base=2)
     right.set_yscale("log", base=2)
     for size, lr, low, high, floor, bend, _, _, status in curves.iter_rows():
         runs = rows.filter((pl.col(over) == size) & FINITE_LOSS)
-        left.plot(runs["lr"], runs["loss"], "o", ms=4.5, ls="none", color=palette[size], label=_short(size))
+        left.plot(runs["lr"], runs["loss"], "o", ms=4.5, ls="none", color=palette[size], label=short(size))
         if math.isfinite(bend) and runs.height:
-            x = np.linspace(math.log(_least(runs, "lr")), math.log(_most(runs, "lr")), 100)
+            x = np.linspace(math.log(least(runs, "lr")), math.log(most(runs, "lr")), 100)
             shape = floor + 0.5 * bend * (x - math.log(lr)) ** 2
-            seen = shape <= _most(runs, "loss") + 0.1 * max(_most(runs, "loss") - floor, 1e-9)
+            seen = shape <= most(runs, "loss") + 0.1 * max(most(runs, "loss") - floor, 1e-9)
             left.plot(np.exp(x[seen]), shape[seen], "-", lw=1.2, color=palette[size])
             left.plot([lr], [floor], "D", ms=5, color=palette[size], mec="white", mew=0.7)
         if math.isfinite(low):
@@ -214,37 +146,37 @@ def lr_transfer(transfer: "LrTransfer") -> Figure:
         slope = transfer.slope
         title = f"slope {slope.value:+.2f}  [{slope.low:+.2f}, {slope.high:+.2f}]"
     if sizes:
-        _name_sizes(figure, left, sizes, over)
+        name_sizes(figure, left, sizes, over)
         right.set_xticks(sizes if len(sizes) <= 8 else sizes[:: len(sizes) // 8 + 1], minor=False)
-        right.xaxis.set_major_formatter(lambda value, _: _short(value))
-    _label(left, "peak learning rate", "loss (nats per token)", "loss by learning rate")
-    _label(right, over, "best learning rate (95% interval)", title)
+        right.xaxis.set_major_formatter(lambda value, _: short(value))
+    label(left, "peak learning rate", "loss (nats per token)", "loss by learning rate")
+    label(right, over, "best learning rate (95% interval)", title)
     return figure
 
 
 def critical_batch(law: "CriticalBatch") -> Figure:
     """Left: steps to the target loss against batch, with both asymptotes. Right: the data that they take."""
-    figure, (left, right) = _figure(2, law.status, law.reasons)
+    figure, (left, right) = panels(2, law.status, law.reasons)
     done = law.rows.filter(pl.col("fitted").is_not_null()) if math.isfinite(law.s_min) else law.rows
     batch, steps = (done[name].cast(pl.Float64).to_numpy() for name in ("batch", "steps"))
     for axis, values in ((left, steps), (right, steps * batch)):
-        _log(axis, y=True)
+        log_scale(axis, y=True)
         axis.plot(batch, values, "o", color=ACCENT, ms=5, ls="none", label="runs")
     title = ""
     if math.isfinite(law.s_min) and batch.size:
         x = np.geomspace(batch.min() / 1.5, batch.max() * 1.5, 150)
         left.plot(x, law.s_min + law.e_min / x, "-", color=INK, lw=1.3, label="S = S_min (1 + B_c/B)")
         right.plot(x, law.s_min * x + law.e_min, "-", color=INK, lw=1.3, label="E = E_min (1 + B/B_c)")
-        left.axhline(law.s_min, color=MUTED, ls="--", lw=0.9, label=f"S_min = {_short(law.s_min)}")
-        right.axhline(law.e_min, color=MUTED, ls="--", lw=0.9, label=f"E_min = {_short(law.e_min)}")
+        left.axhline(law.s_min, color=MUTED, ls="--", lw=0.9, label=f"S_min = {short(law.s_min)}")
+        right.axhline(law.e_min, color=MUTED, ls="--", lw=0.9, label=f"E_min = {short(law.e_min)}")
         for axis in (left, right):
             limits = axis.get_xlim()
-            axis.axvline(law.b_crit, color=WARN, lw=1.1, label=f"B_c = {_short(law.b_crit)}")
+            axis.axvline(law.b_crit, color=WARN, lw=1.1, label=f"B_c = {short(law.b_crit)}")
             axis.axvspan(max(law.low, limits[0]), min(law.high, limits[1]), color=WARN, alpha=0.12, lw=0)
             axis.set_xlim(limits)
-        title = f"critical batch {_short(law.b_crit)}  [{_short(law.low)}, {_short(law.high)}]"
-    _label(left, "batch (tokens)", "steps to the target loss", title)
-    _label(right, "batch (tokens)", "data to the target loss (batch × steps, tokens)")
+        title = f"critical batch {short(law.b_crit)}  [{short(law.low)}, {short(law.high)}]"
+    label(left, "batch (tokens)", "steps to the target loss", title)
+    label(right, "batch (tokens)", "data to the target loss (batch × steps, tokens)")
     for axis in (left, right):
         axis.legend(frameon=False, fontsize=8)
     return figure
@@ -252,14 +184,14 @@ def critical_batch(law: "CriticalBatch") -> Figure:
 
 def power_law(law: "PowerLaw") -> Figure:
     """One panel per column: the target, moved along the law to the other columns' geometric means, and the line."""
-    figure, axes = _figure(len(law.over), law.status, law.reasons)
+    figure, axes = panels(len(law.over), law.status, law.reasons)
     rows = law.rows.filter(pl.col("fitted").is_not_null()) if law._fit else law.rows
     if rows.height > DRAWN_ROWS:
         rows = rows.sample(DRAWN_ROWS, seed=0)
     logs = {name: np.log(rows[name].cast(pl.Float64).to_numpy()) for name in law.over} if law._fit else {}
     means = {name: math.exp(float(values.mean())) for name, values in logs.items()}
     for axis, name in zip(axes, law.over, strict=True):
-        _log(axis, y=True)
+        log_scale(axis, y=True)
         title = ""
         if law._fit:
             moved = rows[law.target].cast(pl.Float64).to_numpy().copy()
@@ -273,6 +205,6 @@ def power_law(law: "PowerLaw") -> Figure:
             axis.fill_between(at, [e.low for e in line], [e.high for e in line], color=INK, alpha=0.1, lw=0)
             e = law.exponents[name]
             title = f"exponent {e.value:.3f}  [{e.low:.3f}, {e.high:.3f}]"
-        held = ", ".join(f"{other} = {_short(means[other])}" for other in means if other != name)
-        _label(axis, name, law.target + (f" (at {held})" if held else ""), title)
+        held = ", ".join(f"{other} = {short(means[other])}" for other in means if other != name)
+        label(axis, name, law.target + (f" (at {held})" if held else ""), title)
     return figure

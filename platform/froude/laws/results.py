@@ -5,6 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+import polars as pl
+
 Status = Literal["ok", "edge", "flat", "not_convex", "too_few_points", "prior_driven", "at_bound"]
 
 
@@ -50,6 +52,13 @@ class Allocation:
 
 
 NO_ESTIMATE = Estimate(math.nan, math.nan, math.nan, math.nan)
+
+
+def table_of(estimates: Mapping[str, Estimate]) -> pl.DataFrame:
+    """Return `parameter, value, se, low, high`, a row for each estimate."""
+    rows = [(name, e.value, e.se, e.low, e.high) for name, e in estimates.items()]
+    numbers = dict.fromkeys(("value", "se", "low", "high"), pl.Float64)
+    return pl.DataFrame(rows, schema={"parameter": pl.String, **numbers}, orient="row")
 
 
 def positive(name: str, value: object) -> float:

@@ -11,7 +11,7 @@ import polars as pl
 
 from froude.laws import uncertainty
 from froude.laws.frames import Array, Mask, Sample, read
-from froude.laws.lr import FLAT, HALF_OCTAVE, WINDOW, mean_by_rate, too_high
+from froude.laws.lr import FLAT, HALF_OCTAVE, WINDOW, is_noise, mean_by_rate, too_high
 from froude.laws.results import NO_ESTIMATE, Estimate, Status, positive
 
 if TYPE_CHECKING:
@@ -169,7 +169,8 @@ class _Search:
         widths = self.active
         if own is None and widths:
             for size in widths:
-                self.status[size] = "not_convex"
+                here = self.sizes == size
+                self.status[size] = "flat" if is_noise(self.x[here], self.y[here]) else "not_convex"
         line = self._line(widths, window) if own is not None and len(widths) >= MIN_WIDTHS else None
         if line is not None and not line.beta[-1] > 0:
             line = None

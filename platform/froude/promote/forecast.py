@@ -4,10 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import asdict, astuple, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from froude.config import ConfigError
+
+if TYPE_CHECKING:
+    import polars as pl
+
+
+@dataclass(frozen=True)
+class BandPoint:
+    """Where the training loss, averaged over a block, is to lie after `tokens` tokens; nats per token.
+
+    `low` and `high` hold the forecast's uncertainty, `shape` (a half-width) that of the curve alone.
+    """
+
+    tokens: int
+    loss: float
+    low: float
+    high: float
+    shape: float
 
 
 @dataclass(frozen=True)
@@ -16,7 +35,8 @@ class Forecast:
 
     `certified` is False where the law cannot vouch for it; `reasons` says why, `status` is the law's.
     `naive` is the loss of the largest proxy at its longest horizon: what a law must beat. `free_loss` is what
-    the fit with free exponents predicts, or NaN if there is none; it is never used.
+    the fit with free exponents predicts, or NaN if there is none; it is never used. `band` is where the training loss
+    is to lie along the run, averaged over `block` tokens; empty where no curve could be fitted.
     """
 
     loss: float
@@ -28,6 +48,8 @@ class Forecast:
     reasons: tuple[str, ...]
     naive: float
     free_loss: float = math.nan
+    block: int = 0
+    band: tuple[BandPoint, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.low <= self.loss <= self.high:
@@ -42,37 +64,79 @@ class Forecast:
         return (self.high - self.low) / 2 / self.loss
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON and TOML types; a `free_loss` that does not exist is left out."""
-        content = {**asdict(self), "reasons": list(self.reasons)}
+        """Plain JSON and TOML types; a `free_loss` or a band that does not exist is left out."""
+        content = {
+            **asdict(self),
+            "reasons": list(self.reasons),
+            "band": [list(astuple(p)) for p in self.band],
+        }
         if not math.isfinite(self.free_loss):
             del content["free_loss"]
+        if not self.band:
+            del content["band"], content["block"]
         return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Forecast:
-        return cls(**{**content, "reasons": tuple(content["reasons"])})
+        band = tuple(BandPoint(*point) for point in content.get("band", ()))
+        return cls(**{**content, "reasons": tuple(content["reasons"]), "band": band})
+
+    def at(self, tokens: int) -> BandPoint:
+        """The band after `tokens` tokens, between its points by a straight line; ValueError if there is none."""
+        if not self.band:
+            raise ValueError("this forecast has no band")
+        columns = list(zip(*(astuple(point) for point in self.band), strict=True))
+        values = (float(np.interp(tokens, columns[0], column)) for column in columns[1:])
+        return BandPoint(tokens, *values)
 
 
 @dataclass(frozen=True)
 class Score:
-    """A forecast against what happened; `relative_error` is (forecast - actual) / actual, a proportion."""
+    """A forecast against what happened; `relative_error` is (forecast - actual) / actual, a proportion.
+
+    `erred` names the stage that most of the error comes from: "law" where the whole curve lay beside the band by as
+    much, "curve" where the run bent away from it (rate, batch, data or shape of the curve), "" where the actual loss is
+    inside the interval or there is no band to tell.
+    """
 
     loss: float
     inside: bool
     relative_error: float
     better_than_naive: bool
+    erred: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def score(forecast: Forecast, actual: float) -> Score:
-    """Compare a forecast with the final validation loss (nats per token); ValueError unless positive."""
+def score(forecast: Forecast, actual: float, steps: pl.DataFrame | None = None) -> Score:
+    """Compare a forecast with the final validation loss (nats per token); ValueError unless positive.
+
+    `steps` (`tokens`, `loss`) are the run's, to tell which stage erred.
+    """
     if not (math.isfinite(actual) and actual > 0):
         raise ValueError(f"an actual loss must be positive and finite (nats per token), but got {actual!r}")
+    inside = forecast.low <= actual <= forecast.high
     return Score(
         loss=actual,
-        inside=forecast.low <= actual <= forecast.high,
+        inside=inside,
         relative_error=(forecast.loss - actual) / actual,
         better_than_naive=abs(forecast.loss - actual) < abs(forecast.naive - actual),
+        erred="" if inside or steps is None else _erred(forecast, actual, steps),
     )
+
+
+def _erred(forecast: Forecast, actual: float, steps: pl.DataFrame) -> str:
+    """Of the error at the end, what the curve shows in its middle third is the law's, what came since the curve's."""
+    if not forecast.band:
+        return ""
+    horizon = forecast.band[-1].tokens
+    middle = [
+        loss - forecast.at(tokens).loss
+        for tokens, loss in steps.select("tokens", "loss").iter_rows()
+        if horizon / 3 < tokens < 2 * horizon / 3 and tokens > forecast.band[0].tokens
+    ]
+    if not middle:
+        return ""
+    level = sum(middle) / len(middle)
+    return "law" if abs(level) >= abs(actual - forecast.loss - level) else "curve"

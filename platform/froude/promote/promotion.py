@@ -9,6 +9,9 @@ import polars as pl
 
 from froude.config import ConfigError, Run
 from froude.promote import gate
+from froude.promote.band import with_band
+from froude.promote.checks import table
+from froude.promote.evidence import collect
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
 from froude.promote.recipe import FILE, Recipe, read, seal
@@ -44,18 +47,20 @@ def promote(
             f"and loss_law to be promoted, but lacks {', '.join(missing)}; run `froude sweep` to its end"
         )
     run, forecast = promoted_run(fits), predict(fits, trust=trust)
-    checks = gate.table(collect(study, fits, forecast, trust=trust), bounds)
+    ratios = extrapolation(fits, trust=trust)
+    checks = table(collect(study, fits, forecast, ratios), bounds)
     if run is None or forecast is None:  # no fit, so no override could supply what it would have said
         raise gate.Refused(checks)
     checks = gate.override(checks, overrides or {})
     if any(check.refuses for check in checks):
         raise gate.Refused(checks)
+    forecast = with_band(forecast, study, fits, run)
     recipe = seal(
         run=run,
         profile=profile,
         fits=fits.summary(),
         fingerprints=fits.fingerprints,
-        extrapolation=extrapolation(fits, trust=trust),
+        extrapolation=ratios,
         checks=checks,
         forecast=forecast,
     )
@@ -148,35 +153,6 @@ def parameters(run: Run, *, trust: bool = False) -> int:
 
     check_trust(run, trust)
     return count_parameters(build_model(run, "meta")).params
-
-
-def collect(study: Study, fits: Fits, forecast: Forecast | None, *, trust: bool = False) -> gate.Evidence:
-    """What the gate looks at; NaN for what no fit could say."""
-    target, rate, critical = fits.target, fits.peak_lr, fits.critical
-    law = fits.transfer[target.parametrization]
-    grid = fits.rows[f"lr_transfer_{target.parametrization}"]
-    diverged = grid.filter(pl.col("status") == "diverged")["lr"].to_list()
-    b_crit = critical.b_crit if critical is not None else math.nan
-    assert fits.loss is not None
-    return gate.Evidence(
-        failed=study.trials().filter(pl.col("status") == "failed").collect().height,
-        lr_curves={
-            int(row["width"]): (row["rates"], row["status"]) for row in law.curves.iter_rows(named=True)
-        },
-        lr_status=law.status,
-        lr_half_width=math.log(rate.high / rate.low) / 2 if rate else math.nan,
-        diverged_ratio=min((max(lr / rate.value, rate.value / lr) for lr in diverged), default=math.inf)
-        if rate
-        else math.nan,
-        ratios=extrapolation(fits, trust=trust),
-        forecast_half_width=forecast.half_width if forecast else math.nan,
-        forecast_certified=forecast.certified if forecast else False,
-        forecast_reasons=forecast.reasons if forecast else fits.loss.reasons,
-        batch=target.batch,
-        critical_batch=b_crit,
-        critical_status=critical.status if critical is not None else "no such stage",
-        token_overhead=target.batch / b_crit,
-    )
 
 
 def _distinct(reasons: Sequence[str]) -> tuple[str, ...]:

@@ -36,8 +36,9 @@ def forecast_curve(
         for name, size in (("wide", (9.6, 4.2)), ("narrow", (4.4, 4.2)))
     )
     level = f"{100 * forecast.level:.0f}%"
+    shaded = "band of the training loss" if forecast.band else "interval"
     caption = (
-        f"Shaded: the {level} interval that was sealed before step 0. Grey: loss of the training batches, mean over "
+        f"Shaded: the {level} {shaded} that was sealed before step 0. Grey: loss of the training batches, mean over "
         f"{MOVING} steps. Points: validation loss. Dotted: the naive forecast, the loss of the largest proxy."
     )
     if restarts:
@@ -66,7 +67,15 @@ def _forecast_svg(
             shown = loss[tokens >= SHOWN_FROM * horizon]
             top = max(top, float(np.quantile(shown, 0.995))) if shown.size else top
             bottom = min(bottom, float(loss.min()))
-        axes.axhspan(*end, color=FORECAST, alpha=0.12, linewidth=0, zorder=0)
+        if forecast.band:
+            seen = [point.tokens for point in forecast.band]
+            lows, highs = [p.low for p in forecast.band], [p.high for p in forecast.band]
+            axes.fill_between(seen, lows, highs, color=FORECAST, alpha=0.16, linewidth=0, zorder=0)
+            axes.plot(
+                seen, [p.loss for p in forecast.band], color=FORECAST, linewidth=1, linestyle="--", zorder=3
+            )
+        else:
+            axes.axhspan(*end, color=FORECAST, alpha=0.12, linewidth=0, zorder=0)
         axes.axhline(forecast.loss, color=FORECAST, linewidth=1, zorder=1)
         axes.axhline(forecast.naive, color=SP, linewidth=1, linestyle=":", zorder=1)
         axes.errorbar(

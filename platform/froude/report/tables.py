@@ -9,11 +9,13 @@ from typing import Any
 
 import polars as pl
 
+from froude.promote.band import averaged
 from froude.report import text
 from froude.report.elastic import Attempt
 from froude.report.view import View
 from froude.report.words import PARAMETRIZATIONS, between
 
+SHOWN_CHECKPOINTS = 8
 SHOWN_TRIALS = 2000  # rows of the table: more would make the page slow, and are in the study's Parquet
 
 
@@ -61,6 +63,44 @@ def actions(view: View) -> Table | None:
         for row in view.actions.iter_rows(named=True)
     ]
     return Table(("action", "step", "batch", "why"), rows, frozenset({1, 2}))
+
+
+def course(view: View) -> Table | None:
+    """The forecast of the training loss at some of the planned checkpoints, and what was seen there."""
+    if view.recipe is None or not view.recipe.forecast.band:
+        return None
+    forecast, run = view.recipe.forecast, view.recipe.run
+    seen = averaged(view.steps, forecast.block) if view.steps.height else None
+    first = -(-forecast.band[0].tokens // run.batch)
+    planned = [*range(run.checkpoint_every, run.steps, run.checkpoint_every), run.steps]
+    planned = [step for step in planned if step >= first]
+    rows = []
+    for i in sorted(
+        {round(k * (len(planned) - 1) / (SHOWN_CHECKPOINTS - 1)) for k in range(SHOWN_CHECKPOINTS)}
+    ):
+        at = forecast.at(planned[i] * run.batch)
+        actual = (
+            seen.filter((pl.col("tokens") - at.tokens).abs() <= forecast.block) if seen is not None else None
+        )
+        loss = text.loss(actual["loss"][0]) if actual is not None and actual.height else text.NOTHING
+        rows.append(
+            (
+                text.whole(planned[i]),
+                text.whole(at.tokens),
+                text.loss(at.loss),
+                between(at.low, at.high, text.loss),
+                loss,
+            )
+        )
+    level = f"{100 * forecast.level:.0f}% band"
+    return Table(("step", "tokens", "forecast", level, "actual"), rows, frozenset(range(5)))
+
+
+def alarms(view: View) -> Table | None:
+    """Where the run left its forecast."""
+    rows = [(text.whole(a.since), text.whole(a.tokens), a.kind, a.line()) for a in view.alarms]
+    columns = ("left at, tokens", "raised at, tokens", "which", "what")
+    return Table(columns, rows, frozenset({0, 1})) if rows else None
 
 
 def optima(view: View) -> Table | None:

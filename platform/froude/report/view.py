@@ -10,9 +10,12 @@ import polars as pl
 from froude.config import ConfigError
 from froude.promote import gate
 from froude.promote.account import TokenAccount, token_account
+from froude.promote.checks import table
+from froude.promote.evidence import collect
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Score, score
-from froude.promote.promotion import collect, predict
+from froude.promote.monitor import Alarm, alarms
+from froude.promote.promotion import extrapolation, predict
 from froude.promote.recipe import FILE, Recipe, read
 from froude.report.elastic import Elastic, history
 from froude.runlog import LogReader
@@ -42,6 +45,7 @@ class View:
     actions: pl.DataFrame = field(default_factory=pl.DataFrame)
     actual: float | None = None
     score: Score | None = None
+    alarms: tuple[Alarm, ...] = ()
     account: TokenAccount | None = None
     problems: tuple[str, ...] = ()
 
@@ -114,7 +118,8 @@ def _run(study: Study, recipe: Recipe) -> dict[str, Any]:
         "evals": evals,
         "actions": _actions(study, run.name),
         "actual": actual,
-        "score": score(recipe.forecast, actual) if actual is not None else None,
+        "score": score(recipe.forecast, actual, steps) if actual is not None else None,
+        "alarms": tuple(alarms(recipe.forecast, run.tokens, steps)),
         "account": token_account(study, run.name, run) if elastic and elastic.finished else None,
     }
 
@@ -132,6 +137,6 @@ def _present_checks(study: Study, fits: Fits | None) -> tuple[gate.Check, ...]:
     if fits.best is None or fits.target.parametrization not in fits.transfer:
         return ()
     try:
-        return gate.table(collect(study, fits, predict(fits)))
+        return table(collect(study, fits, predict(fits), extrapolation(fits)))
     except ConfigError:  # a foreign model counts its own parameters, which needs the user's trust
         return ()

@@ -11,6 +11,10 @@ from froude.promote.forecast import Forecast
 from froude.report import text
 from froude.report.view import View
 
+ERRED = {
+    "law": " The whole curve lay beside its band by as much: the loss law erred.",
+    "curve": " The run bent away from its band: look at its rate, batch and data, or at the curve law.",
+}
 PARAMETRIZATIONS = {"sp": "SP", "mup": "μP"}
 
 
@@ -53,7 +57,8 @@ def verdict(view: View) -> str:
     error = abs(100 * score.relative_error)
     off = f"{error:.1f}% too {side}" if error >= 0.05 else "off by less than 0.1%"
     where = "inside the interval" if score.inside else "outside the interval"
-    return f"{sealed} It ended at {text.loss(score.loss)}, {where}: the forecast was {off}."
+    erred = ERRED.get(score.erred, "")
+    return f"{sealed} It ended at {text.loss(score.loss)}, {where}: the forecast was {off}.{erred}"
 
 
 def tiles(view: View) -> list[Tile]:

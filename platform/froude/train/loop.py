@@ -12,6 +12,7 @@ from typing import Any
 from froude.config import Run
 from froude.train import parallel, schedules
 from froude.train.api import Counts
+from froude.train.data.leak import leaked
 from froude.train.parallel import World
 from froude.train.step import StepResult
 from froude.train.trainer import Trainer
@@ -51,6 +52,7 @@ def trial_row(
         "attempts": 1,
         "trial": trial,
         "workers": workers,
+        "leaked": leaked(run),
         "time": datetime.now(UTC),
     }
 

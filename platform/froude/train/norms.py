@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from froude.train import parallel
-from froude.train.stability import Decision
+from froude.train.stability import Decision, Judge
 from froude.train.trainer import Trainer
 
 Value = tuple[str, str, float]  # kind, name, value
@@ -25,7 +25,7 @@ class Norms:
         self.squares: dict[tuple[str, str], Tensor] = {}
         self.counts: dict[str, int] = {}
 
-    def then(self, judge: Callable[[float, float], Decision]) -> Callable[[float, float], Decision]:
+    def then(self, judge: Judge) -> Judge:
         """`judge`, which is asked between the backward pass and the update, after a look at the gradients."""
 
         def look(loss: float, norm: float) -> Decision:

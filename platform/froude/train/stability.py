@@ -12,7 +12,7 @@ moves.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Any, Literal
@@ -38,6 +38,8 @@ CLIMB, CLIMB_SHARE, EMA = 0.5, 1e-3, 0.98
 REACH = BACK + RECOVERY
 
 Action = Literal["update", "skip", "rollback", "stop"]
+#: Asked with (loss, gradient norm) between the backward pass and the update.
+Judge = Callable[[float, float], "Decision"]
 
 
 @dataclass(frozen=True)
@@ -101,11 +103,12 @@ class Ladder:
         self.rollbacks: list[Rollback] = []
         self.left_out = list(left_out)
         self.events: list[dict[str, Any]] = []
-        self._restore(state or {})
+        self.rewind(state or {})
         for row in (state or {}).get("rollbacks", ()):
             self.rollbacks.append(Rollback(**{**row, "spike": Place(*row["spike"])}))
 
-    def _restore(self, state: Mapping[str, Any]) -> None:
+    def rewind(self, state: Mapping[str, Any]) -> None:
+        """Go on from a checkpoint's state, knowing what led back to it."""
         self.batch: int = state.get("batch", 0)
         self.loss, self.gradient = Detector(state.get("loss", ())), Detector(state.get("gradient", ()))
         self.warnings: int = state.get("warnings", 0)
@@ -131,10 +134,6 @@ class Ladder:
                 {**vars(each), "spike": list(vars(each.spike).values())} for each in self.rollbacks
             ],
         }
-
-    def rewind(self, state: Mapping[str, Any]) -> None:
-        """Go on from an earlier checkpoint's state, knowing what led back to it."""
-        self._restore(state)
 
     def leave_out(self) -> range:
         """The batches that are to be passed over now, before the next is drawn."""

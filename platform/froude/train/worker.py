@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING
@@ -16,7 +17,7 @@ from froude.train.api import Host
 from froude.train.loop import Row, eval_row, step_row
 from froude.train.norms import Norms, watched
 from froude.train.parallel import World
-from froude.train.stability import Ladder
+from froude.train.stability import Judge, Ladder
 from froude.train.step import StepResult
 from froude.train.trainer import Trainer
 
@@ -71,15 +72,12 @@ class _Worker:
             drawn = self.trainer.draw(batch)
             entered += ledger.rows(run, host.attempt, self.step + 1, drawn, "skipped_by_policy")
         before = time.perf_counter()
-        judge, shown = partial(ladder.judge, self.step + 1), run.norms_every or run.steps + 1
-        if (self.step + 1) % shown:
+        judge: Judge = partial(ladder.judge, self.step + 1)
+        shown = run.norms_every or run.steps + 1
+        with nullcontext() if (self.step + 1) % shown else watched(self.trainer) as norms:
+            if norms:
+                judge = norms.then(judge)
             result = self.trainer.step(run, self.step, entered, host.attempt, batch=ladder.batch, judge=judge)
-        else:
-            with watched(self.trainer) as norms:
-                result = self.trainer.step(
-                    run, self.step, entered, host.attempt, batch=ladder.batch, judge=norms.then(judge)
-                )
-            self._note_norms(norms)
         action = result.decision.action
         if self.world.rank == 0:
             now = {"run": run.name, "attempt": host.attempt, "time": datetime.now(UTC)}
@@ -93,6 +91,8 @@ class _Worker:
         if action == "skip":
             return False
         self.step += 1
+        if norms:
+            self._note_norms(norms)
         if self.world.rank == 0:
             seconds = time.perf_counter() - before
             row = step_row(run, host.attempt, self.step, result, seconds, self.world.size)
@@ -103,7 +103,7 @@ class _Worker:
     def _note_norms(self, norms: Norms) -> None:
         values = norms.values()
         if self.world.rank == 0:
-            here = {"run": self.run.name, "attempt": self.host.attempt, "step": self.step + 1}
+            here = {"run": self.run.name, "attempt": self.host.attempt, "step": self.step}
             rows = [{**here, "kind": kind, "name": name, "value": value} for kind, name, value in values]
             self.tables["norms"] += rows
 

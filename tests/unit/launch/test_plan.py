@@ -6,7 +6,7 @@ import pytest
 
 from froude.config import ConfigError, Run
 from froude.launch import plan as planning
-from froude.launch import preflight, speed
+from froude.launch import speed
 from froude.launch.plan import memory, plan, worker_bytes
 from froude.launch.speed import Speed, measure, step_flops
 from froude.launch.trial import resources
@@ -56,13 +56,27 @@ def test_a_plan_says_what_is_known_only_on_the_way(space):
     assert "GiB are free" in lines
 
 
-def test_a_plan_that_does_not_fit_is_refused(space, monkeypatch):
+def test_a_plan_that_does_not_fit_here_says_so(space, monkeypatch):
     needed = memory(space, 2)
-    monkeypatch.setattr(preflight, "free_memory", lambda: needed - 1)
-    with pytest.raises(ConfigError, match=r"sweep of tiny with 2 workers needs .* GiB of free memory"):
-        plan(space, workers=2)
-    monkeypatch.setattr(preflight, "free_memory", lambda: needed)
-    plan(space, workers=2)
+    monkeypatch.setattr(planning, "free_memory", lambda: needed - 1)
+    assert "too few here" in plan(space, workers=2).lines()[-1]
+    monkeypatch.setattr(planning, "free_memory", lambda: needed)
+    assert "too few here" not in plan(space, workers=2).lines()[-1]
+
+
+def test_models_too_large_for_this_machine_are_planned_without_running_them(space, monkeypatch):
+    timed = []
+    monkeypatch.setattr(speed, "_time", lambda run: timed.append(run) or 1.0)
+    large = RUN.replace(
+        {"model.width": 1024, "model.depth": 8, "batch": 2**16, "tokens": 2**20}, name="large"
+    )
+    grid = Grid("g", lambda rows: [Trial("t", (large,))], role="loss_law")
+    found = plan(Space("big", 0, (grid,), large), workers=2)
+    stand_in = timed[0]
+    assert speed.step_flops(stand_in) < 1e-4 * speed.step_flops(large)
+    assert found.stages[0].seconds == pytest.approx(
+        found.stages[0].flops / speed.step_flops(stand_in), rel=0.1
+    )
 
 
 def test_a_plan_with_foreign_code_needs_trust(space, monkeypatch):

@@ -8,10 +8,20 @@ from dataclasses import replace
 import pytest
 
 from froude.config import ConfigError
-from froude.promote.gate import NAMES, PRODUCTION, Evidence, Refused, override, profile_named, table
+from froude.promote.checks import Evidence, table
+from froude.promote.gate import NAMES, PRODUCTION, Refused, override, profile_named
 
 GOOD = Evidence(
     failed=0,
+    unfinished=(),
+    precisions=("fp32",),
+    leaked=0.05,
+    seeds={"lr_transfer": 2, "loss_law": 2},
+    spikes={"w128": 0},
+    lr_bumps={32: 0.02, 64: 0.0},
+    lr_drift=0.35,
+    sizes_off=(),
+    critical_reasons=(),
     lr_curves={32: (7, "ok"), 64: (7, "ok"), 128: (9, "ok")},
     lr_status="ok",
     lr_half_width=0.35,
@@ -41,6 +51,17 @@ def test_good_evidence_passes_every_check() -> None:
     ("change", "name"),
     [
         ({"failed": 1}, "trials_failed"),
+        ({"unfinished": ("w128 (failed)",)}, "largest_finished"),
+        ({"precisions": ("bf16", "fp32")}, "one_precision"),
+        ({"leaked": 0.051}, "validation_leak"),
+        ({"seeds": {"lr_transfer": 2, "loss_law": 1}}, "seeds"),
+        ({"spikes": {"w128": 0, "w96": 1}}, "unstable_proxies"),
+        ({"lr_bumps": {32: 0.021}}, "lr_one_minimum"),
+        ({"lr_drift": 0.36}, "lr_transfers"),
+        ({"lr_drift": math.nan}, "lr_transfers"),
+        ({"sizes_off": ("26,624",)}, "sizes_agree"),
+        ({"critical_status": "edge", "critical_reasons": ("beyond the largest",)}, "batch_edge"),
+        ({"critical_status": "at_bound"}, "batch_edge"),
         ({"lr_curves": {32: (7, "ok"), 64: (7, "edge")}}, "lr_edge"),
         ({"lr_status": "edge"}, "lr_edge"),
         ({"lr_curves": {32: (7, "ok"), 64: (6, "ok")}}, "lr_points"),
@@ -85,6 +106,15 @@ def test_an_unknown_critical_batch_warns() -> None:
     (warning,) = [check for check in checks if not check.passed]
     assert "too_few_points" in warning.value
     assert not warning.refuses
+
+
+@pytest.mark.parametrize(
+    ("change", "name"), [({"leaked": None}, "validation_leak"), ({"spikes": {}}, "unstable_proxies")]
+)
+def test_what_no_trial_tells_warns(change: dict[str, object], name: str) -> None:
+    (warning,) = [check for check in table(replace(GOOD, **change)) if not check.passed]  # type: ignore[arg-type]
+    assert (warning.name, warning.kind, warning.refuses) == (name, "warn", False)
+    assert warning.value.startswith("unknown")
 
 
 def test_an_override_needs_the_name_of_a_failed_check() -> None:

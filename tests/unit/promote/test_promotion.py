@@ -20,6 +20,8 @@ from froude.promote.recipe import read
 from froude.report.view import gather
 from froude.study import Study
 
+pytestmark = pytest.mark.slow
+
 OVERRIDE = {"forecast_certified": "a study of minutes"}
 
 
@@ -40,7 +42,7 @@ def test_the_fits_find_the_laws_of_the_study(small_study: Path) -> None:
     assert fits.loss.free is not None
     assert fits.loss.free.E == pytest.approx(0.9, abs=1e-3)
     assert fits.largest is not None
-    assert fits.largest["run"] == "w96-972"
+    assert fits.largest["run"].startswith("w96-972")
     assert any("slope -1.0" in line for line in fits.lines())
 
 

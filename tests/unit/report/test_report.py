@@ -144,7 +144,7 @@ def test_no_number_is_missing_or_not_a_number(html: str) -> None:
 
 def test_fits_and_trials_are_shown(html: str, view: View) -> None:
     text = Page(html).text
-    assert "SP: −1.01" in text
+    assert "SP: −1.00" in text
     assert "b_crit 340" in text
     for run in view.trials["run"]:
         assert run in text
@@ -297,7 +297,7 @@ def test_a_damaged_log_is_reported_and_the_rest_stays(
     (study.location / "runs" / "large" / "commits" / "00000002.parquet").delete()
     text = Page(render(study, fits=promoted.fits)).text
     assert "The promoted run could not be read" in text
-    assert "SP slope −1.01" in text
+    assert "SP slope −1.00" in text
 
 
 def test_trials_that_came_after_the_seal_are_noticed(view: View, undrawn: None) -> None:

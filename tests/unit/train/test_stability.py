@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from spiky import HIGH, NAN, STEEP
+from spiky import HIGH, NAN, STEEP, marked
 
 from froude.checkpoint.retention import Keep
 from froude.checkpoint.run_store import RunStore
@@ -20,9 +20,8 @@ from froude.promote.account import token_account
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study
-from froude.train import api, schedules, stability
+from froude.train import schedules, stability
 from froude.train.api import LocalHost
-from froude.train.data.order import Batches
 from froude.train.stability import Decision, Detector, Ladder
 from froude.train.worker import Diverged, run_worker
 
@@ -40,18 +39,6 @@ RUN = Run(
     optimizer={"lr": 1e-2},
     schedule={"warmup_tokens": 256 * 20},
 )
-
-
-def marked(marks: dict[int, int], run: Run = RUN) -> Run:
-    """The run with a mark in every batch that is named."""
-    batches = Batches(api.build_source(run, "train"), run.seed, run.windows_per_slot, run.slots)
-    words = [
-        f"{window}:{mark}"
-        for batch, mark in marks.items()
-        for slot in range(run.slots)
-        for window in batches.windows(batch, slot)
-    ]
-    return run.replace({"data.options": {"marks": " ".join(words)}})
 
 
 class StopsAt(LocalHost):
@@ -99,7 +86,7 @@ def test_an_update_that_would_do_harm_is_left_out(tmp_path: Path, mark: int) -> 
 
 @pytest.mark.slow
 def test_a_step_in_the_loss_is_gone_back_from(tmp_path: Path) -> None:
-    run = marked(dict.fromkeys(range(300, 501), HIGH))
+    run = marked(dict.fromkeys(range(300, 501), HIGH), RUN)
     study = train(tmp_path / "spiky", run)
     assert actions(study) == [(500, "rollback")]
     calm = bits(train(tmp_path / "calm", run, left_out=[(200, 500)]))

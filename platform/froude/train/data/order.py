@@ -28,7 +28,7 @@ def _round_keys(key: tuple[int, ...]) -> npt.NDArray[np.uint64]:
     return np.frombuffer(hashlib.shake_256(text.encode()).digest(8 * ROUNDS), dtype="<u8")
 
 
-def _mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def mix(x: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
     """Output function of SplitMix64 (Steele, Lea, Flood 2014, Fast splittable pseudorandom number generators)."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -53,8 +53,8 @@ def permute(index: npt.NDArray[np.integer[Any]], length: int, key: tuple[int, ..
     while walking.size:
         left, right = np.divmod(out[walking], b)
         for even, odd in zip(keys[::2], keys[1::2], strict=True):
-            left = (left + _mix(right + even) % a) % a
-            right = (right + _mix(left + odd) % b) % b
+            left = (left + mix(right + even) % a) % a
+            right = (right + mix(left + odd) % b) % b
         out[walking] = left * b + right
         walking = walking[out[walking] >= np.uint64(length)]
     return out.astype(np.int64).reshape(index.shape)

@@ -1,0 +1,154 @@
+"""The best learning rate at each batch, lr = lr_max / (1 + noise_scale / batch) (1812.06162, eq. 2.6)."""
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from scipy.optimize import least_squares
+from scipy.special import expit
+
+from froude.laws import uncertainty
+from froude.laws.batch import BEYOND, MIN_BATCHES, VAGUE
+from froude.laws.frames import Array, Sample, plausible, read
+from froude.laws.results import NO_ESTIMATE, Estimate, Status, positive, table_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+REACH = 12.0  # a noise scale exp(12) times outside the batches tried leaves no bend in them
+
+
+@dataclass(frozen=True, eq=False)
+class BatchLrLaw:
+    """A fitted saturation of the best learning rate, batch in tokens (or whatever unit the frame used).
+
+    `lr_max` is the rate that ever larger batches approach, `noise_scale` the batch at which half of it is
+    best; both with standard errors and 95% intervals, NaN without a fit. `noise` is the residual sd in lr.
+    """
+
+    lr_max: Estimate
+    noise_scale: Estimate
+    noise: float
+    status: Status
+    reasons: tuple[str, ...]
+    _sample: Sample = field(repr=False)
+
+    def lr(self, batch: float) -> float:
+        """Return the fitted best learning rate at `batch`; ValueError where nothing was fitted."""
+        size = positive("batch", batch)
+        if not math.isfinite(self.lr_max.value):
+            raise ValueError(f"No law was fitted: status {self.status} ({'; '.join(self.reasons)}).")
+        return float(self.lr_max.value * _share(np.log(size), math.log(self.noise_scale.value)))
+
+    def table(self) -> pl.DataFrame:
+        """Return `parameter, value, se, low, high` at 95% for lr_max and noise_scale."""
+        return table_of({"lr_max": self.lr_max, "noise_scale": self.noise_scale})
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        """Every input row with `fitted` and `residual` = lr - fitted, and `outlier`."""
+        if not math.isfinite(self.lr_max.value):
+            return self._sample.unfitted()
+        share = _share(np.log(self._sample["batch"]), math.log(self.noise_scale.value))
+        top = self.lr_max.value
+        design = np.column_stack([share, -share * (1 - share)])
+        leverage = np.einsum("ij,ji->i", design, np.linalg.pinv(design))
+        residual = self._sample["lr"] - top * share
+        marks = uncertainty.studentized_outliers(residual / top, leverage, 2)
+        return self._sample.rows(top * share, residual, marks)
+
+    def plot(self) -> "Figure":
+        """Draw the best learning rates against batch, the fitted curve, lr_max and the noise scale."""
+        from froude.laws import plots_batch
+
+        return plots_batch.batch_lr_law(self)
+
+
+def batch_lr_law(frame: pl.DataFrame | pl.LazyFrame) -> BatchLrLaw:
+    """Fit lr = lr_max / (1 + noise_scale / batch) by unweighted least squares in lr: columns `batch` and `lr`.
+
+    One row per batch: the best learning rate there, found by the caller (for instance with `lr_curve`).
+    Status `too_few_points` below three batches, `at_bound` if the rates do not bend (they do not rise with
+    batch, or rise in proportion throughout), `edge` if the noise scale lies more than a factor of 2 outside
+    the batches tried, `flat` if its interval spans more than a factor of 10 either way. Raises as
+    `froude.laws.frames.read` does.
+    """
+    sample = read(frame, ["batch", "lr"])
+    plausible(sample, ["batch", "lr"])
+    log_b, lr = np.log(sample["batch"]), sample["lr"]
+    distinct = np.unique(log_b).size
+
+    def law(
+        status: Status, reasons: tuple[str, ...], top: Estimate, scale: Estimate, noise: float
+    ) -> BatchLrLaw:
+        return BatchLrLaw(top, scale, noise, status, reasons, sample)
+
+    if distinct < MIN_BATCHES:
+        few = (f"{distinct} batch sizes; needs {MIN_BATCHES}",)
+        return law("too_few_points", few, NO_ESTIMATE, NO_ESTIMATE, math.nan)
+    center, high = float(log_b.mean()), float(lr.max())
+    theta, covariance, noise = _fit(log_b - center, lr / high)
+    se = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    top = uncertainty.log_interval(float(theta[0]) + math.log(high), float(se[0]), lr.size - 2)
+    scale = uncertainty.log_interval(float(theta[1]) + center, float(se[1]), lr.size - 2)
+    status, reasons = _verdict(theta, log_b - center, scale)
+    return law(status, reasons, top, scale, noise * high)
+
+
+def _share(log_b: Array, log_scale: float) -> Array:
+    return np.asarray(expit(log_b - log_scale))
+
+
+def _fit(log_b: Array, lr: Array) -> tuple[Array, Array, float]:
+    """Return (ln lr_max, ln noise_scale), their covariance, and the residual sd in lr."""
+    low, high = float(log_b.min()) - REACH, float(log_b.max()) + REACH
+
+    def residual(t: Array) -> Array:
+        return np.asarray(np.exp(t[0]) * _share(log_b, t[1]) - lr)
+
+    def jacobian(t: Array) -> Array:
+        share = _share(log_b, t[1])
+        return np.asarray(np.exp(t[0]) * np.column_stack([share, -share * (1 - share)]))
+
+    # lr_max follows linearly from the noise scale: the best point of a grid over that alone is the start.
+    scales = np.linspace(low, high, 200)
+    shares = expit(log_b[None, :] - scales[:, None])
+    tops = (shares @ lr) / (shares**2).sum(axis=1)
+    best = int(((tops[:, None] * shares - lr) ** 2).sum(axis=1).argmin())
+    lower = np.array([math.log(float(tops.min())) - 1, low])
+    upper = np.array([math.log(float(tops.max())) + 1, high])
+    start = np.clip([math.log(float(tops[best])), scales[best]], lower + 1e-6, upper - 1e-6)
+    found = least_squares(
+        residual,
+        start,
+        jacobian,
+        bounds=(lower, upper),
+        x_scale="jac",
+        ftol=1e-15,
+        xtol=1e-15,
+        gtol=1e-15,
+        max_nfev=500,
+    )
+    theta = np.asarray(found.x, dtype=np.float64)
+    j = jacobian(theta)
+    noise = math.sqrt(2 * float(found.cost) / (lr.size - 2))
+    return theta, np.asarray(noise**2 * np.linalg.pinv(j.T @ j)), noise
+
+
+def _verdict(theta: Array, log_b: Array, scale: Estimate) -> tuple[Status, tuple[str, ...]]:
+    low, high = float(log_b.min() - theta[1]), float(log_b.max() - theta[1])
+    if low > REACH / 2:
+        return "at_bound", (
+            "the best rate does not rise with batch: the noise scale ran to zero; add smaller batches",
+        )
+    if high < -REACH / 2:
+        return "at_bound", ("the best rate rises in proportion to batch: lr_max ran off; add larger batches",)
+    if low > math.log(BEYOND) or high < -math.log(BEYOND):
+        side = "smallest" if low > 0 else "largest"
+        return "edge", (f"the noise scale {scale.value:.4g} lies beyond the {side} batch tried",)
+    if not math.log(scale.high) - math.log(scale.value) <= VAGUE:
+        return "flat", ("the 95% interval of the noise scale spans more than a factor of 10 either way",)
+    return "ok", ()

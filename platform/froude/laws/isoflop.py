@@ -1,0 +1,273 @@
+"""The best size at each compute budget, and how it grows: isoFLOP profiles (Hoffmann et al. 2203.15556, approach 2).
+
+Each budget's losses get a smoothing spline in ln params whose limit is the usual parabola. One smoothness holds for all
+budgets, chosen by leaving sizes out: parabolas over wide or uneven grids are biased (2603.22339), and interpolation
+follows the noise.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+from scipy.interpolate import RBFInterpolator
+
+from froude.laws import uncertainty
+from froude.laws.frames import Array, Sample, plausible, read
+from froude.laws.optimum import PowerLaw, optimum_law
+from froude.laws.results import NO_ESTIMATE, Estimate, Status, positive, table_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SAME_BUDGET = math.log(1.05)  # runs whose compute differs by less belong to one budget
+MIN_SIZES, MIN_BUDGETS = 3, 3
+MIN_TESTED = 5  # sizes that a budget needs to say how smooth its curve is
+SMOOTHNESS = 10.0 ** np.arange(-6, 5.5, 0.5)  # in (ln params)^5; the largest makes a parabola
+MAX_SIZES = 60  # of one budget; closer ones are averaged
+FLAT = 0.7  # a 95% interval of ln params wider than ± this places no optimum
+
+
+@dataclass(frozen=True, eq=False)
+class _Budget:
+    """One budget: ln of its distinct sizes, the weighted mean ln loss of each, and its rows.
+
+    `weight` is a size's, over the mean of all sizes; `place` is each row's size, `share` its share in the mean.
+    """
+
+    flops: float
+    size: Array
+    log_loss: Array
+    weight: Array
+    rows: NDArray[np.intp]
+    place: NDArray[np.intp]
+    share: Array
+
+    def smoother(self, smoothness: float) -> RBFInterpolator:
+        """Return the spline's response to each mean: evaluated at ln sizes it gives points × sizes."""
+        return RBFInterpolator(
+            self.size[:, None],
+            np.eye(self.size.size),
+            kernel="quintic",
+            degree=2,
+            smoothing=smoothness / self.weight,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Optimum:
+    """A budget's spline: values and leverages at the sizes, and its minimum: where, how low, how each mean moves it."""
+
+    fitted: Array
+    leverage: Array
+    log_size: float
+    log_loss: float
+    response: Array
+    status: Status
+
+
+@dataclass(frozen=True, eq=False)
+class IsoFlop:
+    """The best sizes and their power law: params = coefficient · flops^n_exponent, at 95%.
+
+    `optima` has a row per budget: `flops, params, loss` (nats per token), `status`; only those that are `ok` enter the
+    law. `edge` has the best size tried. `line` is the law through them (`.predict(flops=)`).
+    """
+
+    optima: pl.DataFrame
+    n_exponent: Estimate
+    line: PowerLaw
+    smoothness: float
+    status: Status
+    reasons: tuple[str, ...]
+    _sample: Sample = field(repr=False)
+    _fits: tuple[tuple[_Budget, "_Optimum | None"], ...] = field(repr=False)
+
+    def params(self, flops: float) -> float:
+        """Return the best size at a budget, on the fitted law; ValueError where there is none."""
+        return self.line.predict(flops=positive("flops", flops)).value
+
+    def table(self) -> pl.DataFrame:
+        """Return `parameter, value, se, low, high` at 95% for the coefficient and the exponent."""
+        return table_of({"n_coefficient": self.line.coefficient, "n_exponent": self.n_exponent})
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        """Every input row with `fitted` and `residual` = loss - fitted (nats per token) and `outlier`.
+
+        The fit is each budget's spline; rows of budgets of one or two sizes are null.
+        """
+        size = self._sample.size
+        fitted, leverage = np.full(size, np.nan), np.zeros(size)
+        for budget, fit in self._fits:
+            if fit is not None:
+                fitted[budget.rows] = fit.fitted[budget.place]
+                leverage[budget.rows] = fit.leverage[budget.place] * budget.share
+        known = np.isfinite(fitted)
+        marks = np.zeros(size, dtype=bool)
+        if known.any():
+            residual = np.log(self._sample["loss"][known]) - fitted[known]
+            root, used = np.sqrt(self._sample.weights[known]), math.ceil(float(leverage.sum()))
+            marks[known] = uncertainty.studentized_outliers(root * residual, leverage[known], used)
+        rows = self._sample.rows(np.exp(fitted), self._sample["loss"] - np.exp(fitted), marks)
+        blank = pl.col("fitted").is_nan()
+        return rows.with_columns(
+            pl.when(~blank).then(name).alias(name) for name in ("fitted", "residual", "outlier")
+        )
+
+    def plot(self) -> "Figure":
+        """Draw the losses of each budget with their splines and optima, and the best size against compute."""
+        from froude.laws import plots_loss
+
+        return plots_loss.iso_flop(self)
+
+
+def iso_flop(
+    frame: pl.DataFrame | pl.LazyFrame,
+    *,
+    weights: str | None = None,
+    groups: str | Sequence[str] | None = None,
+) -> IsoFlop:
+    """Find the best size per budget and fit its power law: columns `flops, params, loss` (nats per token).
+
+    Runs within 5% of compute are one budget; several seeds are several rows. Budgets whose best size is the smallest
+    or largest finished (`edge`), with fewer than three sizes, or whose optimum is not known within a factor of 2
+    (`flat`) are left out of the law and named in `reasons`. The interval is by Student's t from the scatter of the
+    optima about the law, or from what rows of one of the `groups` (default: each row) share, whichever is wider.
+    Status `too_few_points` below three optima. Raises as `froude.laws.frames.read` does.
+    """
+    sample = read(frame, ["flops", "params"], loss=True, weights=weights, groups=groups)
+    plausible(sample, ["flops", "params", "loss"])
+    budgets = _budgets(sample)
+    smoothness = _smoothness(budgets)
+    splines = [_fit(budget, smoothness) for budget in budgets]
+    noise = _noise(budgets, splines)
+    rows: list[tuple[float, float, float, str]] = []
+    for budget, spline in zip(budgets, splines, strict=True):
+        if spline is None:
+            best = int(budget.log_loss.argmin())
+            rows.append((budget.flops, *np.exp([budget.size[best], budget.log_loss[best]]), "too_few_points"))
+            continue
+        status = spline.status
+        reach = uncertainty.t_quantile(uncertainty.LEVEL, 10_000) * noise
+        if status == "ok" and reach * math.sqrt(float(spline.response**2 @ (1 / budget.weight))) > FLAT:
+            status = "flat"
+        rows.append((budget.flops, math.exp(spline.log_size), math.exp(spline.log_loss), status))
+    schema = {**dict.fromkeys(("flops", "params", "loss"), pl.Float64), "status": pl.String}
+    optima = pl.DataFrame(rows, schema=schema, orient="row")
+    line = optimum_law(optima, target="params", over=["flops"])
+    used = optima["status"] == "ok"
+    status, reasons = line.status, [] if line.status == "ok" else list(line.reasons)
+    if used.sum() < MIN_BUDGETS:
+        status, reasons = "too_few_points", [f"{used.sum()} budgets with an optimum; needs {MIN_BUDGETS}"]
+    for name, text in (
+        ("edge", "the best size is at the edge of the sizes tried"),
+        ("flat", "the losses do not place the optimum within a factor of 2"),
+        ("too_few_points", f"fewer than {MIN_SIZES} sizes"),
+    ):
+        left = optima.filter(pl.col("status") == name)["flops"].to_list()
+        if left:
+            reasons.append(f"left out: {', '.join(f'{flops:.3g}' for flops in left)} FLOPs: {text}")
+    fits = tuple(zip(budgets, splines, strict=True))
+    known = [fit for fit, ok in zip(fits, used, strict=True) if ok]
+    exponent = _widened(line, known, sample) if status == "ok" else NO_ESTIMATE
+    return IsoFlop(optima, exponent, line, smoothness, status, tuple(reasons), sample, fits)
+
+
+def _budgets(sample: Sample) -> list[_Budget]:
+    log_c, log_n, y = (np.log(sample[name]) for name in ("flops", "params", "loss"))
+    weight = sample.weights
+    order = np.argsort(log_c, kind="stable")
+    found = []
+    for rows in (
+        np.split(order, np.flatnonzero(np.diff(log_c[order]) > SAME_BUDGET) + 1) if order.size else ()
+    ):
+        width = max(float(np.ptp(log_n[rows])), 1e-9)
+        _, place = np.unique(
+            np.round((log_n[rows] - log_n[rows].min()) / width * MAX_SIZES), return_inverse=True
+        )
+        total = np.asarray(np.bincount(place, weight[rows]), dtype=np.float64)
+        size, loss = (np.bincount(place, weight[rows] * values[rows]) / total for values in (log_n, y))
+        flops = float(np.sort(sample["flops"][rows])[rows.size // 2])
+        found.append(_Budget(flops, size, loss, total, rows, place, weight[rows] / total[place]))
+    mean = float(np.mean(np.concatenate([budget.weight for budget in found]))) if found else 1.0
+    return [replace(budget, weight=budget.weight / mean) for budget in found]
+
+
+def _smoothness(budgets: Sequence[_Budget]) -> float:
+    """Return the smoothness with the least median error of predicting a size from its budget's others."""
+    tested = [budget for budget in budgets if budget.size.size >= MIN_TESTED]
+    if not tested:
+        return float(SMOOTHNESS[-1])
+
+    def error(smoothness: float) -> float:
+        left_out = []
+        for budget in tested:
+            hat = budget.smoother(smoothness)(budget.size[:, None])
+            left = np.maximum(1 - np.diag(hat), 1e-9)
+            left_out.append((budget.log_loss - hat @ budget.log_loss) / left)
+        return float(np.median(np.abs(np.concatenate(left_out))))
+
+    return float(min(SMOOTHNESS, key=lambda value: error(float(value))))
+
+
+def _fit(budget: _Budget, smoothness: float) -> _Optimum | None:
+    x, y = budget.size, budget.log_loss
+    if x.size < MIN_SIZES:
+        return None
+    smoother = budget.smoother(smoothness)
+    hat = smoother(x[:, None])
+    fitted, leverage, best = hat @ y, np.diag(hat), int(y.argmin())
+
+    def at(index: int, status: Status) -> _Optimum:
+        return _Optimum(fitted, leverage, float(x[index]), float(y[index]), np.zeros(x.size), status)
+
+    if np.ptp(y) <= 1e-12:
+        return at(best, "flat")
+    if best in (0, x.size - 1):
+        return at(best, "edge")
+    fine = np.unique(np.concatenate([np.linspace(a, b, 40) for a, b in pairwise(x)]))
+    values = smoother(fine[:, None]) @ y
+    i = int(values.argmin())
+    if i in (0, fine.size - 1):
+        return at(0 if i == 0 else x.size - 1, "edge")
+    # One Newton step from the best of the fine points, with differences of the spline itself.
+    step = float(fine[i + 1] - fine[i - 1]) / 4
+    low, middle, high = smoother(fine[i] + step * np.array([[-1.0], [0.0], [1.0]]))
+    slope, bend = (high - low) / (2 * step), (high - 2 * middle + low) / step**2
+    curvature = float(bend @ y)
+    if not curvature > 0:
+        return at(best, "not_convex")
+    log_size = float(np.clip(fine[i] - (slope @ y) / curvature, fine[i - 1], fine[i + 1]))
+    log_loss = float((smoother(np.array([[log_size]])) @ y).item())
+    return _Optimum(fitted, leverage, log_size, log_loss, -slope / curvature, "ok")
+
+
+def _noise(budgets: Sequence[_Budget], splines: Sequence[_Optimum | None]) -> float:
+    """Return the sd of ln loss about the splines, of a size of weight 1, from the median: ends of grids stray."""
+    errors = [
+        (budget.log_loss - spline.fitted) * np.sqrt(budget.weight / np.maximum(1 - spline.leverage, 0.05))
+        for budget, spline in zip(budgets, splines, strict=True)
+        if spline is not None and budget.size.size > MIN_SIZES
+    ]
+    return 1.4826 * float(np.median(np.abs(np.concatenate(errors)))) if errors else 0.0
+
+
+def _widened(line: PowerLaw, fits: Sequence[tuple[_Budget, _Optimum | None]], sample: Sample) -> Estimate:
+    """Return the exponent with the larger of two standard errors: from the optima's scatter, or from groups of rows."""
+    exponent = line.exponents["flops"]
+    log_c = np.log([budget.flops for budget, _ in fits])
+    pull = (log_c - log_c.mean()) / float(((log_c - log_c.mean()) ** 2).sum())
+    moved = np.zeros(sample.n_groups)
+    for move, (budget, fit) in zip(pull, fits, strict=True):
+        assert fit is not None
+        error = np.log(sample["loss"][budget.rows]) - fit.fitted[budget.place]
+        error /= np.sqrt(np.maximum(1 - fit.leverage[budget.place] * budget.share, 0.05))
+        np.add.at(moved, sample.groups[budget.rows], move * fit.response[budget.place] * budget.share * error)
+    shared = math.sqrt(float(moved @ moved))
+    return uncertainty.interval(exponent.value, max(exponent.se, shared), len(fits) - 2)

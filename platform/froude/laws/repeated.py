@@ -1,0 +1,223 @@
+"""The loss law where data are repeated, L = E + A/N'^alpha + B/D'^beta (Muennighoff et al. 2305.16264)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import polars as pl
+
+from froude.laws import robust, uncertainty
+from froude.laws.frames import Array, Sample, plausible, read
+from froude.laws.loss import LossLaw, loss_law
+from froude.laws.loss_posterior import ExponentPrior
+from froude.laws.results import NO_ESTIMATE, Allocation, Estimate, Prediction, Status, positive, table_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MIN_REPEATED = 4
+BOUNDS = (0.05, 1e4)  # of R*; the source finds 15.4 for data and 5.3 for parameters
+NAMES = ("R*_data", "R*_params")
+
+
+@dataclass(frozen=True, eq=False)
+class DataConstrainedLaw:
+    """A loss law of unique data, `base`, and how fast repetition stops to help: `r_data` and `r_params`, at 95%.
+
+    With U tokens of unique data seen R times more, D' = U + U · R*_data · (1 - exp(-R / R*_data)); parameters beyond
+    those that are compute-optimal for U decay likewise. `r_params` is NaN where no repeated run has such. `objective`
+    is the sum of Huber terms over repeated rows. Standard errors take the base law as known.
+    """
+
+    base: LossLaw
+    r_data: Estimate
+    r_params: Estimate
+    objective: float
+    status: Status
+    reasons: tuple[str, ...]
+    _sample: Sample = field(repr=False)
+
+    def effective(self, *, params: float, tokens: float, unique_tokens: float) -> Allocation:
+        """Return N' and D': the parameters and unique tokens that would reach the same loss without repetition."""
+        given = [("params", params), ("tokens", tokens), ("unique_tokens", unique_tokens)]
+        n, d, unique = (np.array([positive(name, value)]) for name, value in given)
+        if not math.isfinite(self.r_data.value):
+            raise ValueError(f"No law was fitted: status {self.status} ({'; '.join(self.reasons)}).")
+        size, data = _Repetition.of(self.base, n, d, unique).effective(self._theta)
+        return Allocation(float(size[0]), float(data[0]))
+
+    def predict(
+        self, *, params: float, tokens: float, unique_tokens: float, level: float = 0.9
+    ) -> Prediction:
+        """Forecast the loss of one new run: that of the base law at N' and D', whose interval it has.
+
+        Never certified: the interval leaves out the uncertainty of R*. ValueError as for `LossLaw.predict`.
+        """
+        same = self.effective(params=params, tokens=tokens, unique_tokens=unique_tokens)
+        found = self.base.predict(params=same.params, tokens=same.tokens, level=level)
+        reason = "the interval leaves out the uncertainty of R*"
+        return replace(found, certified=False, reasons=(*found.reasons, reason))
+
+    def table(self) -> pl.DataFrame:
+        """Return `parameter, value, se, low, high` at 95% for R*_data and R*_params; the rest is in `base.table()`."""
+        return table_of(dict(zip(NAMES, (self.r_data, self.r_params), strict=True)))
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        """Every input row with `fitted` and `residual` = loss - fitted (nats per token) and `outlier`."""
+        if not math.isfinite(self.r_data.value):
+            return self._sample.unfitted()
+        loss = self._sample["loss"]
+        fitted = np.exp(_Repetition.of_sample(self.base, self._sample).log_loss(self._theta))
+        return self._sample.rows(fitted, loss - fitted, uncertainty.outliers(np.log(loss / fitted)))
+
+    def plot(self) -> "Figure":
+        """Draw losses against epochs with the law, and what repeated tokens are worth."""
+        from froude.laws import plots_loss
+
+        return plots_loss.data_constrained(self)
+
+    @property
+    def _theta(self) -> Array:
+        return np.log([self.r_data.value, self.r_params.value])
+
+
+def data_constrained(
+    frame: pl.DataFrame | pl.LazyFrame,
+    delta: float | None = 1e-3,
+    *,
+    form: Literal["free", "tied"] = "free",
+    prior: Mapping[str, tuple[float, float]] | ExponentPrior | None = None,
+    weights: str | None = None,
+    groups: str | Sequence[str] | None = None,
+) -> DataConstrainedLaw:
+    """Fit what repeated data are worth: columns `params, tokens, unique_tokens, loss` (counts; nats per token).
+
+    As in the source, runs of one epoch (tokens <= unique_tokens) give the base law, with the options of `loss_law`;
+    R* is then fitted to the others, in ln L with Huber's loss (`delta`, or 1e-3). Status `too_few_points` below 4
+    repeated runs, the base law's status where that is not ok or `prior_driven`, `flat` where the rows do not
+    determine R*, `at_bound` where it ran to its limit. Raises as `froude.laws.frames.read` does.
+    """
+    columns = ["params", "tokens", "unique_tokens"]
+    sample = read(frame, columns, loss=True, weights=weights, groups=groups)
+    plausible(sample, [*columns, "loss"])
+    repeated = sample["tokens"] > sample["unique_tokens"]
+    once = sample.frame.filter(
+        pl.Series(np.isin(np.arange(sample.used.size), np.flatnonzero(sample.used)[~repeated]))
+    )
+    base = loss_law(once, delta, form=form, prior=prior, weights=weights, groups=groups)
+
+    def law(
+        status: Status, reasons: Sequence[str], data: Estimate, size: Estimate, objective: float
+    ) -> DataConstrainedLaw:
+        return DataConstrainedLaw(base, data, size, objective, status, tuple(reasons), sample)
+
+    if base.status not in ("ok", "prior_driven"):
+        text = f"the law of runs of one epoch: {base.status}: {'; '.join(base.reasons)}"
+        return law(base.status, [text], NO_ESTIMATE, NO_ESTIMATE, math.nan)
+    if repeated.sum() < MIN_REPEATED:
+        few = f"{int(repeated.sum())} runs of repeated data; needs {MIN_REPEATED}"
+        return law("too_few_points", [few], NO_ESTIMATE, NO_ESTIMATE, math.nan)
+    threshold = 1e-3 if delta is None else delta
+    rows = np.flatnonzero(repeated)
+    runs = _Repetition.of(base, *(sample[name][rows] for name in columns))
+    free = 2 if np.any(runs.extra_size > 0) else 1
+    y, row_weights = np.log(sample["loss"][rows]), sample.weights[rows]
+
+    def full(t: Array) -> Array:
+        return np.append(t, np.zeros(2 - free))
+
+    def jacobian(t: Array) -> Array:
+        return runs.jacobian(full(t))[:, :free]
+
+    starts = [
+        np.log(pair[:free]) for pair in ((15.0, 5.0), (3.0, 3.0), (50.0, 50.0), (1.0, 30.0), (100.0, 1.0))
+    ]
+    limits = (np.full(free, math.log(BOUNDS[0])), np.full(free, math.log(BOUNDS[1])))
+    theta, objective = robust.minimise(
+        lambda t: runs.log_loss(full(t)) - y, jacobian, starts, limits, row_weights, threshold
+    )
+    if robust.undetermined(jacobian(theta)):
+        return law("flat", ["the repeated runs do not determine R*"], NO_ESTIMATE, NO_ESTIMATE, objective)
+    _, codes = np.unique(sample.groups[rows], return_inverse=True)
+    residual = runs.log_loss(full(theta)) - y
+    covariance = robust.covariance(jacobian(theta), residual, row_weights, codes, threshold)
+    dof = max(int(codes.max()) + 1 - free, 1)
+    found = [
+        uncertainty.log_interval(float(theta[i]), math.sqrt(max(float(covariance[i, i]), 0.0)), dof)
+        for i in range(free)
+    ]
+    ran = [
+        f"{NAMES[i]} ran to its bound {e.value:.3g}"
+        for i, e in enumerate(found)
+        if not 0.051 < e.value < 9.8e3
+    ]
+    notes = (
+        []
+        if free == 2
+        else ["no repeated run has parameters beyond the optimum of its data: R*_params is unknown"]
+    )
+    notes += ["the exponents come from the prior"] if base.status == "prior_driven" else []
+    status: Status = "at_bound" if ran else base.status
+    return law(status, [*ran, *notes], found[0], found[1] if free == 2 else NO_ESTIMATE, objective)
+
+
+@dataclass(frozen=True, eq=False)
+class _Repetition:
+    """Runs as the law sees them: unique tokens, the parameters optimal for those, and the multiples beyond each."""
+
+    base: LossLaw
+    size: Array
+    extra_size: Array
+    data: Array
+    extra_data: Array
+
+    @classmethod
+    def of(cls, base: LossLaw, params: Array, tokens: Array, unique: Array) -> "_Repetition":
+        data = np.minimum(unique, tokens)
+        extra = np.expm1(np.log(tokens) - np.log(data))
+        # Compute-optimal for U tokens: alpha A / N^alpha = beta B / U^beta (2203.15556, eq. 4).
+        log_a, log_b = math.log(base.alpha * base.A), math.log(base.beta * base.B)
+        best = (log_a - log_b + base.beta * np.log(data)) / base.alpha
+        log_size = np.where(extra > 0, np.minimum(best, np.log(params)), np.log(params))
+        return cls(base, np.exp(log_size), np.expm1(np.log(params) - log_size), data, extra)
+
+    @classmethod
+    def of_sample(cls, base: LossLaw, sample: Sample) -> "_Repetition":
+        return cls.of(base, sample["params"], sample["tokens"], sample["unique_tokens"])
+
+    def effective(self, theta: Array) -> tuple[Array, Array]:
+        """Return N' and D' for theta = ln (R*_data, R*_params); without R*_params all parameters count."""
+        data = self.data * (1 + _saturated(self.extra_data, theta[0])[0])
+        if not math.isfinite(theta[1]):
+            return self.size * (1 + self.extra_size), data
+        return self.size * (1 + _saturated(self.extra_size, theta[1])[0]), data
+
+    def log_loss(self, theta: Array) -> Array:
+        return np.log(self._terms(theta)[0])
+
+    def jacobian(self, theta: Array) -> Array:
+        """Return d ln L / d theta."""
+        loss, size, data = self._terms(theta)
+        more_data, slope_data = _saturated(self.extra_data, theta[0])
+        more_size, slope_size = _saturated(self.extra_size, theta[1])
+        by_data = -self.base.beta * data * slope_data / (1 + more_data)
+        by_size = -self.base.alpha * size * slope_size / (1 + more_size)
+        return np.column_stack([by_data, by_size]) / loss[:, None]
+
+    def _terms(self, theta: Array) -> tuple[Array, Array, Array]:
+        n, d = self.effective(theta)
+        size = np.exp(math.log(self.base.A) - self.base.alpha * np.log(n))
+        data = np.exp(math.log(self.base.B) - self.base.beta * np.log(d))
+        return self.base.E + size + data, size, data
+
+
+def _saturated(extra: Array, log_r: float) -> tuple[Array, Array]:
+    """Return R* (1 - exp(-R/R*)), and its derivative in ln R*."""
+    r = math.exp(log_r)
+    x = extra / r
+    left = np.exp(-x)
+    return np.asarray(-r * np.expm1(-x)), np.asarray(r * (1 - left - x * left))

@@ -1,0 +1,85 @@
+"""Bounded least squares with Huber's loss, and the covariance of what it finds: shared by the laws of losses."""
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from froude.laws.frames import Array
+
+DELTA = 1e-3  # Huber's threshold on ln loss (Hoffmann et al. 2203.15556, eq. 5)
+REFINED = 3  # starting points whose least squares are refined
+
+
+def objective(residual: Array, weights: Array, delta: float) -> float:
+    """Return the weighted sum of Huber's terms."""
+    psi = np.clip(residual, -delta, delta)
+    return float((weights * psi) @ (residual - 0.5 * psi))
+
+
+def minimise(
+    residual: Callable[[Array], Array],
+    jacobian: Callable[[Array], Array],
+    starts: Iterable[Array],
+    bounds: tuple[Array, Array],
+    weights: Array,
+    delta: float,
+) -> tuple[Array, float]:
+    """Return the best local minimum of the weighted sum of Huber's terms, and its value.
+
+    Plain least squares leads from each start to a valley; the best few of those points are refined.
+    """
+    low, high = bounds
+    margin = 1e-9 * np.maximum(np.minimum(high - low, 1.0), 1e-6)
+
+    def huber(z: Array) -> Array:
+        outer = np.sqrt(np.maximum(z, 1.0))
+        terms = (np.where(z <= 1, z, 2 * outer - 1), 1 / outer, np.where(z <= 1, 0.0, -0.5 / outer**3))
+        return np.asarray(weights * np.stack(terms))
+
+    def squares(z: Array) -> Array:
+        return np.asarray(weights * np.stack([z, np.ones_like(z), np.zeros_like(z)]))
+
+    def descend(start: Array, loss: Callable[[Array], Array], tolerance: float, most: int) -> Array:
+        inside = np.clip(start, low + margin, high - margin)
+        options = {"x_scale": "jac", "f_scale": delta, "loss": loss, "max_nfev": most}
+        tight = dict.fromkeys(("ftol", "xtol", "gtol"), tolerance)
+        found = least_squares(residual, inside, jacobian, bounds=bounds, **options, **tight)
+        return np.asarray(found.x, dtype=np.float64)
+
+    def value(x: Array) -> float:
+        return objective(residual(x), weights, delta)
+
+    valleys = sorted((descend(start, squares, 1e-8, 50) for start in starts), key=value)[:REFINED]
+    best = min((descend(x, huber, 1e-14, 200) for x in valleys), key=value)
+    return min((best, valleys[0]), key=value), min(value(best), value(valleys[0]))
+
+
+def covariance(
+    jacobian: Array, residual: Array, weights: Array, groups: NDArray[np.intp], delta: float
+) -> Array:
+    """Return the cluster-robust covariance of a Huber fit: parameters × parameters.
+
+    Residuals within a group may depend on each other in any way (White 1980 with groups, for M-estimators);
+    combinations of parameters that no row determines get none.
+    """
+    scale = weights * np.minimum(1.0, delta / np.maximum(np.abs(residual), 1e-300))
+    norms = np.linalg.norm(jacobian * np.sqrt(scale)[:, None], axis=0)
+    norms = np.where(norms > 0, norms, 1.0)
+    unit = jacobian / norms
+    count = int(groups.max()) + 1
+    scores = np.zeros((count, jacobian.shape[1]))
+    np.add.at(scores, groups, unit * (scale * residual)[:, None])
+    inverse = np.linalg.pinv(unit.T @ (unit * scale[:, None]), rcond=1e-12, hermitian=True)
+    spread = inverse @ (scores.T @ scores) @ inverse * (count / max(count - 1, 1))
+    return np.asarray(spread / np.outer(norms, norms))
+
+
+def undetermined(jacobian: Array) -> bool:
+    """Return whether some combination of the parameters leaves every fitted value unchanged."""
+    norms = np.linalg.norm(jacobian, axis=0)
+    if not np.all(norms > 0):
+        return True
+    singular = np.linalg.svd(np.linalg.qr(jacobian / norms)[1], compute_uv=False)
+    return bool(singular[-1] < 1e-7 * singular[0])

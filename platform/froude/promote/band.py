@@ -1,0 +1,94 @@
+"""The loss along the large run, forecast before it starts: the proxies' curve, moved to end at the forecast.
+
+Bands are of the training loss, averaged over blocks of tokens as the monitor averages it while the run goes on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+
+from froude import laws
+from froude.config import Run
+from froude.laws import Prediction
+from froude.promote.fits import Fits
+from froude.promote.forecast import BandPoint, Forecast
+from froude.study import Study
+from froude.train import schedules
+
+BLOCKS = 400  # of the large run: a quarter of a percent of its tokens each
+POINTS = 80  # of the band as it is stored
+MIN_BLOCKS = 40  # of a proxy, or its curve says little
+
+
+def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run) -> Forecast:
+    """The forecast with the band of the loss along `run`; as it is where the proxies' steps determine no curve."""
+    steps_per_block = max(1, run.steps // BLOCKS)
+    block = steps_per_block * run.batch
+    rows, gaps = curves(study, fits, block, run.batch)
+    if not rows.height:
+        return forecast
+    law = laws.curve.annealing(rows, floor="params")
+    if law.status != "ok":
+        return forecast
+    gap = float(np.mean(gaps))
+    rates = [schedules.at_step(run, step) * run.optimizer.lr for step in range(run.steps)]
+    seen = Prediction(
+        forecast.loss + gap, forecast.low + gap, forecast.high + gap, forecast.level, False, (), {}
+    )
+    along = law.predict(rates, level=forecast.level, final=seen)
+    shape = law.predict(rates, level=forecast.level, final=replace(seen, low=seen.loss, high=seen.loss))
+    first = max(steps_per_block, math.ceil(run.schedule.warmup_tokens / run.batch) + 1)
+    at = np.unique(np.linspace(first, run.steps, POINTS).round().astype(int)) - 1
+    points = tuple(
+        BandPoint(
+            tokens=(int(i) + 1) * run.batch,
+            loss=float(along.loss[i]),
+            low=float(along.low[i]),
+            high=float(along.high[i]),
+            shape=float(shape.high[i] - shape.low[i]) / 2,
+        )
+        for i in at
+    )
+    return replace(forecast, band=points, block=block)
+
+
+def curves(study: Study, fits: Fits, block: int, batch: int) -> tuple[pl.DataFrame, Sequence[float]]:
+    """Training losses of the loss law's proxies, one run a trial, as means over blocks of tokens.
+
+    Columns `run, step, lr, loss, params`, where a step is `batch` tokens; and by how much each run's curve ends above
+    its validation loss. Without rows where the study kept no steps.
+    """
+    proxies = fits.rows["loss_law"].filter(pl.col("status") == "finished").sort("tokens")
+    parts, gaps = [], []
+    for proxy in proxies.unique("trial", keep="last", maintain_order=True).iter_rows(named=True):
+        steps = study.steps().filter(pl.col("run") == proxy["run"]).sort("tokens").collect()
+        if steps.height * proxy["batch"] < MIN_BLOCKS * block:
+            continue
+        blocks = averaged(steps, block)
+        gaps.append(float(blocks["loss"][-1]) - proxy["loss"])
+        parts.append(
+            blocks.select(
+                run=pl.lit(proxy["run"]),
+                step=(pl.col("tokens") // batch),
+                lr="lr",
+                loss="loss",
+                params=pl.lit(float(proxy["params"])),
+            )
+        )
+    return (pl.concat(parts) if parts else pl.DataFrame()), gaps
+
+
+def averaged(steps: pl.DataFrame, block: int) -> pl.DataFrame:
+    """Mean loss, and last tokens and rate, of each whole block of `block` tokens: `tokens, lr, loss`."""
+    numbered = steps.with_columns(at=(pl.col("tokens") - 1) // block)
+    blocks = numbered.group_by("at", maintain_order=True).agg(
+        pl.col("tokens").last(), pl.col("lr").last(), pl.col("loss").mean()
+    )
+    last = blocks["tokens"].max()
+    whole = (pl.col("tokens") % block == 0) | (pl.col("tokens") < (last or 0))
+    return blocks.filter(whole).select("tokens", "lr", "loss")

@@ -1,0 +1,68 @@
+"""A run that spikes takes the same steps, and ends with the same bits, at any number of workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from spiky import NAN, marked
+
+from froude.checkpoint.tensors import digest
+from froude.config import Run
+from froude.runlog import LogReader
+from froude.study import Study
+
+RUN = Run(
+    name="large",
+    tokens=384 * 60,
+    batch=384,
+    slots=3,
+    reduction="exact",
+    checkpoint_every=20,
+    eval_windows=16,
+    parametrization="sp",
+    model={"factory": "spiky:Spiky", "width": 16},
+    data={"source": "spiky:Marked"},
+    optimizer={"lr": 1e-2},
+    schedule={"warmup_tokens": 384 * 10},
+)
+
+
+def train(folder: Path, root: Path, run: Run, world: int, left_out: Sequence[tuple[int, int]] = ()) -> Any:
+    """Digest, losses, actions and what was left out."""
+    script = Path(__file__).with_name("spiky_rank.py")
+    words = [str(folder), json.dumps(run.to_dict()), json.dumps(left_out)]
+    own = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(root / "tests" / "data")}
+    ranks = [
+        subprocess.Popen([sys.executable, script, str(rank), str(world), *words], env=own)
+        for rank in range(world)
+    ]
+    assert [rank.wait(timeout=300) for rank in ranks] == [0] * world
+    study = Study(folder)
+    events = study.events().sort("batch").select("step", "batch", "action").collect().rows()
+    entered = study.ledger().sort("step", "slot").select("step", "slot", "digest", "disposition").collect()
+    place = study.location / "runs" / run.name
+    losses = study.steps().sort("step").collect()["loss"].to_list()
+    return digest(place, LogReader(place).lineage()[-1]), losses, events, entered
+
+
+def test_skips_and_a_rollback_are_the_same_at_any_number_of_workers(tmp_path: Path, root: Path) -> None:
+    run = marked(dict.fromkeys(range(40, 43), NAN), RUN)
+    alone = train(tmp_path / "w1", root, run, 1)
+    assert [(batch, action) for _, batch, action in alone[2]] == [
+        (40, "skip"),
+        (41, "skip"),
+        (42, "rollback"),
+    ]
+    for world in (2, 3):
+        assert train(tmp_path / f"w{world}", root, run, world)[:3] == alone[:3]
+    calm = train(tmp_path / "calm", root, run, 2, left_out=[(0, 242)])
+    assert calm[:2] == alone[:2]
+    entered = Study(tmp_path / "w3").ledger().sort("step", "slot").collect()
+    assert entered.filter(pl.col("disposition") == "trained").height == run.steps * run.slots

@@ -1,0 +1,69 @@
+"""Exact runs on GPUs: the same bits again and, where there are two or more, at any number of them over NCCL."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from froude.config import Run
+
+GPUS = torch.cuda.device_count() if torch.cuda.is_available() else 0
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="needs a CUDA GPU")]
+
+BASE = Run(
+    tokens=768 * 4,
+    batch=768,
+    slots=12,
+    reduction="exact",
+    seed=3,
+    eval_windows=200,
+    model={"width": 64},
+    optimizer={"lr": 2**-7, "clip": 0.5},
+    schedule={"warmup_tokens": 1536},
+)
+CASES = {
+    "adamw": {},
+    "bf16": {"precision": "bf16"},
+    "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.1, "parametrization": "sp"},
+    "micro-batches": {"batch": 2304, "tokens": 2304 * 3, "micro_batch": 128},
+    "odd width": {"model.width": 40, "model.head_dim": 10, "model.base_width": 20},
+    "block": {"slot_schedule": "block"},
+}
+
+
+def bits(folder: Path, world: int) -> dict[str, Any]:
+    script = Path(__file__).parents[1] / "cluster" / "exact_rank.py"
+    cases = json.dumps({name: BASE.replace(changes).to_dict() for name, changes in CASES.items()})
+    folder.mkdir()
+    own = os.environ | {"OMP_NUM_THREADS": "1", "CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+    ranks = [
+        subprocess.Popen([sys.executable, script, str(rank), str(world), folder, cases, "cuda"], env=own)
+        for rank in range(world)
+    ]
+    assert [rank.wait(timeout=600) for rank in ranks] == [0] * world
+    found: dict[str, Any] = json.loads((folder / f"bits-{world}.json").read_text())
+    return found
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return bits(tmp_path_factory.mktemp("exact") / "first", 1)
+
+
+def test_one_gpu_trains_the_same_bits_twice(alone: dict[str, Any], tmp_path: Path) -> None:
+    assert bits(tmp_path / "again", 1) == alone
+    assert alone["adamw"] == alone["block"]
+
+
+@pytest.mark.parametrize("world", [2, 3, 4, 8])
+def test_any_number_of_gpus_trains_the_bits_of_one(alone: dict[str, Any], tmp_path: Path, world: int) -> None:
+    if world > GPUS:
+        pytest.skip(f"needs {world} CUDA GPUs and finds {GPUS}")
+    assert bits(tmp_path / "many", world) == alone

@@ -1,0 +1,45 @@
+"""The search spaces for teams with GPUs are valid, and planned."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from froude.cli import main
+from froude.space import load_space
+
+
+@pytest.mark.parametrize(
+    ("name", "runs", "role"),
+    [
+        ("lr_transfer", 60, "lr_transfer"),
+        ("critical_batch", 0, "critical_batch"),
+        ("isoflop", 40, "loss_law"),
+    ],
+)
+def test_a_search_space_is_planned(
+    name: str,
+    runs: int,
+    role: str,
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("In the beginning. " * 20_000)
+    monkeypatch.setenv("FROUDE_CORPUS", str(corpus))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    file = root / "search_spaces" / f"{name}.py"
+    space = load_space(file, seed=1)
+    (stage,) = space.stages
+    (trials,) = space.planned().values()
+    made = [run for trial in trials for run in trial.runs]
+    assert stage.role == role
+    assert len(made) == runs or (not runs and len(trials) == 24)
+    assert {run.data.path for run in made} == {str(corpus)}
+    assert main(["plan", str(file), "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert plan["stages"][0]["runs"] == len(made)

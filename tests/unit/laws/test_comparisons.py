@@ -1,0 +1,160 @@
+"""Kaplan's law and the law of repeated data, beside the loss law."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import polars as pl
+import pytest
+
+from froude import laws
+
+Grid = Callable[..., pl.DataFrame]
+CHINCHILLA = (1.8172, 482.01, 2085.43, 0.3478, 0.3658)
+N, D = (v.ravel() for v in np.meshgrid(np.geomspace(1e6, 1e9, 5), np.geomspace(1e8, 1e11, 5)))
+
+
+def kaplan_rows(noise: float = 0.0, seed: int = 0) -> pl.DataFrame:
+    loss = ((8.8e13 / N) ** (0.076 / 0.095) + 5.4e13 / D) ** 0.095
+    loss *= np.exp(noise * np.random.default_rng(seed).standard_normal(N.size))
+    return pl.DataFrame({"params": N, "tokens": D, "loss": loss})
+
+
+def test_kaplans_published_law_is_recovered() -> None:
+    law = laws.kaplan(kaplan_rows())
+    assert law.status == "ok"
+    found = [e.value for e in (law.N_c, law.D_c, law.alpha_N, law.alpha_D)]
+    assert found == pytest.approx([8.8e13, 5.4e13, 0.076, 0.095], rel=1e-5)
+    new = law.predict(params=1e10, tokens=1e12)
+    assert new.value == pytest.approx(((8.8e13 / 1e10) ** 0.8 + 54) ** 0.095, rel=1e-6)
+    assert law.rows["residual"].abs().max() < 1e-6  # type: ignore[operator]
+
+
+def test_each_law_fits_its_own_rows_better(grid: Grid) -> None:
+    own, other = kaplan_rows(noise=0.002), grid(CHINCHILLA, noise=0.002)
+    assert laws.kaplan(own).objective < 0.7 * laws.loss_law(own).objective
+    assert laws.loss_law(other).objective < 0.7 * laws.kaplan(other).objective
+
+
+@pytest.mark.slow
+def test_kaplans_intervals_cover() -> None:
+    inside, predicted, rng = [], [], np.random.default_rng(1)
+    new = ((8.8e13 / 1e10) ** 0.8 + 54) ** 0.095
+    for seed in range(150):
+        law = laws.kaplan(kaplan_rows(noise=0.01, seed=seed), delta=0.1)
+        inside.append(law.alpha_N.low <= 0.076 <= law.alpha_N.high)
+        at = law.predict(params=1e10, tokens=1e12, level=0.9)
+        predicted.append(at.low <= new * math.exp(0.01 * rng.standard_normal()) <= at.high)
+    assert 0.88 <= np.mean(inside) <= 0.99
+    assert 0.84 <= np.mean(predicted) <= 0.96
+
+
+def test_kaplans_law_says_what_it_cannot_tell() -> None:
+    frame = kaplan_rows()
+    assert laws.kaplan(frame[:6]).status == "too_few_points"
+    assert laws.kaplan(frame.filter(pl.col("params") == 1e6)).status == "too_few_points"
+    assert laws.kaplan(frame.with_columns(loss=pl.lit(3.0))).status == "flat"
+    assert laws.kaplan(frame.with_columns(loss=pl.lit(30.0) / pl.col("params") ** 1e-3)).status != "ok"
+    few = laws.kaplan(frame[:6])
+    assert few.table().height == 4
+    assert few.rows["fitted"].is_null().all()
+    with pytest.raises(ValueError, match="too_few_points"):
+        few.predict(params=1e9, tokens=1e9)
+    law = laws.kaplan(frame)
+    for wrong in ({"params": 0}, {"tokens": math.inf}, {"level": 1}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            law.predict(**{"params": 1e9, "tokens": 1e9, **wrong})
+    with pytest.raises(ValueError, match="delta"):
+        laws.kaplan(frame, delta=-1)
+
+
+def repeated_rows(r_data: float = 15.0, r_params: float = 5.0, noise: float = 0.0) -> pl.DataFrame:
+    """Runs of one epoch on a grid, and runs of 1.5 to 60 epochs on less data, some larger than their data warrant."""
+    e, a, b, alpha, beta = CHINCHILLA
+    size, unique, epochs = (
+        v.ravel()
+        for v in np.meshgrid(np.geomspace(1e7, 1e10, 5), np.geomspace(1e9, 1e11, 3), [1.5, 4, 15, 60])
+    )
+    best = (alpha * a / (beta * b)) ** (1 / alpha) * unique ** (beta / alpha)
+    once = np.minimum(size, best)
+    n = once * (1 + r_params * (1 - np.exp(-(size / once - 1) / r_params)))
+    d = unique * (1 + r_data * (1 - np.exp(-(epochs - 1) / r_data)))
+    grid_n, grid_d = (v.ravel() for v in np.meshgrid(np.geomspace(1e7, 1e10, 5), np.geomspace(1e9, 1e12, 5)))
+    loss = np.concatenate([e + a * grid_n**-alpha + b * grid_d**-beta, e + a * n**-alpha + b * d**-beta])
+    loss *= np.exp(noise * np.random.default_rng(0).standard_normal(loss.size))
+    return pl.DataFrame(
+        {
+            "params": np.concatenate([grid_n, size]),
+            "tokens": np.concatenate([grid_d, unique * epochs]),
+            "unique_tokens": np.concatenate([grid_d, unique]),
+            "loss": loss,
+        }
+    )
+
+
+def test_what_repeated_data_are_worth_is_recovered() -> None:
+    law = laws.data_constrained(repeated_rows())
+    assert law.status == "ok"
+    assert (law.r_data.value, law.r_params.value) == pytest.approx((15, 5), rel=1e-4)
+    assert law.base.alpha == pytest.approx(0.3478, rel=1e-5)
+    assert law.rows["residual"].abs().max() < 1e-6  # type: ignore[operator]
+
+
+def test_four_epochs_are_worth_as_published() -> None:
+    """2305.16264: with R* = 15.39, four epochs of U tokens are worth 3.73 U."""
+    law = laws.data_constrained(repeated_rows(r_data=15.39))
+    same = law.effective(params=1e8, tokens=4e10, unique_tokens=1e10)
+    assert same.tokens == pytest.approx(3.73e10, abs=0.005e10)
+    assert same.params == pytest.approx(1e8)
+    assert law.effective(params=1e9, tokens=1e10, unique_tokens=5e10).tokens == pytest.approx(1e10)
+    limit = law.effective(params=1e8, tokens=1e14, unique_tokens=1e10)
+    assert limit.tokens == pytest.approx(16.39e10, rel=1e-3)
+    crowded = law.effective(params=1e12, tokens=4e9, unique_tokens=1e9)
+    assert crowded.params < 1e11
+
+
+def test_a_forecast_is_the_base_laws_at_the_effective_sizes() -> None:
+    law = laws.data_constrained(repeated_rows(noise=0.002))
+    assert law.r_data.low < 15 < law.r_data.high
+    assert law.r_params.low < 5 < law.r_params.high
+    found = law.predict(params=1e9, tokens=4e10, unique_tokens=1e10)
+    same = law.effective(params=1e9, tokens=4e10, unique_tokens=1e10)
+    assert found.loss == law.base.predict(params=same.params, tokens=same.tokens).loss
+    assert not found.certified
+    assert any("R*" in reason for reason in found.reasons)
+    assert found.loss > law.base.predict(params=1e9, tokens=4e10).loss
+
+
+def test_repetition_says_what_it_cannot_tell() -> None:
+    frame = repeated_rows()
+    once = pl.col("tokens") <= pl.col("unique_tokens")
+    none = laws.data_constrained(frame.filter(once))
+    assert none.status == "too_few_points"
+    assert none.base.status == "ok"
+    alone = laws.data_constrained(frame.filter(~once))
+    assert alone.status == alone.base.status == "too_few_points"
+    small = laws.data_constrained(frame.filter(once | (pl.col("params") < 2e7)))
+    assert small.status == "ok"
+    assert small.r_data.value == pytest.approx(15, rel=1e-3)
+    assert math.isnan(small.r_params.value)
+    assert any("R*_params" in reason for reason in small.reasons)
+    assert small.predict(params=1e7, tokens=4e10, unique_tokens=1e10).loss > 0
+    useless = laws.data_constrained(
+        frame.with_columns(pl.when(once).then("loss").otherwise(pl.col("loss") * 1.5).alias("loss"))
+    )
+    assert useless.status == "at_bound"
+    for law in (none, alone, useless):
+        assert law.reasons
+        assert law.table().height == 2
+        assert law.rows.height == law._sample.frame.height
+    with pytest.raises(ValueError, match="too_few_points"):
+        none.predict(params=1e9, tokens=1e10, unique_tokens=1e9)
+
+
+def test_a_prediction_names_the_argument_that_is_wrong() -> None:
+    law = laws.data_constrained(repeated_rows())
+    for wrong in ({"params": 0}, {"tokens": -1}, {"unique_tokens": math.nan}, {"level": 2}):
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            law.predict(**{"params": 1e9, "tokens": 1e10, "unique_tokens": 1e9, **wrong})
