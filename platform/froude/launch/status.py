@@ -5,12 +5,17 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from froude.config import ConfigError, Run
 from froude.launch import parts
 from froude.store import Location
 from froude.study import Study
+
+if TYPE_CHECKING:
+    from froude.laws import BatchRamp
+
+HALF_LIFE = 50  # measured steps of the moving averages behind the noise scale: enough to place it, and recent
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,10 @@ class StageStatus:
 
 @dataclass(frozen=True)
 class Status:
-    """A study's state; `step` of the large run is that of its newest committed checkpoint, `steps` those it has."""
+    """A study's state; `step` of the large run is that of its newest committed checkpoint, `steps` those it has.
+
+    `noise` is what its gradient noise scale says of the batch, None until it tells.
+    """
 
     study: str
     stages: Mapping[str, StageStatus]
@@ -34,6 +42,7 @@ class Status:
     step: int
     steps: int
     finished: bool
+    noise: BatchRamp | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -60,6 +69,7 @@ class Status:
             *rows,
             f"recipe          {'sealed' if self.recipe else 'none yet'}",
             f"{self.run:<16}{large}",
+            *([f"{'noise scale':<16}{self.noise.line()}"] if self.noise else []),
         ]
 
 
@@ -92,4 +102,19 @@ def status(url: str | os.PathLike[str] | Location) -> Status:
         step=max((row["step"] for row in commits), default=0),
         steps=target.steps,
         finished=any(row["kind"] == "finished" for row in commits),
+        noise=_noise(study, target) if commits else None,
     )
+
+
+def _noise(study: Study, run: Run) -> BatchRamp | None:
+    """Advice from the run's newest steps: a noise scale grows as training goes."""
+    import polars as pl
+
+    from froude.laws import noise_scale
+
+    measured = study.steps().filter(pl.col("run") == run.name).drop_nulls("small_sq_norm").collect()
+    if measured.height < 2:
+        return None
+    span = int(measured["step"].max()) - int(measured["step"].min())  # type: ignore[arg-type]
+    law = noise_scale(measured, half_life=max(1.0, HALF_LIFE * span / (measured.height - 1)))
+    return law.ramp(run.batch) if law.status == "ok" else None

@@ -133,8 +133,9 @@ def causes(evidence: Evidence) -> list[Cause]:
 def exponents(evidence: Evidence) -> list[Exponent]:
     """All that is judged, as a table; and how far real updates moved the tensors."""
     mup, nothing = evidence.mup, math.nan
+    falls = -1.0 if mup else 0.0
     rows = []
-    for role, init, rate in (("matrix", -0.5, -1.0 * mup), ("table", 0.0, 0.0), ("other", nothing, 0.0)):
+    for role, init, rate in (("matrix", -0.5, falls), ("table", 0.0, 0.0), ("other", nothing, 0.0)):
         for what, measure, rule in (
             ("initial RMS", lambda t: t.init, init),
             ("rate", lambda t: t.lr, rate),
@@ -144,8 +145,8 @@ def exponents(evidence: Evidence) -> list[Exponent]:
             values = list(evidence.all(role, measure).values())  # type: ignore[arg-type]
             if values and not (role == "other" and what == "initial RMS"):
                 rows.append(Exponent(what, NAMES[role], float(np.median(values)), rule))  # type: ignore[index]
-    rows.append(Exponent("multiplier", "logits", evidence.multiplier, -1.0 * mup))
-    rows.append(Exponent("size as built", "attention logits", evidence.attention, -0.5 * mup))
+    rows.append(Exponent("multiplier", "logits", evidence.multiplier, falls))
+    rows.append(Exponent("size as built", "attention logits", evidence.attention, falls / 2))
     return [row for row in rows if math.isfinite(row.exponent)]
 
 

@@ -104,15 +104,19 @@ def diagnose(
 
 
 def comparable(runs: Sequence[Run]) -> list[Run]:
-    """The runs at the narrowest widths, one a width, made alike in everything but the shape of the model."""
+    """The runs at the narrowest widths, one a width, made alike in everything but the shape of the model.
+
+    They get the middle one of the widest's rates: one that is right for a narrow model upsets a wide one under SP.
+    """
     depths = [run.model.depth for run in runs]
-    chosen = {run.model.width: run for run in runs if run.model.depth == max(set(depths), key=depths.count)}
-    if not chosen:
+    if not runs:
         return []
-    base = chosen[min(chosen)]
-    return [
-        base.replace(model=chosen[width].model.model_dump(mode="json")) for width in sorted(chosen)[:WIDTHS]
-    ]
+    usual = [run for run in runs if run.model.depth == max(sorted(set(depths)), key=depths.count)]
+    shapes = {run.model.width: run.model.model_dump(mode="json") for run in usual}
+    widths = sorted(shapes)[:WIDTHS]
+    widest = sorted((r for r in usual if r.model.width == widths[-1]), key=lambda run: run.optimizer.lr)
+    base = widest[(len(widest) - 1) // 2]
+    return [base.replace(model=shapes[width]) for width in widths]
 
 
 def _strays(coordinates: coordcheck.CoordinateCheck) -> list[Cause]:

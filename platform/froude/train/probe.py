@@ -20,7 +20,7 @@ from froude.config import Run
 from froude.train import api, optimizers
 from froude.train.coordcheck import first_batch, short
 from froude.train.parallel import World
-from froude.train.reduce import Fast
+from froude.train.reduce import Fast, Totals
 from froude.train.slots import Rounds
 from froude.train.step import train_step
 
@@ -66,10 +66,10 @@ class _Given:
     def __init__(self, model: nn.Module, gradients: Mapping[str, Tensor], norm: float) -> None:
         self.model, self.gradients, self.norm = model, gradients, norm
 
-    def backward(self, windows: Tensor) -> tuple[float, float]:
+    def backward(self, windows: Tensor, *, noise: bool = False) -> Totals:
         for name, parameter in self.model.named_parameters():
             parameter.grad = self.gradients[name].clone()
-        return 0.0, self.norm
+        return Totals(0.0, self.norm)
 
 
 def probe(run: Run, tables: Sequence[str]) -> Probe:
@@ -116,7 +116,7 @@ def _train(model: nn.Module, run: Run) -> tuple[dict[str, Tensor], dict[str, Ten
     windows = first_batch(run, world.device)
     for step in range(STEPS):
         train_step(model, optimizer, reduction, windows, run, step)
-    _, norm = reduction.backward(windows)
+    norm = reduction.backward(windows).norm
     weights, gradients = {}, {}
     for name, p in model.named_parameters():
         weights[name] = p.detach().clone()
