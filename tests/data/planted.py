@@ -1,10 +1,27 @@
-"""Bugs of parametrization, planted in a model's code: what the diagnosis is to name. The runs' settings are right."""
+"""Bugs of parametrization, planted in the code of model and optimizer: what the diagnosis is to name.
+
+The runs' settings are right, but for the import path of a model.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from froude.config import Run
+from froude.train import parametrization
 from froude.train.model import Transformer
+
+WIDTHS = (16, 32, 64)
+BASE = Run(
+    batch=256,
+    tokens=256 * 100,
+    model={"depth": 2, "context": 32, "head_dim": 4, "base_width": 16},
+    optimizer={"lr": 2**-7.5},
+)
+TIED = {"model.tied": True, "model.readout_sd": 0.5}
 
 
 def output_multiplier(run):
@@ -71,3 +88,53 @@ class ManualAttention(nn.Module):
 
 def manual_attention(run):
     return ManualAttention(run)
+
+
+def runs(**changes):
+    """One run a width."""
+    return [BASE.replace({"model.width": width, **changes}) for width in WIDTHS]
+
+
+def growing(heads=4, **changes):
+    """As many heads at each width, so that their dimension grows."""
+    return [
+        run.replace({"model.head_dim": run.model.width // heads, "model.base_head_dim": 4})
+        for run in runs(**changes)
+    ]
+
+
+def factory(name):
+    return {"model.factory": f"planted:{name}"}
+
+
+RULES = parametrization.scales
+
+
+def wrong(kinds, **factors):
+    """The rules of the parametrization, but for these kinds."""
+    return lambda run, kind: replace(RULES(run, kind), **factors) if kind in kinds else RULES(run, kind)
+
+
+@dataclass(frozen=True)
+class Bug:
+    """What is to be named, the runs whose code has it, and the rules that take the place of `parametrization.scales`."""
+
+    name: str
+    runs: list[Run]
+    rules: Callable = RULES
+
+
+BUGS = {
+    "output multiplier": Bug("output_multiplier", runs(**factory("output_multiplier"))),
+    "hidden rate": Bug("hidden_lr", runs(), wrong(("hidden",), lr=1.0)),
+    "decay": Bug("weight_decay", runs(), wrong(("hidden",), weight_decay=1.0)),
+    "attention scale": Bug("attention_scale", growing(**factory("attention_scale"))),
+    "initialisation": Bug("initialisation", runs(**factory("initialisation"))),
+    "epsilon": Bug("epsilon", runs(), wrong(("hidden", "embedding", "readout", "norm"), eps=1e5)),
+    "tied, multiplier twice": Bug("tied_embeddings", runs(**TIED, **factory("tied_twice"))),
+    "tied, rate and multiplier": Bug(
+        "tied_embeddings",
+        runs(**TIED),
+        lambda run, kind: RULES(run, "hidden" if kind == "embedding" else kind),
+    ),
+}

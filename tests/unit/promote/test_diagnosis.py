@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
+from planted import BASE, BUGS, TIED, WIDTHS, Bug, factory, growing, runs
 
 from froude.cli import main
 from froude.config import Run
 from froude.promote import diagnosis
 from froude.promote.diagnosis import comparable, diagnose
 from froude.train import parametrization
-from froude.train.api import Kind
-from froude.train.parametrization import Scales
-
-WIDTHS = (16, 32, 64)
-BASE = Run(
-    batch=256,
-    tokens=256 * 100,
-    model={"depth": 2, "context": 32, "head_dim": 4, "base_width": 16},
-    optimizer={"lr": 2**-7.5},
-)
-TIED = {"model.tied": True, "model.readout_sd": 0.5}
-
-
-def runs(**changes: object) -> list[Run]:
-    return [BASE.replace({"model.width": width, **changes}) for width in WIDTHS]
-
-
-def growing(heads: int = 4, **changes: object) -> list[Run]:
-    """As many heads at each width, so that their dimension grows."""
-    return [
-        run.replace({"model.head_dim": run.model.width // heads, "model.base_head_dim": 4})
-        for run in runs(**changes)
-    ]
-
-
-def factory(name: str) -> dict[str, object]:
-    return {"model.factory": f"planted:{name}"}
 
 
 def named(found: list[Run]) -> list[str]:
@@ -49,48 +21,10 @@ def named(found: list[Run]) -> list[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("found", "bug"),
-    [
-        (runs(**factory("output_multiplier")), "output_multiplier"),
-        (runs(**factory("initialisation")), "initialisation"),
-        (growing(**factory("attention_scale")), "attention_scale"),
-        (runs(**TIED, **factory("tied_twice")), "tied_embeddings"),
-    ],
-    ids=["output multiplier", "initialisation", "attention scale", "tied twice"],
-)
-def test_a_bug_in_the_models_code_is_named_first(found: list[Run], bug: str) -> None:
-    assert named(found)[:1] == [bug]
-
-
-def wrong(kinds: tuple[Kind, ...], **factors: float) -> Callable[[Run, Kind], Scales]:
-    """The rules of the parametrization, but for these kinds."""
-    right = parametrization.scales
-    return lambda run, kind: replace(right(run, kind), **factors) if kind in kinds else right(run, kind)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("rules", "changes", "bug"),
-    [
-        (wrong(("hidden",), lr=1.0), {}, "hidden_lr"),
-        (wrong(("hidden",), weight_decay=1.0), {}, "weight_decay"),
-        (wrong(("hidden", "embedding", "readout", "norm"), eps=1e5), {}, "epsilon"),
-        (lambda run, kind: SCALES(run, "hidden" if kind == "embedding" else kind), TIED, "tied_embeddings"),
-    ],
-    ids=["hidden rate", "decay", "epsilon", "tied twice"],
-)
-def test_a_bug_in_the_optimizers_groups_is_named_first(
-    rules: Callable[[Run, Kind], Scales],
-    changes: dict[str, object],
-    bug: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(parametrization, "scales", rules)
-    assert named(runs(**changes))[:1] == [bug]
-
-
-SCALES = parametrization.scales
+@pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
+def test_a_planted_bug_is_named_first(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parametrization, "scales", bug.rules)
+    assert named(bug.runs)[:1] == [bug.name]
 
 
 @pytest.mark.slow
