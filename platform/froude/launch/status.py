@@ -107,7 +107,7 @@ def status(url: str | os.PathLike[str] | Location) -> Status:
         step=max((row["step"] for row in commits), default=0),
         steps=target.steps if target is not None else 0,
         finished=any(row["kind"] == "finished" for row in commits),
-        noise=_noise(study, target) if commits else None,
+        noise=_noise(study, target) if target is not None and commits else None,
     )
 
 
