@@ -89,12 +89,12 @@ class ExpectedError:
 class Calibration:
     """Scores of held-out larger runs, split by split, and the expected error of the fit to all rows.
 
-    `counts` has the groups that each split's scores come from.
+    `count` has the distinct groups that were held out: several scores of one run are not several pieces of evidence.
     """
 
     error: ExpectedError
     scores: tuple[Array, ...]
-    counts: tuple[int, ...]
+    count: int
     dof: int
 
     def interval(self, n: float, d: float, level: float) -> tuple[float, float, float]:
@@ -108,7 +108,7 @@ class Calibration:
         normal = uncertainty.t_quantile(level, self.dof)
         if not self.scores:
             return normal
-        factor = _quantile(np.concatenate(self.scores), sum(self.counts), level)
+        factor = _quantile(np.concatenate(self.scores), self.count, level)
         return factor if self._enough(level) else max(factor, normal)
 
     def coverage(self, level: float) -> float:
@@ -118,7 +118,7 @@ class Calibration:
         inside = 0
         for i, own in enumerate(self.scores):
             rest = np.concatenate([s for j, s in enumerate(self.scores) if j != i])
-            inside += int((own <= _quantile(rest, sum(self.counts) - self.counts[i], level)).sum())
+            inside += int((own <= _quantile(rest, self.count, level)).sum())
         return inside / sum(s.size for s in self.scores)
 
     def refusals(self, level: float) -> list[str]:
@@ -131,7 +131,7 @@ class Calibration:
         found = []
         if not self._enough(level):
             needed = f"needs {math.ceil(_needed(level))} at level {level:g}"
-            found.append(f"{sum(self.counts)} scores of held-out larger runs; {needed}")
+            found.append(f"{self.count} held-out larger runs were scored; {needed}")
         if self.coverage(level) < level - SLACK:
             found.append(
                 f"splits predict each other's held-out runs in {self.coverage(level):.0%} of cases at level {level:g}"
@@ -139,7 +139,7 @@ class Calibration:
         return found
 
     def _enough(self, level: float) -> bool:
-        return sum(self.counts) >= _needed(level)
+        return self.count >= _needed(level)
 
 
 def calibrate(
@@ -154,7 +154,7 @@ def calibrate(
     drawn, _ = loss_batch.bootstrap(problem, groups, theta, replicates, rng, quick=True)
     whole = ExpectedError.of(problem, theta, drawn, int(groups.max()) + 1)
     splits = _splits(problem, groups, need)
-    scores, counts = [], []
+    scores, scored = [], np.zeros(groups.size, dtype=bool)
     for (inside, outside), fit, drawn in zip(
         splits, *_fits(problem, groups, theta, splits, rng), strict=True
     ):
@@ -165,9 +165,10 @@ def calibrate(
         error = ExpectedError.of(problem.take(rows), fit, drawn, known, whole.scatter)
         middle, sd = error.predict(problem.n[outside], problem.d[outside])
         scores.append(np.abs(problem.log_loss[outside] - middle) / sd)
-        counts.append(int(np.unique(groups[outside]).size))
+        scored |= outside
     used = 4 if problem.tied else 5
-    return Calibration(whole, tuple(scores), tuple(counts), max(problem.loss.size - used, 1))
+    count = int(np.unique(groups[scored]).size)
+    return Calibration(whole, tuple(scores), count, max(problem.loss.size - used, 1))
 
 
 def log_losses(thetas: Array, n: Array, d: Array) -> Array:
@@ -251,7 +252,7 @@ def _some(problem: Problem, groups: Groups, rng: np.random.Generator) -> tuple[P
 def _quantile(scores: Array, count: int, level: float) -> float:
     """Return the conformal quantile, the ⌈(count + 1) level⌉-th smallest of `count` scores; the largest beyond that.
 
-    Several scores of one group count as one but stay in the list, each with its share.
+    With several scores of each of `count` runs it is the quantile of the same order.
     """
     share = math.ceil((count + 1) * level - 1e-9) / count
     rank = min(math.ceil(share * scores.size - 1e-9), scores.size)
