@@ -53,7 +53,7 @@ def calibration(*scores: list[float]) -> Calibration:
 
 def test_the_factor_is_the_conformal_quantile() -> None:
     """Of n scores the ⌈(n + 1) level⌉-th smallest; at 90% nine are the fewest that say anything."""
-    nine = calibration([1, 2, 3, 4, 5], [6, 7, 8, 9])
+    nine = calibration([1, 3, 5, 7, 9], [2, 4, 6, 8])
     assert nine.factor(0.9) == 9
     assert nine.factor(0.5) == 5
     assert nine.refusals(0.9) == []
@@ -62,7 +62,7 @@ def test_the_factor_is_the_conformal_quantile() -> None:
 
 
 def test_too_few_scores_are_not_certified_and_give_no_less_than_a_normal_interval() -> None:
-    eight = calibration([0.1] * 4, [0.2] * 4)
+    eight = calibration([0.1, 0.2] * 2, [0.1, 0.2] * 2)
     assert any("8 held-out" in reason and "needs 9" in reason for reason in eight.refusals(0.9))
     assert eight.factor(0.9) == pytest.approx(1.66, abs=0.01)
     assert eight.refusals(0.8) == []
