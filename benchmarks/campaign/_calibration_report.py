@@ -45,7 +45,7 @@ def tables(predictions: pl.DataFrame) -> tuple[str, bool]:
     if runs.height:
         parts += [
             "## Published runs",
-            "Each set is split at up to seven computes: the runs up to there are fitted, all larger ones (up to 100\n"
+            "Each set is split at up to five computes: the runs up to there are fitted, all larger ones (up to 100\n"
             "times) predicted. A run is on one side only, and resampling is by run. The splits of one set share runs:\n"
             "the sets are independent, the splits are not.",
             _table(runs, "all", "published"),

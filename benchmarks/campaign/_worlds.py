@@ -14,7 +14,7 @@ KINDS = ("clean", "curved", "mistuned", "bad size")
 TARGETS = 6  # larger runs held out of each world
 REACH = 100.0  # they have up to so many times the compute of the largest run fitted
 LEAST_ROWS = 12  # of a split of published runs
-CUTS = 7  # splits of a set of published runs, at most
+CUTS = 5  # splits of a set of published runs, at most
 Array = NDArray[np.float64]
 
 

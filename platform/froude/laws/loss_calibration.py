@@ -8,6 +8,7 @@ scores asks for (split conformal prediction: Lei et al. 1604.04173).
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from froude.laws import loss_batch, uncertainty
 from froude.laws.frames import Array, Mask
-from froude.laws.loss_fit import Problem, starts
+from froude.laws.loss_fit import Problem, hits_bound, starts
 
 Groups = NDArray[np.intp]
 
@@ -153,11 +154,8 @@ def calibrate(
     problem, groups = _some(problem, groups, rng)
     drawn, _ = loss_batch.bootstrap(problem, groups, theta, replicates, rng, quick=True)
     whole = ExpectedError.of(problem, theta, drawn, int(groups.max()) + 1)
-    splits = _splits(problem, groups, need)
     scores, scored = [], np.zeros(groups.size, dtype=bool)
-    for (inside, outside), fit, drawn in zip(
-        splits, *_fits(problem, groups, theta, splits, rng), strict=True
-    ):
+    for inside, outside, fit, drawn in _fits(problem, groups, theta, _splits(problem, groups, need), rng):
         rows = np.flatnonzero(inside)
         # The scatter that all runs show counts in every split: else the first runs, before a bad size or a mistuned one
         # came, would make the errors that those caused look impossible, and widen twice for them.
@@ -217,26 +215,34 @@ def _splits(problem: Problem, groups: Groups, need: tuple[int, int]) -> list[tup
 
 def _fits(
     problem: Problem, groups: Groups, theta: Array, splits: list[tuple[Mask, Mask]], rng: np.random.Generator
-) -> tuple[list[Array], list[Array]]:
-    """Fit each split's rows from several starts, and resamples of its groups: thetas, and replicates × 5 each."""
+) -> Iterator[tuple[Mask, Mask, Array, Array]]:
+    """Yield the splits with a fit to the rows of each, and with its replicates × 5 from resamples of the groups.
+
+    A fit at a bound is left out: nobody is promised anything by such a law.
+    """
     if not splits:
-        return [], []
+        return
     seeds = np.array([theta, *starts(problem, rng, best=2, random=6)])
-    inside = np.array([rows for rows, _ in splits])
-    weights = np.repeat(inside * problem.weights, len(seeds), axis=0)
+    weights = np.repeat(np.array([rows for rows, _ in splits]) * problem.weights, len(seeds), axis=0)
     thetas, values = loss_batch.descend_many(problem, weights, np.tile(seeds, (len(splits), 1)))
     best = values.reshape(len(splits), -1).argmin(axis=1)
     fits = thetas.reshape(len(splits), -1, 5)[np.arange(len(splits)), best]
-    drawn = np.zeros((len(splits), SPLIT_REPLICATES, problem.loss.size))
-    for i, rows in enumerate(inside):
+    kept = [
+        i for i, (rows, _) in enumerate(splits) if not hits_bound(problem.take(np.flatnonzero(rows)), fits[i])
+    ]
+    if not kept:
+        return
+    drawn = np.zeros((len(kept), SPLIT_REPLICATES, problem.loss.size))
+    for weights_of, i in zip(drawn, kept, strict=True):
+        rows = splits[i][0]
         codes = np.unique(groups[rows], return_inverse=True)[1]
-        for replicate in drawn[i]:
+        for replicate in weights_of:
             replicate[rows] = uncertainty.resample(codes, rng)
     drawn = drawn.reshape(-1, problem.loss.size) * problem.weights
-    replicates, _ = loss_batch.refit_many(
-        problem, drawn, np.repeat(fits, SPLIT_REPLICATES, axis=0), quick=True
-    )
-    return list(fits), list(replicates.reshape(len(splits), -1, 5))
+    seeds = np.repeat(fits[kept], SPLIT_REPLICATES, axis=0)
+    replicates, _ = loss_batch.refit_many(problem, drawn, seeds, quick=True)
+    for i, of_split in zip(kept, replicates.reshape(len(kept), -1, 5), strict=True):
+        yield *splits[i], fits[i], of_split
 
 
 def _some(problem: Problem, groups: Groups, rng: np.random.Generator) -> tuple[Problem, Groups]:
