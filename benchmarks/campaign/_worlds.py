@@ -121,12 +121,14 @@ def _sets(folder: Path) -> Iterator[tuple[str, pl.DataFrame, bool]]:
         yield f"Gemstones {end}", rows, True
     gadre = read("gadre_redpajama.csv").select(*columns, loss="loss_c4_val")
     yield "Gadre", gadre.with_row_index("run"), False
-    # Porian's points of one size lie on one training curve, or on curves that share their data order.
+    # Where the schedule ends with the budget ("chinchilla"), each of Porian's points is a run; else those of one size
+    # lie on one training curve.
     points = read("porian_refinedweb_points.csv")
-    for key, rows in points.group_by("hparams", "warmup", "decay", maintain_order=True):
-        for split, chosen in rows.group_by("val", maintain_order=True):
-            name = " ".join(str(part) for part in (*key, *split))
-            yield f"Porian {name}", chosen.select(*columns, "loss", run="params_N"), True
+    for key, rows in points.group_by("hparams", "warmup", "decay", "val", maintain_order=True):
+        own = "chinchilla" in key
+        rows = rows.select(*columns, "loss", run="params_N").with_row_index("row")
+        rows = rows.with_columns(run=pl.col("row" if own else "run")) if own else rows
+        yield f"Porian {' '.join(str(part) for part in key)}", rows, not own
     # Of each size and horizon the best of its learning rates and batches, as a tuned study would have.
     tuned = read("steplaw_dense_below_1b.csv").group_by("params_N", "tokens_D", maintain_order=True)
     yield "Step Law", tuned.agg(pl.col("loss").min()).select(*columns, "loss").with_row_index("run"), False

@@ -83,7 +83,7 @@ def test_several_scores_of_one_run_count_once() -> None:
     scores = np.arange(1.0, 21.0)
     grouped = Calibration(error, (scores[:10], scores[10:]), 4, 100)
     assert any("4 held-out" in reason for reason in grouped.refusals(0.9))
-    assert grouped.factor(0.5) == 15  # ⌈5 · 0.5⌉ of 4 shares of five rows each
+    assert grouped.factor(0.5) == 13  # 5 · 0.5 / 4 of 20 scores, rounded up
 
 
 def test_a_sweep_of_many_runs_is_certified_within_reach(grid: Grid) -> None:
