@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-KINDS = ("clean", "curved", "mistuned", "bad size")
+KINDS = ("clean", "curved", "mistuned", "bad size", "all three")
 TARGETS = 6  # larger runs held out of each world
 REACH = 100.0  # they have up to so many times the compute of the largest run fitted
 LEAST_ROWS = 12  # of a split of published runs
@@ -60,17 +60,17 @@ def world(seed: int, kind: str) -> Study:
     ratio = np.append(ratio, np.exp(rng.uniform(*np.log(ratios[[0, -1]]), TARGETS)))
     n = np.append(n, np.sqrt(largest * reach / ratio[rows:]))
     d = n * ratio
-    drifts = rng.uniform(-0.25, 0.25, 2) if kind == "curved" else np.zeros(2)
+    drifts = rng.uniform(-0.25, 0.25, 2) if kind in ("curved", "all three") else np.zeros(2)
     loss = (
         floor
         + _term(size, alpha, n, n[:rows], 1e8, drifts[0])
         + _term(data, beta, d, d[:rows], 2e9, drifts[1])
     )
-    if kind == "mistuned":
+    if kind in ("mistuned", "all three"):
         drift, spread = rng.uniform(-0.15, 0.15), rng.uniform(0.2, 0.6)
         miss = drift * np.log(n / n.min()) + spread * rng.standard_normal(n.size)
         loss += 0.5 * 0.045 * miss**2 * np.where(miss > 0, 1.5, 1.0)
-    if kind == "bad size":
+    if kind in ("bad size", "all three"):
         bad = rng.integers(sizes)
         loss[:rows][index == bad] *= 1 + rng.uniform(0.01, 0.04)
     z = rng.standard_t(dof, n.size) * np.sqrt((dof - 2) / dof)
