@@ -128,8 +128,9 @@ fitted, by up to 100 times in compute? A certified interval is one that `LossLaw
 beside. Half-widths and errors are medians over certified predictions, relative to the actual loss. "bootstrap":
 quantiles of the bootstrap's predictions with the residuals' noise. "residual": the law ± that noise. The worlds are in
 `_worlds.py`, seeds {FIRST} and up. The interval was designed on seeds 0 to 17; that it counts runs, not scores, and the
-prior on drifts were settled after a look at seeds 1000 to 1026 (both without the class "all three"). There were {REPLICATES} bootstrap replicates,
-{SPLIT_REPLICATES} for each split (the package takes {DEFAULTS[0]} and {DEFAULTS[1]}).
+prior on drifts were settled after a look at seeds 1000 to 1026 (both without the class "all three").
+There were {REPLICATES} bootstrap replicates, {SPLIT_REPLICATES} for each split (the package takes {DEFAULTS[0]} and
+{DEFAULTS[1]}).
 
 {body}
 
