@@ -10,11 +10,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-KINDS = ("clean", "curved", "mistuned", "bad size")
+KINDS = ("clean", "curved", "mistuned", "bad size", "all three")
 TARGETS = 6  # larger runs held out of each world
 REACH = 100.0  # they have up to so many times the compute of the largest run fitted
 LEAST_ROWS = 12  # of a split of published runs
-CUTS = 7  # splits of a set of published runs, at most
+CUTS = 5  # splits of a set of published runs, at most
 Array = NDArray[np.float64]
 
 
@@ -60,17 +60,17 @@ def world(seed: int, kind: str) -> Study:
     ratio = np.append(ratio, np.exp(rng.uniform(*np.log(ratios[[0, -1]]), TARGETS)))
     n = np.append(n, np.sqrt(largest * reach / ratio[rows:]))
     d = n * ratio
-    drifts = rng.uniform(-0.25, 0.25, 2) if kind == "curved" else np.zeros(2)
+    drifts = rng.uniform(-0.25, 0.25, 2) if kind in ("curved", "all three") else np.zeros(2)
     loss = (
         floor
         + _term(size, alpha, n, n[:rows], 1e8, drifts[0])
         + _term(data, beta, d, d[:rows], 2e9, drifts[1])
     )
-    if kind == "mistuned":
+    if kind in ("mistuned", "all three"):
         drift, spread = rng.uniform(-0.15, 0.15), rng.uniform(0.2, 0.6)
         miss = drift * np.log(n / n.min()) + spread * rng.standard_normal(n.size)
         loss += 0.5 * 0.045 * miss**2 * np.where(miss > 0, 1.5, 1.0)
-    if kind == "bad size":
+    if kind in ("bad size", "all three"):
         bad = rng.integers(sizes)
         loss[:rows][index == bad] *= 1 + rng.uniform(0.01, 0.04)
     z = rng.standard_t(dof, n.size) * np.sqrt((dof - 2) / dof)
@@ -121,12 +121,14 @@ def _sets(folder: Path) -> Iterator[tuple[str, pl.DataFrame, bool]]:
         yield f"Gemstones {end}", rows, True
     gadre = read("gadre_redpajama.csv").select(*columns, loss="loss_c4_val")
     yield "Gadre", gadre.with_row_index("run"), False
-    # Porian's points of one size lie on one training curve, or on curves that share their data order.
+    # Where the schedule ends with the budget ("chinchilla"), each of Porian's points is a run; else those of one size
+    # lie on one training curve.
     points = read("porian_refinedweb_points.csv")
-    for key, rows in points.group_by("hparams", "warmup", "decay", maintain_order=True):
-        for split, chosen in rows.group_by("val", maintain_order=True):
-            name = " ".join(str(part) for part in (*key, *split))
-            yield f"Porian {name}", chosen.select(*columns, "loss", run="params_N"), True
+    for key, rows in points.group_by("hparams", "warmup", "decay", "val", maintain_order=True):
+        own = "chinchilla" in key
+        rows = rows.select(*columns, "loss", run="params_N").with_row_index("row")
+        rows = rows.with_columns(run=pl.col("row" if own else "run")) if own else rows
+        yield f"Porian {' '.join(str(part) for part in key)}", rows, not own
     # Of each size and horizon the best of its learning rates and batches, as a tuned study would have.
     tuned = read("steplaw_dense_below_1b.csv").group_by("params_N", "tokens_D", maintain_order=True)
     yield "Step Law", tuned.agg(pl.col("loss").min()).select(*columns, "loss").with_row_index("run"), False

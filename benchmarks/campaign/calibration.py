@@ -1,26 +1,23 @@
-"""Calibration of the loss law's intervals: how often do nominal 90% ones hold the loss of a larger run, how wide are they?
+"""Calibration of the loss law's intervals: do nominal 90% ones hold the losses of larger runs?
 
 Synthetic worlds that the law does not quite describe (noise with heavy tails, exponents that drift, mistuned learning
 rates, one bad size) and published runs, split by compute. Beside the calibrated interval stand a bootstrap with the
 residuals' noise, and the residuals' noise alone. Writes benchmarks/calibration.md. What is done is kept in --out, and a
 second call goes on from there.
 
-    FROUDE_REFERENCE_DATA=… python benchmarks/campaign/calibration.py [--worlds 80] [--workers 2] [--out DIR]
+    FROUDE_REFERENCE_DATA=… python benchmarks/campaign/calibration.py [--worlds 62] [--workers 2] [--out DIR]
 """
 
 from __future__ import annotations
 
-import os
-
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker a thread: before numpy is loaded
-
 import argparse
 import json
 import math
+import multiprocessing
+import os
 import platform
 import subprocess
 import time
-from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime
 from pathlib import Path
@@ -30,6 +27,7 @@ import numpy as np
 import polars as pl
 import psutil
 import scipy
+from _calibration_report import INTERVALS, tables
 from _worlds import KINDS, Study, published, world
 from scipy import stats
 
@@ -39,11 +37,10 @@ from froude.laws import loss, loss_calibration
 HERE = Path(__file__).resolve().parents[1]
 RESULT = HERE / "calibration.md"
 LEVEL = 0.9
-FIRST = 1000  # seeds below were used to choose how the interval is made
-LEAST = 30  # held-out runs that make a class
+FIRST = 2000  # seeds below were used to choose how the interval is made
 #: Smaller than those of the package, for time's sake.
-REPLICATES, SPLIT_REPLICATES = 100, 40
-INTERVALS = ("calibrated", "bootstrap", "residual")
+REPLICATES, SPLIT_REPLICATES = 80, 40
+DEFAULTS = loss.REPLICATES, loss_calibration.SPLIT_REPLICATES
 
 
 def predict(study: Study) -> list[dict[str, Any]]:
@@ -96,7 +93,10 @@ def run(studies: list[Study], workers: int, kept: Path) -> pl.DataFrame:
     left = [study for study in studies if study.name not in done]
     print(f"{len(studies)} studies, {len(studies) - len(left)} of them done before", flush=True)
     began = time.perf_counter()
-    with ProcessPoolExecutor(workers) as pool, kept.open("a") as file:
+    os.environ["OMP_NUM_THREADS"] = "1"  # of a worker: its systems are 5 × 5
+    # A forked worker would wait for ever for a lock of the parent's polars.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, spawn) as pool, kept.open("a") as file:
         futures = {pool.submit(predict, study): study.name for study in left}
         for number, future in enumerate(as_completed(futures), 1):
             name = futures[future]
@@ -118,164 +118,26 @@ def run(studies: list[Study], workers: int, kept: Path) -> pl.DataFrame:
     return frame
 
 
-def shares(frame: pl.DataFrame, by: str) -> pl.DataFrame:
-    """Coverage and sharpness for each value of `by`: of certified predictions, and beside them of the others."""
-    certified, rest = pl.col("certified"), ~pl.col("certified")
-    within = pl.col("reach") <= 10
-    return frame.group_by(by, maintain_order=True).agg(
-        pl.col("study").n_unique().alias("studies"),
-        certified.sum().alias("predictions"),
-        rest.sum().alias("others"),
-        certified.filter(within).mean().alias("share"),
-        pl.col("calibrated").filter(certified).mean().alias("coverage"),
-        pl.col("calibrated").filter(rest).mean().alias("uncertified_coverage"),
-        *(pl.col(name).filter(certified).mean().alias(f"{name}_coverage") for name in INTERVALS[1:]),
-        *(pl.col(f"{name}_width").filter(certified).median().alias(f"{name}_half") for name in INTERVALS),
-        pl.col("error").filter(certified).abs().median().alias("error_half"),
-    )
+def report(predictions: pl.DataFrame) -> tuple[str, bool]:
+    """The whole report as Markdown, and whether the acceptance holds."""
+    body, good = tables(predictions)
+    text = f"""# Calibration of the loss law's intervals
 
+`python benchmarks/campaign/calibration.py`: do nominal {LEVEL:.0%} intervals hold the losses of runs larger than those
+fitted, by up to 100 times in compute? A certified interval is one that `LossLaw.predict` vouches for; the others stand
+beside. Half-widths and errors are medians over certified predictions, relative to the actual loss. "bootstrap":
+quantiles of the bootstrap's predictions with the residuals' noise. "residual": the law ± that noise. The worlds are in
+`_worlds.py`, seeds {FIRST} and up. The interval was designed on seeds 0 to 17; that it counts runs, not scores, and the
+prior on drifts were settled after a look at seeds 1000 to 1026 (both without the class "all three").
+There were {REPLICATES} bootstrap replicates, {SPLIT_REPLICATES} for each split (the package takes {DEFAULTS[0]} and
+{DEFAULTS[1]}).
 
-def spread(frame: pl.DataFrame) -> float:
-    """Standard error of the certified coverage, studies being independent and runs within one not."""
-    by_study = frame.filter("certified").group_by("study").agg(pl.col("calibrated").mean(), pl.len())
-    weight = by_study["len"].to_numpy() / by_study["len"].sum()
-    off = by_study["calibrated"].to_numpy() - float((weight * by_study["calibrated"].to_numpy()).sum())
-    return float(np.sqrt((weight**2 * off**2).sum()))
+{body}
 
-
-HEAD = """| {by} | studies | certified | coverage | uncertified | coverage | certified where reach ≤ 10 | half-width | bootstrap: coverage | half-width | residual: coverage | half-width | median error |
-|---|---|---|---|---|---|---|---|---|---|---|---|---|"""
-
-
-def table(frame: pl.DataFrame, by: str, title: str) -> str:
-    """The shares as Markdown."""
-    lines = [HEAD.format(by=title)]
-    for row in shares(frame, by).iter_rows(named=True):
-        cells = [
-            str(row[by]),
-            str(row["studies"]),
-            str(row["predictions"]),
-            percent(row["coverage"]),
-            str(row["others"]),
-            percent(row["uncertified_coverage"]),
-            percent(row["share"], 0),
-            percent(row["calibrated_half"], 2),
-            percent(row["bootstrap_coverage"]),
-            percent(row["bootstrap_half"], 2),
-            percent(row["residual_coverage"]),
-            percent(row["residual_half"], 2),
-            percent(row["error_half"], 2),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def percent(share: float | None, digits: int = 1) -> str:
-    """A share as text, a dash where there is none."""
-    return "–" if share is None else f"{100 * share:.{digits}f}%"
-
-
-def checks(
-    worlds: pl.DataFrame, runs: pl.DataFrame, classes: Iterable[pl.DataFrame]
-) -> list[tuple[str, str, bool]]:
-    """The acceptance: what is asked, what was measured, whether it holds."""
-    pooled = shares(worlds, "all").row(0, named=True)
-    counted = [row for frame in classes for row in frame.iter_rows(named=True) if row["predictions"] >= LEAST]
-    worst = min(counted, key=lambda row: row["coverage"])
-    near = pl.concat([worlds, runs], how="diagonal").filter(pl.col("reach") <= 10)
-    found = [
-        ("worlds ≥ 300", str(pooled["studies"]), pooled["studies"] >= 300),
-        ("worlds, pooled: 88 to 95%", percent(pooled["coverage"]), 0.88 <= pooled["coverage"] <= 0.95),
-        (
-            f"worlds, each class of ≥ {LEAST}: ≥ 80%",
-            f"{percent(worst['coverage'])} ({next(iter(worst.values()))})",
-            worst["coverage"] >= 0.8,
-        ),
-    ]
-    share = near["certified"].mean()
-    assert isinstance(share, float)
-    found.append(("certified where reach ≤ 10: ≥ 50%", percent(share), share >= 0.5))
-    if runs.height:
-        coverage = shares(runs, "all")["coverage"].item()
-        found.append(("published runs, pooled: ≥ 85%", percent(coverage), coverage >= 0.85))
-    return found
-
-
-def report(frame: pl.DataFrame) -> tuple[str, bool]:
-    """The tables, and whether the acceptance holds."""
-    frame = frame.with_columns(
-        pl.lit("all").alias("all"),
-        pl.col("reach")
-        .bin_intervals([3.16, 10, 31.6], labels=["1 to 3.2", "3.2 to 10", "10 to 32", "32 to 100"])
-        .alias("by_reach"),
-        pl.col("rows")
-        .bin_intervals([15, 25, 40], labels=["up to 15", "16 to 25", "26 to 40", "more than 40"])
-        .alias("by_rows"),
-    ).cast({"by_reach": pl.String, "by_rows": pl.String})
-    worlds, runs = frame.filter(pl.col("kind").is_in(KINDS)), frame.filter(~pl.col("kind").is_in(KINDS))
-    by = [("kind", "world"), ("by_reach", "reach in compute"), ("by_rows", "rows fitted")]
-    accepted = checks(worlds, runs, [shares(worlds.sort(name), name) for name, _ in by])
-    good = all(holds for _, _, holds in accepted)
-    asked = "\n".join(
-        f"| {rule} | {measured} | {'yes' if holds else 'NO'} |" for rule, measured, holds in accepted
-    )
-    tables = "\n\n".join(table(worlds.sort(name), name, title) for name, title in by)
-    reasons = (
-        frame.filter(~pl.col("certified"))
-        .explode("reasons")
-        .with_columns(pl.col("reasons").str.replace_all(r"\d[\d.e+%]*", "N"))
-        .group_by("reasons")
-        .agg(pl.len(), pl.col("study").n_unique())
-        .sort("len", descending=True)
-    )
-    why = "\n".join(
-        f"| {reason} | {count} | {studies} |" for reason, count, studies in reasons.head(12).iter_rows()
-    )
-    published_tables = "No published runs: FROUDE_REFERENCE_DATA was not set."
-    if runs.height:
-        published_tables = f"{table(runs, 'all', 'published runs')}\n\n{table(runs, 'kind', 'set')}\n\n{table(runs, 'by_reach', 'reach in compute')}"
-    return (
-        f"""# Calibration of the loss law's intervals
-
-`python benchmarks/campaign/calibration.py`: coverage of nominal {LEVEL:.0%} intervals for runs larger than those fitted, up to 100
-times in compute. A certified interval is one that `LossLaw.predict` vouches for; the others stand beside. Half-widths and
-errors are medians over certified predictions, relative to the actual loss. "bootstrap": quantiles of the bootstrap's
-predictions with the residuals' noise. "residual": the law ± that noise. The worlds are in `_worlds.py`; the seeds are
-{FIRST} and up, and the interval was designed on seeds 0 to 17 of the same worlds. {REPLICATES} bootstrap replicates, {SPLIT_REPLICATES} of each
-split (the package: {DEFAULTS[0]} and {DEFAULTS[1]}).
-
-| asked | measured | holds |
-|---|---|---|
-{asked}
-
-Standard error of the pooled coverage, clustered by study: worlds {percent(spread(worlds))}{f", published runs {percent(spread(runs))}" if runs.height else ""}.
-
-## Synthetic worlds
-
-{table(worlds, "all", "worlds")}
-
-{tables}
-
-## Published runs
-
-Each set is split at up to seven computes: the runs up to there are fitted, all larger ones (up to 100 times) predicted. A
-run is on one side only; the resampling is by run. Splits of one set share runs, so the sets, not the splits, are independent.
-
-{published_tables}
-
-## Why predictions were not certified
-
-| reason (numbers left out) | predictions | studies |
-|---|---|---|
-{why}
-
-{datetime.now(UTC):%Y-%m-%d}, commit {commit()}; {hardware()}; Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}.
-""",
-        good,
-    )
-
-
-DEFAULTS = loss.REPLICATES, loss_calibration.SPLIT_REPLICATES
+{datetime.now(UTC):%Y-%m-%d}, commit {commit()}; {hardware()}; Python {platform.python_version()},
+numpy {np.__version__}, scipy {scipy.__version__}.
+"""
+    return text, good
 
 
 def hardware() -> str:
@@ -301,15 +163,17 @@ def commit() -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--worlds", type=int, default=80, help=f"seeds, each a world of {len(KINDS)} kinds")
+    parser.add_argument("--worlds", type=int, default=62, help=f"seeds, each a world of {len(KINDS)} kinds")
     parser.add_argument("--first", type=int, default=FIRST, help="the first seed")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/calibration"))
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    studies = [world(seed, kind) for seed in range(given.first, given.first + given.worlds) for kind in KINDS]
-    if folder := os.environ.get("FROUDE_REFERENCE_DATA"):
-        studies += list(published(Path(folder)))
+    folder = os.environ.get("FROUDE_REFERENCE_DATA")
+    studies = list(published(Path(folder))) if folder else []
+    studies += [
+        world(seed, kind) for seed in range(given.first, given.first + given.worlds) for kind in KINDS
+    ]
     text, good = report(run(studies, given.workers, given.out / "predictions.jsonl"))
     RESULT.write_text(text)
     print(text)

@@ -187,14 +187,14 @@ class LossLaw:
 
     def _modes(
         self, problem: loss_fit.Problem, prior: ExponentPrior, n: int, rng: np.random.Generator
-    ) -> tuple[list[Array], list[float]]:
+    ) -> tuple[Array, Array]:
         """Return the posterior mode given each of `n` resamples, and its objective."""
         thetas, values = [], []
         for _ in range(n):
             drawn = problem.weighted(self._sample.weights * uncertainty.resample(self._sample.groups, rng))
             thetas.append(posterior(drawn, prior, draws=1).theta)
             values.append(drawn.objective(thetas[-1]))
-        return thetas, values
+        return np.array(thetas), np.array(values)
 
     def _outliers(self) -> Mask:
         problem, theta = self._fit

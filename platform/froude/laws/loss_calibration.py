@@ -8,6 +8,7 @@ scores asks for (split conformal prediction: Lei et al. 1604.04173).
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,9 +25,10 @@ SPLIT_REPLICATES = 60  # of the bootstrap of each split
 WINDOW = 10.0  # a split predicts runs up to so many times its largest compute
 #: Prior sd of the relative change of alpha and of beta from one end of the fitted range to the other. A law with
 #: constant exponents is an approximation (2606.29158 finds curvature) whose error grows with the square of the reach:
-#: scores taken within a decade say too little about two. Chosen among 0.05, 0.1, 0.15 and 0.2 on 72 synthetic worlds
-#: that are not in the campaign (benchmarks/calibration.md); on published runs the choice moves coverage by 0.4%.
-DRIFT = 0.15
+#: scores taken within a decade say too little about two. On 72 synthetic worlds (others than those of
+#: benchmarks/calibration.md) 0.05 to 0.2 differ by 0.5% in coverage and by a third in width; without it, exponents that
+#: drift were covered in 78% of cases.
+DRIFT = 0.1
 ROUNDING = 1e-6  # no error in ln loss is expected to be smaller
 ROWS = 2_000  # with more rows, some of the groups are enough to calibrate on
 SLACK = 0.1  # held-out coverage may fall short of the level by so much
@@ -89,12 +91,12 @@ class ExpectedError:
 class Calibration:
     """Scores of held-out larger runs, split by split, and the expected error of the fit to all rows.
 
-    `counts` has the groups that each split's scores come from.
+    `count` has the distinct groups that were held out: several scores of one run are not several pieces of evidence.
     """
 
     error: ExpectedError
     scores: tuple[Array, ...]
-    counts: tuple[int, ...]
+    count: int
     dof: int
 
     def interval(self, n: float, d: float, level: float) -> tuple[float, float, float]:
@@ -108,7 +110,7 @@ class Calibration:
         normal = uncertainty.t_quantile(level, self.dof)
         if not self.scores:
             return normal
-        factor = _quantile(np.concatenate(self.scores), sum(self.counts), level)
+        factor = _quantile(np.concatenate(self.scores), self.count, level)
         return factor if self._enough(level) else max(factor, normal)
 
     def coverage(self, level: float) -> float:
@@ -118,7 +120,7 @@ class Calibration:
         inside = 0
         for i, own in enumerate(self.scores):
             rest = np.concatenate([s for j, s in enumerate(self.scores) if j != i])
-            inside += int((own <= _quantile(rest, sum(self.counts) - self.counts[i], level)).sum())
+            inside += int((own <= _quantile(rest, self.count, level)).sum())
         return inside / sum(s.size for s in self.scores)
 
     def refusals(self, level: float) -> list[str]:
@@ -131,7 +133,7 @@ class Calibration:
         found = []
         if not self._enough(level):
             needed = f"needs {math.ceil(_needed(level))} at level {level:g}"
-            found.append(f"{sum(self.counts)} scores of held-out larger runs; {needed}")
+            found.append(f"{self.count} held-out larger runs were scored; {needed}")
         if self.coverage(level) < level - SLACK:
             found.append(
                 f"splits predict each other's held-out runs in {self.coverage(level):.0%} of cases at level {level:g}"
@@ -139,7 +141,7 @@ class Calibration:
         return found
 
     def _enough(self, level: float) -> bool:
-        return sum(self.counts) >= _needed(level)
+        return self.count >= _needed(level)
 
 
 def calibrate(
@@ -153,11 +155,8 @@ def calibrate(
     problem, groups = _some(problem, groups, rng)
     drawn, _ = loss_batch.bootstrap(problem, groups, theta, replicates, rng, quick=True)
     whole = ExpectedError.of(problem, theta, drawn, int(groups.max()) + 1)
-    splits = _splits(problem, groups, need)
-    scores, counts = [], []
-    for (inside, outside), fit, drawn in zip(
-        splits, *_fits(problem, groups, theta, splits, rng), strict=True
-    ):
+    scores, scored = [], np.zeros(groups.size, dtype=bool)
+    for inside, outside, fit, drawn in _fits(problem, groups, theta, _splits(problem, groups, need), rng):
         rows = np.flatnonzero(inside)
         # The scatter that all runs show counts in every split: else the first runs, before a bad size or a mistuned one
         # came, would make the errors that those caused look impossible, and widen twice for them.
@@ -165,9 +164,10 @@ def calibrate(
         error = ExpectedError.of(problem.take(rows), fit, drawn, known, whole.scatter)
         middle, sd = error.predict(problem.n[outside], problem.d[outside])
         scores.append(np.abs(problem.log_loss[outside] - middle) / sd)
-        counts.append(int(np.unique(groups[outside]).size))
+        scored |= outside
     used = 4 if problem.tied else 5
-    return Calibration(whole, tuple(scores), tuple(counts), max(problem.loss.size - used, 1))
+    count = int(np.unique(groups[scored]).size)
+    return Calibration(whole, tuple(scores), count, max(problem.loss.size - used, 1))
 
 
 def log_losses(thetas: Array, n: Array, d: Array) -> Array:
@@ -216,26 +216,25 @@ def _splits(problem: Problem, groups: Groups, need: tuple[int, int]) -> list[tup
 
 def _fits(
     problem: Problem, groups: Groups, theta: Array, splits: list[tuple[Mask, Mask]], rng: np.random.Generator
-) -> tuple[list[Array], list[Array]]:
-    """Fit each split's rows from several starts, and resamples of its groups: thetas, and replicates × 5 each."""
+) -> Iterator[tuple[Mask, Mask, Array, Array]]:
+    """Yield the splits with a fit to the rows of each, and with its replicates × 5 from resamples of the groups."""
     if not splits:
-        return [], []
+        return
     seeds = np.array([theta, *starts(problem, rng, best=2, random=6)])
-    inside = np.array([rows for rows, _ in splits])
-    weights = np.repeat(inside * problem.weights, len(seeds), axis=0)
+    weights = np.repeat(np.array([rows for rows, _ in splits]) * problem.weights, len(seeds), axis=0)
     thetas, values = loss_batch.descend_many(problem, weights, np.tile(seeds, (len(splits), 1)))
     best = values.reshape(len(splits), -1).argmin(axis=1)
     fits = thetas.reshape(len(splits), -1, 5)[np.arange(len(splits)), best]
     drawn = np.zeros((len(splits), SPLIT_REPLICATES, problem.loss.size))
-    for i, rows in enumerate(inside):
+    for of_split, (rows, _) in zip(drawn, splits, strict=True):
         codes = np.unique(groups[rows], return_inverse=True)[1]
-        for replicate in drawn[i]:
+        for replicate in of_split:
             replicate[rows] = uncertainty.resample(codes, rng)
     drawn = drawn.reshape(-1, problem.loss.size) * problem.weights
-    replicates, _ = loss_batch.refit_many(
-        problem, drawn, np.repeat(fits, SPLIT_REPLICATES, axis=0), quick=True
-    )
-    return list(fits), list(replicates.reshape(len(splits), -1, 5))
+    seeds = np.repeat(fits, SPLIT_REPLICATES, axis=0)
+    replicates, _ = loss_batch.refit_many(problem, drawn, seeds, quick=True)
+    for split, fit, found in zip(splits, fits, replicates.reshape(len(splits), -1, 5), strict=True):
+        yield *split, fit, found
 
 
 def _some(problem: Problem, groups: Groups, rng: np.random.Generator) -> tuple[Problem, Groups]:
@@ -249,12 +248,12 @@ def _some(problem: Problem, groups: Groups, rng: np.random.Generator) -> tuple[P
 
 
 def _quantile(scores: Array, count: int, level: float) -> float:
-    """Return the conformal quantile, the ⌈(count + 1) level⌉-th smallest of `count` scores; the largest beyond that.
+    """Return the conformal quantile: of n scores the ⌈(n + 1) level⌉-th smallest, the largest if there are too few.
 
-    Several scores of one group count as one but stay in the list, each with its share.
+    With several scores of each of `count` runs it is the quantile of that order: (count + 1) level / count of them.
     """
-    share = math.ceil((count + 1) * level - 1e-9) / count
-    rank = min(math.ceil(share * scores.size - 1e-9), scores.size)
+    rank = math.ceil((count + 1) * level / count * scores.size - 1e-9)
+    rank = min(rank, scores.size)
     return float(np.sort(scores)[rank - 1])
 
 

@@ -300,10 +300,3 @@ def undetermined(problem: Problem, theta: Array) -> bool:
     _, r = np.linalg.qr(jacobian / norms)
     singular = np.linalg.svd(r, compute_uv=False)
     return bool(singular[-1] < 1e-7 * singular[0])
-
-
-def evaluate(thetas: Array, n: float, d: float) -> Array:
-    """Return the loss at one centred (ln params, ln tokens) for each row of `thetas`."""
-    a, b, e, alpha, beta = thetas.T
-    with np.errstate(over="ignore"):
-        return np.asarray(np.exp(a - alpha * n) + np.exp(b - beta * d) + np.exp(e))
