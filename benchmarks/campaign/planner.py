@@ -40,7 +40,7 @@ from froude.promote.fits import PRIOR
 Law = Literal["prior", "free"]
 HERE = Path(__file__).resolve().parents[1]
 # What is fitted is what `promote.fits` does: a study's law has a prior on its exponents, a history's has free ones.
-WORLDS: dict[str, Law] = {"synthetic": "prior", "published": "free"}
+WORLDS: dict[str, Law] = {"synthetic": "prior", "published": "prior"}
 STRATEGIES = ("uniform", "planned", "chance")
 GROWTH = 0.5  # the planner and chance spend so much of what they have spent, again and again
 SHARE = 0.6  # of the grid's cost, at most, is what the planner is to need

@@ -35,7 +35,7 @@ def box(sizes: int, horizons: int) -> pl.DataFrame:
 
 def of(seed: int, candidates: int, draws: int) -> Design:
     half = np.random.default_rng(seed).normal(0, 0.02, (draws, candidates + 1, 6))
-    return Design(pl.DataFrame(), half @ half.transpose(0, 2, 1), 0.005**2)
+    return Design(pl.DataFrame(), half @ half.transpose(0, 2, 1), 0.005**2, 0.003**2, 12.0)
 
 
 def test_without_discrepancy_it_is_the_least_squares_variance(
