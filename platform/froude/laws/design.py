@@ -24,8 +24,7 @@ from froude.laws.results import positive
 DRAWS = 24  # of theta; twice as many move no shrinkage by more than a hundredth of itself
 # Prior standard deviations of ln A', ln B', ln E, alpha, beta about the fit: a few rows outweigh them.
 PRIOR_SD = (3.0, 3.0, 1.0, 0.5, 0.5)
-# delta: correlation length in ln params and in ln tokens, and variance over that of the residuals. In synthetic worlds
-# neither half nor twice the length, nor none or four times the variance changed what a width costs by over a tenth.
+# delta: correlation length in ln params and in ln tokens, and variance over that which the residuals show.
 LENGTH, SHARE = math.log(10.0), 1.0
 # Relative sd of a run's noise, at least: repeated runs of modded-nanogpt end 0.00114 nats apart at 3.28.
 LEAST_NOISE = 5e-4
@@ -34,9 +33,7 @@ CELLS = 400  # rows at more points than this are merged: what matters is where t
 MOST_COMMON = 0.95  # of a group's noise is shared: a second row always tells something
 POWERS = (1.0, 0.5, 0.0)  # of the cost, by which greedy sets are tried
 MOST = 50  # runs of a set
-WORTH = (
-    1e-3  # a run that narrows the interval by a smaller proportion of itself is not worth its place in a set
-)
+WORTH = 1e-3  # a run that narrows the interval by less, as a proportion of itself, has no place in a set
 
 
 @dataclass(frozen=True, eq=False)
