@@ -23,9 +23,8 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
-from itertools import repeat
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -33,24 +32,22 @@ from _planner_oracles import Oracle, Points, published, synthetic
 from scipy.optimize import isotonic_regression
 
 from froude import laws
-from froude.laws import loss
 from froude.laws.design import forecast_design
 from froude.promote.fits import PRIOR
 
-Law = Literal["prior", "free"]
 HERE = Path(__file__).resolve().parents[1]
-# What is fitted is what `promote.fits` does: a study's law has a prior on its exponents, a history's has free ones.
-WORLDS: dict[str, Law] = {"synthetic": "prior", "published": "prior"}
+WORLDS = ("synthetic", "published")
 STRATEGIES = ("uniform", "planned", "chance")
 GROWTH = 0.5  # the planner and chance spend so much of what they have spent, again and again
+GOAL = -2  # the width to reach is that of the last uniform grid but one
 SHARE = 0.6  # of the grid's cost, at most, is what the planner is to need
 
 
 class Bought:
-    """Runs bought so far, and the law that is fitted to them: a study's or a history's."""
+    """Runs bought so far."""
 
-    def __init__(self, oracle: Oracle, law: Law) -> None:
-        self.oracle, self.kind = oracle, law
+    def __init__(self, oracle: Oracle) -> None:
+        self.oracle = oracle
         self.points, self.losses = np.empty((0, 2)), np.empty(0)
 
     def buy(self, points: Points) -> None:
@@ -67,10 +64,7 @@ class Bought:
         return pl.DataFrame({"params": self.points[:, 0], "tokens": self.points[:, 1], "loss": self.losses})
 
     def law(self) -> laws.LossLaw:
-        if self.kind == "free":
-            law = laws.loss_law(self.frame)
-            if law.status == "ok":
-                return law
+        """The law that `promote.fits` fits to a study's proxies."""
         return laws.loss_law(self.frame, prior=PRIOR)
 
     def state(self, law: laws.LossLaw) -> dict[str, float]:
@@ -84,9 +78,9 @@ class Bought:
         }
 
 
-def planned(oracle: Oracle, kind: Law, most: float) -> Iterator[dict[str, float]]:
+def planned(oracle: Oracle, most: float) -> Iterator[dict[str, float]]:
     """The planner's rounds until it has spent `most` tokens, or sees nothing worth its cost."""
-    have, left = Bought(oracle, kind), np.ones(len(oracle.points), dtype=bool)
+    have, left = Bought(oracle), np.ones(len(oracle.points), dtype=bool)
     have.buy(oracle.points[oracle.start])
     left[oracle.start] = not oracle.once
     while True:
@@ -106,10 +100,10 @@ def planned(oracle: Oracle, kind: Law, most: float) -> Iterator[dict[str, float]
             left[np.flatnonzero(left)[chosen]] = False
 
 
-def by_chance(oracle: Oracle, kind: Law, most: float, seed: int) -> Iterator[dict[str, float]]:
+def by_chance(oracle: Oracle, most: float, seed: int) -> Iterator[dict[str, float]]:
     """The same start and the same steps of cost, with any run of the box as likely as any other."""
     draw = np.random.default_rng([seed, 1])
-    have = Bought(oracle, kind)
+    have = Bought(oracle)
     have.buy(oracle.points[oracle.start])
     every = np.arange(len(oracle.points))
     order = list(
@@ -124,9 +118,9 @@ def by_chance(oracle: Oracle, kind: Law, most: float, seed: int) -> Iterator[dic
             have.buy(oracle.points[[order.pop()]])
 
 
-def on_grids(oracle: Oracle, kind: Law) -> Iterator[dict[str, float]]:
+def on_grids(oracle: Oracle) -> Iterator[dict[str, float]]:
     for grid in oracle.grids:
-        have = Bought(oracle, kind)
+        have = Bought(oracle)
         have.buy(grid)
         yield have.state(have.law())
 
@@ -150,37 +144,39 @@ def monotone(curve: list[dict[str, float]]) -> tuple[Points, Points]:
     return cost[order], np.asarray(isotonic_regression(width[order], increasing=False).x)
 
 
-def curve(job: tuple[str, Law, int, str], replicates: int) -> list[dict[str, float]]:
-    world, law, seed, strategy = job
-    loss.REPLICATES = replicates
+def curve(job: tuple[str, int, str]) -> list[dict[str, float]]:
+    world, seed, strategy = job
     oracle = synthetic(seed) if world == "synthetic" else published(seed)
     most = float(oracle.grids[-2][:, 1].sum())
     if strategy == "uniform":
-        return list(on_grids(oracle, law))
-    return list(
-        planned(oracle, law, most) if strategy == "planned" else by_chance(oracle, law, 2 * most, seed)
-    )
+        return list(on_grids(oracle))
+    return list(planned(oracle, most) if strategy == "planned" else by_chance(oracle, 2 * most, seed))
 
 
 def summary(found: list[dict[str, list[dict[str, float]]]]) -> dict[str, Any]:
     """Of the seeds of one kind: costs over the grid's at the goal's width, and how true the forecasts are there."""
-    goals = [math.exp(monotone(curves["uniform"])[1][-2]) for curves in found]
-    uniform = np.array([reached(c["uniform"], goal) for c, goal in zip(found, goals, strict=True)])
+    goals = np.array([np.exp(monotone(curves["uniform"])[1]) for curves in found])  # seeds × grids
 
-    def over(name: str) -> Points:
-        return np.array([reached(c[name], goal) for c, goal in zip(found, goals, strict=True)]) / uniform
+    def costs(name: str) -> Points:
+        return np.array(
+            [[reached(c[name], goal) for goal in row] for c, row in zip(found, goals, strict=True)]
+        )
+
+    uniform = costs("uniform")
+    planned, chance = costs("planned") / uniform, costs("chance") / uniform
 
     def near(name: str, share: float) -> list[dict[str, float]]:
         """Each seed's state whose cost is nearest to this share of the grid's."""
         return [
             min(c[name], key=lambda state, u=u: abs(math.log(state["cost"] / (share * u))))
-            for c, u in zip(found, uniform, strict=True)
+            for c, u in zip(found, uniform[:, GOAL], strict=True)
         ]
 
     return {
-        "planned": over("planned"),
-        "chance": over("chance"),
-        "goals": goals,
+        "planned": planned[:, GOAL],
+        "chance": chance[:, GOAL],
+        "goals": goals[:, GOAL],
+        "coarser": np.median(planned[:, :GOAL], axis=0),
         "states": {
             "planned": near("planned", SHARE),
             "uniform": near("uniform", 1),
@@ -199,6 +195,7 @@ def row(kind: str, got: dict[str, Any]) -> str:
         str(len(got["goals"])),
         f"{100 * np.median(got['goals']):.2f}%",
         f"**{cost('planned')}**",
+        ", ".join(f"{ratio:.2f}" for ratio in got["coarser"]),
         str(int((got["planned"] <= SHARE).sum())),
         cost("chance"),
         str(int((got["planned"] < got["chance"]).sum())),
@@ -237,17 +234,14 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=0.0, help="stop before a seed after so long; 0: never"
     )
-    parser.add_argument("--worlds", nargs="+", default=list(WORLDS), choices=WORLDS)
-    parser.add_argument("--replicates", type=int, default=60, help="of the bootstrap behind an interval")
     parser.add_argument("--out", type=Path, default=Path("runs/campaign/planner"))
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    wanted = [(world, WORLDS[world]) for world in arguments.worlds]
     files = {
-        (world, law, seed, strategy): arguments.out / f"{world}-{law}-{seed}-{strategy}.json"
+        (world, seed, strategy): arguments.out / f"{world}-{seed}-{strategy}.json"
         for seed in range(arguments.seeds)
-        for world, law in wanted
+        for world in WORLDS
         for strategy in STRATEGIES
     }
     left = [job for job, file in files.items() if not file.exists()]
@@ -256,14 +250,14 @@ def main() -> int:
             if arguments.seconds and time.monotonic() - began > arguments.seconds:
                 print(f"{jobs[0]} and what follows is left; the same command goes on")
                 return 1
-            for job, found in zip(jobs, pool.map(curve, jobs, repeat(arguments.replicates)), strict=True):
+            for job, found in zip(jobs, pool.map(curve, jobs), strict=True):
                 files[job].write_text(json.dumps(found))
     kinds = {
-        f"{world}, {law}": [
-            {s: json.loads(files[world, law, seed, s].read_text()) for s in STRATEGIES}
+        world: [
+            {name: json.loads(files[world, seed, name].read_text()) for name in STRATEGIES}
             for seed in range(arguments.seeds)
         ]
-        for world, law in wanted
+        for world in WORLDS
     }
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
@@ -286,13 +280,14 @@ def main() -> int:
         "",
         f"**{'Reached' if good else 'Not reached'}**: a median of at most {SHARE:g}, and below chance in most seeds.",
         "",
-        "| oracle | seeds | goal | planner's cost | "
+        "| oracle | seeds | goal | planner's cost | at the widths of coarser grids | "
         f"≤ {SHARE:g} in | chance's cost | planner below chance in |",
-        "|---|---|---|---|---|---|---|",
+        "|---|---|---|---|---|---|---|---|",
         *(row(kind, got) for kind, got in results.items()),
         "",
-        "What the forecasts are worth there; the error is against the truth of a synthetic world, and against the "
-        "largest published run.",
+        "What the forecasts are worth there, against the truth of a synthetic world, and against the law fitted to all "
+        "240 published runs (the run at the target is itself 2.4% below that law, three times the scatter of the "
+        "others). The intervals are those of a study: not certified.",
         "",
         "| oracle | runs | half-width, median | error, rms | actual inside |",
         "|---|---|---|---|---|",
