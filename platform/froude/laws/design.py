@@ -6,7 +6,8 @@ Gaussian process: next to nothing beside a row, growing with the distance from a
 nor of repeats of one run makes the target certain (Kennedy and O'Hagan 2001). With c the covariance given the rows, one
 more run at x lowers the variance at the target x* by c(x*, x)² / (c(x, x) + noise): a rank-one update in closed form.
 To choose by it is c-optimality (Chaloner and Verdinelli 1995), which with one target is V-optimality too. What is
-lowered is averaged over draws of theta, because the law is not linear.
+lowered is averaged over draws of theta, because the law is not linear. Where a prior believes in more noise than the
+rows show, each run also lowers that belief, as the posterior's interval does.
 """
 
 import math

@@ -116,6 +116,17 @@ def test_a_prior_is_believed(rows: pl.DataFrame) -> None:
     assert tight.deviation < 0.7 * loose.deviation
 
 
+def test_rows_quieter_than_a_prior_believes_settle_the_noise(rows: pl.DataFrame, law: laws.LossLaw) -> None:
+    free = forecast_design(law, rows, box(2, 2), **TARGET)
+    assert free.after(0).noise == free.quiet == free.noise
+    believing = laws.loss_law(rows, prior={"alpha": (0.34, 0.1), "beta": (0.36, 0.1)})
+    found = forecast_design(believing, rows, box(2, 2), **TARGET)
+    assert found.quiet < 0.5 * found.noise  # 0.4% in truth, 1.5% beforehand
+    for _ in range(1000):
+        found = found.after(0)
+    assert found.noise == pytest.approx(found.quiet, rel=0.1)
+
+
 def test_more_rows_than_cells_are_merged(
     rows: pl.DataFrame, law: laws.LossLaw, monkeypatch: pytest.MonkeyPatch
 ) -> None:
