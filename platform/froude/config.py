@@ -158,6 +158,11 @@ class Run(Section):
     eval_windows: int = Field(default=768, gt=0, description="validation windows of every evaluation")
     eval_every: int = Field(default=0, ge=0, description="steps; 0: at the end only")
     norms_every: int = Field(default=100, ge=0, description="steps between norms by layer; 0: none")
+    noise_every: int = Field(
+        default=10,
+        ge=0,
+        description="steps between measurements of the gradient noise scale by the slots of an exact run; 0: none",
+    )
     checkpoint_every: int = Field(default=50, gt=0, description="steps")
     keep_checkpoints: int = Field(default=3, ge=0, description="the newest ones; 0: all")
     keep_every: int = Field(
@@ -182,6 +187,7 @@ class Run(Section):
         "keep_every",
         "eval_every",
         "norms_every",
+        "noise_every",
     )
 
     @field_validator("workers", mode="before")

@@ -59,6 +59,13 @@ STEPS = pa.schema(
         ("tokens_per_second", _F),
         ("world", _I),
         ("time", _TIME),
+        # Every `noise_every` steps of an exact run, else null: the norms that laws.noise_scale reads. Small is a slot
+        # (mean over slots), big the batch, both in tokens.
+        ("batch_small", _I),
+        ("batch_big", _I),
+        ("small_sq_norm", _F),
+        ("big_sq_norm", _F),
+        ("noise_scale", _F),  # tokens, from moving averages; null until they tell: a trend, no measurement
     ]
 )
 

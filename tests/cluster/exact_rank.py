@@ -23,7 +23,7 @@ from froude.train.trainer import Trainer
 
 
 def bits(case: dict[str, Any], device: str) -> dict[str, Any]:
-    """Losses, norms, evaluation and a hash of parameters and optimizer state.
+    """Losses, norms of batch and slots, evaluation and a hash of parameters and optimizer state.
 
     `switch_at` changes the schedule at a step; `keep_gathered` is the number of parameters up to which a model is one
     unit of FSDP.
@@ -40,8 +40,8 @@ def bits(case: dict[str, Any], device: str) -> dict[str, Any]:
             other = run.replace(slot_schedule="cyclic" if run.slot_schedule == "block" else "block")
             trainer = Trainer(other, World.current(device))
             load(trainer, saved)
-        result = trainer.step(run, step)
-        series.append((result.loss, result.grad_norm))
+        result = trainer.step(run, step, noise=True)
+        series.append((result.loss, result.grad_norm, result.slot_square))
     loss = trainer.evaluate()
     digest = hashlib.sha256()
     for name, tensor in sorted(trainer.state().items()):

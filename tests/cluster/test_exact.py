@@ -71,6 +71,13 @@ def test_any_number_of_workers_trains_the_same_bits(found, name):
         assert found[world][name] == found[1][name]
 
 
+@pytest.mark.parametrize("name", EXACT)
+def test_norms_of_slots_are_measured_at_any_number_of_workers(found, name):
+    """And are the same, as the test above says: they are part of the series."""
+    for _, norm, slot_square in found[1][name]["series"]:
+        assert slot_square > norm**2  # a slot's gradient has more noise than the batch's
+
+
 def test_the_schedule_of_slots_and_a_switch_between_them_change_no_bit(found):
     for world in (1, 2, 3, 4):
         assert found[world]["adamw"] == found[world]["block"] == found[world]["switched"]

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from froude.cli.common import Debug, Json, emit, verb
+from froude.cli.common import Debug, Json, Trust, emit, verb
 
 if TYPE_CHECKING:
     from froude.laws import Prediction
+    from froude.promote.diagnosis import Diagnosis
+    from froude.promote.fits import Fits
+    from froude.store import Location
     from froude.study import Study
 
 
@@ -38,6 +41,10 @@ def fit(
     predict: Annotated[
         str, typer.Option(metavar="params=N,tokens=D", help="Also forecast the loss of this run.")
     ] = "",
+    diagnose: Annotated[
+        bool, typer.Option("--diagnose", help="Say why learning rates do not transfer: trains a few steps.")
+    ] = False,
+    trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -52,16 +59,20 @@ def fit(
     from froude.study import Study
 
     wanted = point("--predict", predict) if predict else None
-    found = _imported(study, source, columns, out, target)
-    fits = fit_study(found or Study(study))
+    found = _imported(study, source, columns, out, target) or Study(study)
+    fits = fit_study(found)
     prediction = fits.predict(**wanted) if wanted is not None else None
+    diagnoses = _diagnoses(found.location, fits, trust=trust, quiet=as_json) if diagnose else []
     if as_json:
         content = fits.summary() | {"fingerprints": dict(fits.fingerprints)}
-        emit(content | ({"prediction": asdict(prediction)} if prediction is not None else {}))
+        content |= {"prediction": asdict(prediction)} if prediction is not None else {}
+        emit(content | ({"diagnosis": [each.to_dict() for each in diagnoses]} if diagnose else {}))
         return None
     print("\n".join(fits.lines()))
     if prediction is not None:
         print("\n".join(_said(prediction)))
+    for each in diagnoses:
+        print("\n".join(["", *each.lines()]))
     return None
 
 
@@ -96,3 +107,22 @@ def _imported(study: str, source: str, columns: str, out: str, target: str) -> S
                 f"--target must be a readable TOML file, but {target}: {error.strerror}"
             ) from None
     return make_study(source, out, columns=pairs("--columns", columns), target=large)
+
+
+def _diagnoses(study: Location, fits: Fits, *, trust: bool, quiet: bool) -> list[Diagnosis]:
+    """One of each parametrization that the study has a transfer curve of, from the runs of its trials."""
+    from froude.launch.display import Display
+    from froude.launch.parts import read_all
+    from froude.promote.diagnosis import diagnose
+    from froude.train.api import check_trust
+
+    runs = {run.name: run for stored in read_all(study).values() for run in stored.trial.runs}
+    display, found = Display(quiet=quiet), []
+    for name in fits.transfer:
+        rows = fits.rows[f"lr_transfer_{name}"]
+        chosen = [runs[run].replace(parametrization=name) for run in rows["run"] if run in runs]
+        for run in chosen:
+            check_trust(run, trust)
+        display.stage("diagnose")
+        found.append(diagnose(chosen, rows, progress=display.update))
+    return found

@@ -5,13 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
 from froude.config import ConfigError, Run
 from froude.store import Location
 from froude.study import Study
+
+if TYPE_CHECKING:
+    from froude.laws import BatchRamp
+
+HALF_LIFE = 50  # measured steps of the moving averages behind the noise scale: enough to place it, and recent
 
 
 @dataclass(frozen=True)
@@ -28,7 +33,10 @@ class StageStatus:
 class Status:
     """A study's state; `step` of the large run is that of its newest committed checkpoint, `steps` those it has.
 
-    `run` is empty where the study has no target.
+        `run` is empty where the study has no target.
+    =======
+        `noise` is what its gradient noise scale says of the batch, None until it tells.
+    >>>>>>> diag
     """
 
     study: str
@@ -38,6 +46,7 @@ class Status:
     step: int
     steps: int
     finished: bool
+    noise: BatchRamp | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -64,6 +73,7 @@ class Status:
             *rows,
             f"recipe          {'sealed' if self.recipe else 'none yet'}",
             *([f"{self.run:<16}{large}"] if self.run else []),
+            *([f"{'noise scale':<16}{self.noise.line()}"] if self.noise else []),
         ]
 
 
@@ -97,4 +107,19 @@ def status(url: str | os.PathLike[str] | Location) -> Status:
         step=max((row["step"] for row in commits), default=0),
         steps=target.steps if target is not None else 0,
         finished=any(row["kind"] == "finished" for row in commits),
+        noise=_noise(study, target) if target is not None and commits else None,
     )
+
+
+def _noise(study: Study, run: Run) -> BatchRamp | None:
+    """Advice from the run's newest steps: a noise scale grows as training goes."""
+    import polars as pl
+
+    from froude.laws import noise_scale
+
+    measured = study.steps().filter(pl.col("run") == run.name).drop_nulls("small_sq_norm").collect()
+    if measured.height < 2:
+        return None
+    span = int(measured["step"].max()) - int(measured["step"].min())  # type: ignore[arg-type]
+    law = noise_scale(measured, half_life=max(1.0, HALF_LIFE * span / (measured.height - 1)))
+    return law.ramp(run.batch) if law.status == "ok" else None

@@ -14,7 +14,7 @@ from froude.laws.kaplan_law import KaplanLaw, kaplan
 from froude.laws.loss import LossLaw, loss_law
 from froude.laws.loss_posterior import ExponentPrior
 from froude.laws.lr import LrCurve, lr_curve
-from froude.laws.noise import NoiseScale, noise_scale
+from froude.laws.noise import BatchRamp, NoiseScale, noise_scale
 from froude.laws.optimum import PowerLaw, optimum_law
 from froude.laws.repeated import DataConstrainedLaw, data_constrained
 from froude.laws.results import Allocation, Estimate, Prediction, Status
@@ -23,6 +23,7 @@ from froude.laws.transfer import LrTransfer, lr_transfer
 __all__ = [
     "Allocation",
     "BatchLrLaw",
+    "BatchRamp",
     "CriticalBatch",
     "CurveBand",
     "CurveLaw",

@@ -29,6 +29,26 @@ TREND = 0.01  # half-life of the trend, as a share of the steps, where none is a
 COLUMNS = ("step", "batch_small", "batch_big", "small_sq_norm", "big_sq_norm")
 
 
+@dataclass(frozen=True)
+class BatchRamp:
+    """What a trend signal says of a batch in tokens: by what to multiply it, and the rate; both 1 while it may stay."""
+
+    batch: float
+    noise_scale: float
+    factor: int
+    lr_factor: float
+
+    def line(self) -> str:
+        """The advice, and what it is worth."""
+        seen = f"{self.noise_scale:,.0f} tokens, {self.noise_scale / self.batch:.2g} x the batch"
+        what = (
+            f"try a batch of {self.factor * self.batch:,.0f} at {self.lr_factor:.2f} x the rate, on a branch first"
+            if self.factor > 1
+            else "no reason to raise the batch"
+        )
+        return f"{seen}: {what} (a trend signal, no measured critical batch)"
+
+
 @dataclass(frozen=True, eq=False)
 class NoiseScale:
     """A gradient noise scale in the batch's unit (tokens): `noise_scale` = `trace` / `grad_sq`, all at 95%.
@@ -81,6 +101,21 @@ class NoiseScale:
         columns = {"step": self._sample["step"][order], "noise_scale": scale}
         frame = pl.DataFrame({**columns, "grad_sq": means[0], "trace": means[2]})
         return frame.with_columns(pl.col("noise_scale").fill_nan(None))
+
+    def ramp(self, batch: float) -> BatchRamp:
+        """Advise on a batch of so many tokens: twice it, at the root of two times the rate, or to keep it.
+
+        Twice only where all of the 95% interval lies above that: as a rule a measured critical batch is larger still,
+        so what this asks for is safe to try, and what it doesn't ask for may be, too. The step of two and the root are
+        those of Merrill et al. 2505.23971. ValueError without a noise scale.
+        """
+        batch = positive("batch", batch)
+        if self.status != "ok":
+            raise ValueError(
+                f"Advice needs a noise scale, but its status is {self.status}: {self.reasons[0]}."
+            )
+        factor = 2 if self.noise_scale.low > 2 * batch else 1
+        return BatchRamp(batch, self.noise_scale.value, factor, math.sqrt(factor))
 
     def plot(self) -> "Figure":
         """Draw the trend of the noise scale over the run, and the estimate with its interval."""

@@ -189,10 +189,7 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
     ladder, loss = pl.concat([of("loss_law"), history.best(past)]), None
     if ladder.height:
         rows["loss_law"] = ladder
-        loss = laws.loss_law(ladder, groups="trial") if past.height else None
-        # A history may be long enough for exponents of its own; the proxies of a study never were.
-        if loss is None or loss.status != "ok":
-            loss = laws.loss_law(ladder, prior=PRIOR, groups="trial")
+        loss = loss_law(ladder)
     return Fits(
         large=target,
         best=_best(here),
@@ -204,6 +201,17 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
         rows=rows,
         fingerprints={name: fingerprint(frame) for name, frame in rows.items() if frame.height},
     )
+
+
+def loss_law(rows: pl.DataFrame) -> LossLaw:
+    """The law with free exponents where its interval at the largest proxy is certified, else the prior's posterior."""
+    free = laws.loss_law(rows, groups="trial")
+    finished = rows.filter(pl.col("status") == "finished").sort("params", "tokens")
+    if free.status == "ok" and finished.height:
+        largest = finished.row(-1, named=True)
+        if free.predict(params=largest["params"], tokens=largest["tokens"]).certified:
+            return free
+    return laws.loss_law(rows, prior=PRIOR, groups="trial")
 
 
 def transfer_rows(rows: pl.DataFrame, parametrization: str, base_width: int) -> pl.DataFrame:

@@ -6,8 +6,9 @@ bits depend on their number. `Exact` adds what the slots yield in one fixed tree
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
@@ -17,11 +18,22 @@ from froude.config import Run
 from froude.train import parallel
 from froude.train.objective import summed_loss
 from froude.train.parallel import World
-from froude.train.slots import Rounds, SlotTree, halved_sum, row_squares, subtrees
+from froude.train.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees
 
 #: Tokens of the pass of a rank that has no slot in a round: it keeps the collectives of forward and backward in step,
 #: and is never sent.
 IDLE_TOKENS = 8
+
+
+class Totals(NamedTuple):
+    """Mean loss (nats per token) and gradient norm over all ranks; the mean of the slots' squared norms if measured.
+
+    A slot's gradient is that of its own mean loss, so with these norms its batch is the run's over the slots.
+    """
+
+    loss: float
+    norm: float
+    slot_square: float | None = None
 
 
 class Reduction(Protocol):
@@ -29,8 +41,8 @@ class Reduction(Protocol):
 
     rounds: Rounds
 
-    def backward(self, windows: Tensor) -> tuple[float, float]:
-        """Leave the gradient in `.grad`; mean loss (nats per token) and gradient norm over all ranks.
+    def backward(self, windows: Tensor, *, noise: bool = False) -> Totals:
+        """Leave the gradient in `.grad`; with `noise` measure the slots' norms too, where slots have gradients.
 
         `windows` [n, context + 1] are those of this rank's slots, in the order of `rounds.mine`.
         """
@@ -50,7 +62,7 @@ class Fast:
         self.run, self.model, self.world = run, model, world
         self.rounds = Rounds(run.slots, world.rank, world.size)
 
-    def backward(self, windows: Tensor) -> tuple[float, float]:
+    def backward(self, windows: Tensor, *, noise: bool = False) -> Totals:
         """Loss divided by the global number of tokens; times the world size, since FSDP averages over ranks."""
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
         chunks = self._chunks(windows)
@@ -62,7 +74,7 @@ class Fast:
         gradients = parallel.local_gradients(self.model)
         squared = torch.nn.utils.get_total_norm(gradients).double().square()
         total, squared = self.world.sum(torch.stack((total, squared))).unbind()
-        return float(total) / self.run.batch, float(squared.sqrt())
+        return Totals(float(total) / self.run.batch, float(squared.sqrt()))
 
     def _chunks(self, windows: Tensor) -> Sequence[Tensor]:
         """Micro-batches of this rank; every rank has the same number, so that their collectives match."""
@@ -84,12 +96,15 @@ class Exact:
         self.whole = keeps_gathered(run, world)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.tree = SlotTree(run.slots)
+        #: Squared norms by module of the gradient of this rank's slot in this round; None while nobody asks.
+        self.squares: list[float] | None = None
         if not self.whole:
-            _install(model, self.rounds)
+            _install(model, self)
 
-    def backward(self, windows: Tensor) -> tuple[float, float]:
+    def backward(self, windows: Tensor, *, noise: bool = False) -> Totals:
         size = self.run.windows_per_slot
         losses = torch.zeros(self.run.slots, dtype=torch.float64, device=self.world.device)
+        squares = torch.zeros_like(losses)
         for number in range(len(self.rounds)):
             self.rounds.now = number
             slot = self.rounds.slot(self.rounds.rank)
@@ -97,18 +112,26 @@ class Exact:
                 break
             if self.gathered:
                 parallel.set_reshard(self.model, not self.whole and self.rounds.is_last, self.world)
+            self.squares = [] if noise else None
             loss = self._pass(None if slot is None else windows[number * size : (number + 1) * size])
-            if slot is not None:
-                losses[slot] = loss
             if self.whole:
                 assert slot is not None
-                self.tree.add((0, slot), self._take(), owned=True)
+                gradients = self._take()
+                self.see(gradients)
+                self.tree.add((0, slot), gradients, owned=True)
             elif not self.rounds.is_last:  # FSDP would add the rounds up in sequence
                 for parameter in self.parameters:
                     parameter.grad = None
+            if slot is not None:
+                losses[slot], squares[slot] = loss, math.fsum(self.squares or ())
         if self.whole:
             self._exchange()
-        return self._totals(losses)
+        return self._totals(losses, squares if noise else None)
+
+    def see(self, gradients: Sequence[Tensor]) -> None:
+        """Whole gradients of this rank's slot: their squared norms are noted if asked for."""
+        if self.squares is not None:
+            self.squares += [squared_norm(gradient) for gradient in gradients]
 
     def _pass(self, windows: Tensor | None) -> Tensor:
         """Forward and backward of one slot, or of an idle one; gradients of its micro-batches are added in order."""
@@ -168,19 +191,22 @@ class Exact:
         most = -(-rows // self.world.size)
         return slice(min(rank * most, rows), min((rank + 1) * most, rows))
 
-    def _totals(self, losses: Tensor) -> tuple[float, float]:
+    def _totals(self, losses: Tensor, squares: Tensor | None) -> Totals:
         """Mean loss and gradient norm: each slot's loss and each row's sum of squares, gathered, then halved.
 
         Each number is one rank's and zero bits on all others, so an integer sum moves it unchanged.
         """
-        found = [losses]
+        slots = len(losses)
+        found = [losses] if squares is None else [losses, squares]
         for parameter, gradient in zip(self.parameters, parallel.local_gradients(self.model), strict=True):
-            squares = losses.new_zeros(parameter.shape[0] if parameter.ndim else 1)
-            squares[self._rows(parameter, self.world.rank)] = row_squares(gradient)
-            found.append(squares)
+            rows = losses.new_zeros(parameter.shape[0] if parameter.ndim else 1)
+            rows[self._rows(parameter, self.world.rank)] = row_squares(gradient)
+            found.append(rows)
         numbers = self.world.sum(torch.cat(found).view(torch.int64)).view(torch.float64)
-        total, squared = (halved_sum(part[None]) for part in numbers.tensor_split([len(losses)]))
-        return float(total) / self.run.batch, float(squared.sqrt())
+        ends = [slots] if squares is None else [slots, 2 * slots]
+        total, *of_slots, squared = (float(halved_sum(part[None])) for part in numbers.tensor_split(ends))
+        # Here a slot's gradient is its share of the batch's: of its own mean loss it is `slots` times as long.
+        return Totals(total / self.run.batch, math.sqrt(squared), of_slots[0] * slots if of_slots else None)
 
 
 def keeps_gathered(run: Run, world: World) -> bool:
@@ -188,10 +214,12 @@ def keeps_gathered(run: Run, world: World) -> bool:
     return run.reduction == "exact" and (world.size == 1 or run.slot_schedule == "block")
 
 
-def _install(model: nn.Module, rounds: Rounds) -> None:
+def _install(model: nn.Module, exact: Exact) -> None:
     """Put the tree in the place of FSDP2's reduce-scatter, in every module that is sharded by itself."""
     from torch.distributed.fsdp import FSDPModule
     from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
+
+    rounds = exact.rounds
 
     class SlotReduceScatter(ReduceScatter):
         """Sends each slot's gradient to the owners of its shards, who add them up.
@@ -200,8 +228,9 @@ def _install(model: nn.Module, rounds: Rounds) -> None:
         leaves in `output_tensor` before the last round means nothing.
         """
 
-        def __init__(self) -> None:
+        def __init__(self, module: nn.Module) -> None:
             self.tree = SlotTree(rounds.slots)
+            self.shapes = [p.shape for p in _managed(module, FSDPModule) if p.requires_grad]
 
         def allocate(
             self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
@@ -214,6 +243,8 @@ def _install(model: nn.Module, rounds: Rounds) -> None:
             size, slots = output_tensor.numel(), [rounds.slot(rank) for rank in range(rounds.world)]
             counts = [0 if slot is None else size for slot in slots]
             idle = slots[rounds.rank] is None
+            if exact.squares is not None and not idle:
+                exact.see(list(_unpacked(input_tensor, self.shapes, rounds.world)))
             received = input_tensor.new_empty(sum(counts))
             dist.all_to_all_single(
                 received,
@@ -230,6 +261,28 @@ def _install(model: nn.Module, rounds: Rounds) -> None:
 
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            module.set_custom_reduce_scatter(SlotReduceScatter())
+            module.set_custom_reduce_scatter(SlotReduceScatter(module))
             module.set_gradient_divide_factor(1.0)  # 1.0 keeps FSDP from dividing by the world size outside
             module.set_reduce_scatter_unused_params(True, recurse=False)
+
+
+def _managed(module: nn.Module, apart: type) -> list[nn.Parameter]:
+    """A module's parameters in the order in which FSDP2 lays them out, without those that are sharded apart."""
+    found: dict[int, nn.Parameter] = {}
+    for child in module.children():
+        if not isinstance(child, apart):
+            found |= {id(p): p for p in _managed(child, apart)}
+    found |= {id(p): p for p in module.parameters(recurse=False) if id(p) not in found}
+    return list(found.values())
+
+
+def _unpacked(packed: Tensor, shapes: Sequence[torch.Size], world: int) -> Iterator[Tensor]:
+    """The whole gradients of a module from what FSDP2 hands to its reduce-scatter: each rank's rows, padded."""
+    by_rank, start = packed.view(world, -1), 0
+    for shape in shapes:
+        rows, row = shape[0], math.prod(shape[1:])
+        most = -(-rows // world)
+        part = by_rank[:, start : start + most * row]
+        start += most * row
+        yield part.reshape(world * most, row)[:rows]
+    assert start == by_rank.shape[1]

@@ -133,3 +133,11 @@ def row_squares(tensor: Tensor) -> Tensor:
         part = rows[start : start + step].double()
         found[start : start + step] = halved_sum(part.mul_(part))
     return found
+
+
+def squared_norm(tensor: Tensor) -> float:
+    """Squared L2 norm of a whole tensor, which one rank has: in the order in which torch adds, so at each length alike.
+
+    A shard's is not for this: `row_squares`.
+    """
+    return float(torch.linalg.vector_norm(tensor.detach().flatten(), dtype=torch.float64)) ** 2

@@ -19,13 +19,15 @@ from froude.train.stability import Decision
 class StepResult:
     """Mean loss of the batch before the update (nats per token), gradient norm before clipping, peak rate used.
 
-    Only a decision to update, on finite numbers, has changed the parameters.
+    `slot_square` is the mean of the squared norms of the gradients of the batch's slots, None where it was not asked
+    for or slots have none. Only a decision to update, on finite numbers, has changed the parameters.
     """
 
     loss: float
     grad_norm: float
     lr: float
     decision: Decision = field(default_factory=Decision)
+    slot_square: float | None = None
 
     @property
     def finite(self) -> bool:
@@ -40,15 +42,18 @@ def train_step(
     run: Run,
     step: int,
     judge: Callable[[float, float], Decision] | None = None,
+    *,
+    noise: bool = False,
 ) -> StepResult:
     """The gradient of the batch's mean loss, of which this rank has `windows` [n, context + 1]; clip, update.
 
-    `judge` decides by loss and norm what becomes of it. A non-finite one leaves the parameters as they were.
+    `judge` decides by loss and norm what becomes of it. A non-finite one leaves the parameters as they were. With
+    `noise` the slots' norms are measured, too.
     """
-    loss, norm = reduction.backward(windows)
+    loss, norm, slot_square = reduction.backward(windows, noise=noise)
     decision = judge(loss, norm) if judge else Decision()
     share = schedules.at_step(run, step) * decision.lr_factor
-    result = StepResult(loss, norm, run.optimizer.lr * share, decision)
+    result = StepResult(loss, norm, run.optimizer.lr * share, decision, slot_square)
     if result.finite and decision.action == "update":
         clip = run.optimizer.clip * decision.clip_factor
         scale = min(clip / (norm + 1e-6), 1.0)  # as torch.nn.utils.clip_grad_norm_

@@ -60,13 +60,17 @@ class Trainer:
         *,
         batch: int | None = None,
         judge: Callable[[float, float], Decision] | None = None,
+        noise: bool = False,
     ) -> StepResult:
         """The update from `step` to `step + 1` under `run`'s schedule; ledger rows of this rank are added to `rows`.
 
-        The data are those of `batch`: the step's own, unless some were left out. `judge` decides about the update.
+        The data are those of `batch`: the step's own, unless some were left out. `judge` decides about the update;
+        `noise` asks for the slots' norms.
         """
         drawn = self.draw(step if batch is None else batch)
-        result = train_step(self.model, self.optimizer, self.reduction, drawn.windows, run, step, judge)
+        result = train_step(
+            self.model, self.optimizer, self.reduction, drawn.windows, run, step, judge, noise=noise
+        )
         if rows is not None and (disposition := ledger.DISPOSITIONS.get(result.decision.action)):
             rows += ledger.rows(run, attempt, step + 1, drawn, disposition)
         return result

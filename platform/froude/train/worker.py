@@ -15,6 +15,7 @@ from froude.config import Run
 from froude.train import ledger, parallel
 from froude.train.api import Host
 from froude.train.loop import Row, eval_row, step_row
+from froude.train.noise_scale import NoiseScale
 from froude.train.norms import Norms, watched
 from froude.train.parallel import World
 from froude.train.stability import Judge, Ladder
@@ -62,6 +63,7 @@ class _Worker:
         position = store.load(self.trainer.state())
         self.step: int = position["step"]
         self.ladder = Ladder(run, position["scalars"].get("stability", {"batch": self.step}), left_out)
+        self.noise = NoiseScale(run, position["scalars"].get("noise"))
         self.loss = math.nan
         self.tables: dict[str, list[Row]] = {name: [] for name in records.TABLES}
 
@@ -77,7 +79,9 @@ class _Worker:
         with nullcontext() if (self.step + 1) % shown else watched(self.trainer) as norms:
             if norms:
                 judge = norms.then(judge)
-            result = self.trainer.step(run, self.step, entered, host.attempt, batch=ladder.batch, judge=judge)
+            result = self.trainer.step(
+                run, self.step, entered, host.attempt, batch=ladder.batch, judge=judge, noise=self._noisy()
+            )
         action = result.decision.action
         if self.world.rank == 0:
             now = {"run": run.name, "attempt": host.attempt, "time": datetime.now(UTC)}
@@ -91,14 +95,30 @@ class _Worker:
         if action == "skip":
             return False
         self.step += 1
+        scale = self._note_noise(result)
         if norms:
             self._note_norms(norms)
         if self.world.rank == 0:
             seconds = time.perf_counter() - before
-            row = step_row(run, host.attempt, self.step, result, seconds, self.world.size)
+            row = step_row(run, host.attempt, self.step, result, seconds, self.world.size) | scale
             self.tables["steps"].append(row)
             host.report([row])
         return True
+
+    def _noisy(self) -> bool:
+        """Whether the next step's slots are measured; one slot alone is the batch."""
+        every = self.run.noise_every
+        return self.run.slots > 1 and every > 0 and (self.step + 1) % every == 0
+
+    def _note_noise(self, result: StepResult) -> Row:
+        """The columns of a step's row that tell of the noise scale."""
+        if result.slot_square is None:
+            return {}
+        small, big = self.run.batch // self.run.slots, self.run.batch
+        square = result.grad_norm**2
+        self.noise.add(self.step, small, big, result.slot_square, square)
+        norms = {"small_sq_norm": result.slot_square, "big_sq_norm": square}
+        return {"batch_small": small, "batch_big": big, **norms, "noise_scale": self.noise.value}
 
     def _note_norms(self, norms: Norms) -> None:
         values = norms.values()
@@ -129,7 +149,7 @@ class _Worker:
             step=self.step,
             tokens=self.step * self.run.batch,
             tables={k: records.table(records.SCHEMAS[k], rows) for k, rows in self.tables.items() if rows},
-            scalars={"stability": self.ladder.state()},
+            scalars={"stability": self.ladder.state(), "noise": self.noise.state()},
             kind=kind,
             background=background,
         )
@@ -143,6 +163,7 @@ class _Worker:
             self.trainer = Trainer(self.run, self.world)
         self.step = position["step"]
         self.ladder.rewind(position["scalars"].get("stability", {}))
+        self.noise.rewind(position["scalars"].get("noise", {}))
         for name in set(self.tables) - {"events"}:
             self.tables[name].clear()
 

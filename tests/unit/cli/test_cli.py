@@ -18,7 +18,10 @@ from froude.config import ConfigError
 from froude.launch.elastic import NoProgress
 from froude.promote.gate import Check, Refused
 
-VERBS = ("plan", "sweep", "status", "fit", "promote", "train", "report", "quickstart", "verify-run", "chaos")
+VERBS = (
+    *("plan", "sweep", "status", "fit", "promote", "train", "report", "quickstart", "verify-run", "chaos"),
+    "coordcheck",
+)
 CHECKPOINTS = ("list", "verify", "digest", "diff", "export")
 
 

@@ -123,3 +123,18 @@ def test_a_half_life_is_a_number_of_steps(wrong: dict[str, Any]) -> None:
 def test_batches_in_the_wrong_order_are_an_error() -> None:
     with pytest.raises(ValueError, match="'batch_big'"):
         laws.noise_scale(norms(200).rename({"batch_small": "batch_big", "batch_big": "batch_small"}))
+
+
+def test_advice_on_the_batch_is_to_double_it_only_where_the_interval_is_above_that() -> None:
+    law = laws.noise_scale(norms(1000))
+    doubled, kept = law.ramp(200), law.ramp(300)
+    assert (doubled.factor, doubled.lr_factor) == (2, pytest.approx(2**0.5))
+    assert (kept.factor, kept.lr_factor) == (1, 1.0)
+    assert "trend signal" in doubled.line()
+    assert "try a batch of 400 at 1.41 x the rate" in doubled.line()
+    assert "no reason" in kept.line()
+    for wrong in (0, -1, math.nan):
+        with pytest.raises(ValueError, match="batch"):
+            law.ramp(wrong)
+    with pytest.raises(ValueError, match="too_few_points"):
+        laws.noise_scale(norms(50)).ramp(100)

@@ -1,0 +1,112 @@
+"""froude coordcheck."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from froude.cli.common import FAILED, Debug, Json, Trust, emit, verb
+
+if TYPE_CHECKING:
+    from froude.config import Run
+
+
+@verb
+def coordcheck(
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help="Search space (.py), recipe.toml, or a run as TOML.")
+    ],
+    widths: Annotated[
+        str, typer.Option(help="Three or more, with commas; without it five doublings from 64.")
+    ] = "",
+    depths: Annotated[str, typer.Option(help="Check over depth instead, at the run's own width.")] = "",
+    seeds: Annotated[int, typer.Option(min=1, help="Initialisations and batches to average over.")] = 3,
+    times: Annotated[str, typer.Option(help="Updates after which to look.")] = "1,3,10",
+    plot: Annotated[
+        str, typer.Option(metavar="FILE", help="Where to draw (.svg, .png or .pdf).")
+    ] = "coordcheck.svg",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    trust: Trust = False,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> int | None:
+    """Check that updates move a run's blocks equally far at every width; exit code 1 if they do not.
+
+    The model, optimizer and rate are those of the run, or of a space's large run; SP is the control that must fail.
+
+    Example: froude coordcheck search_spaces/quickstart.py --widths 64,128,256
+    """
+    from pathlib import Path
+
+    import polars as pl
+
+    from froude.config import ConfigError
+    from froude.launch.display import Display
+    from froude.launch.plan import worker_bytes
+    from froude.launch.preflight import check_memory
+    from froude.laws.coordinate_plot import draw
+    from froude.train.api import check_trust
+    from froude.train.coordcheck import check, short, sizes_of
+
+    if depths and widths:
+        raise ConfigError("a check is over width or depth, but got --widths and --depths; drop one")
+    if Path(plot).suffix not in (".svg", ".png", ".pdf"):
+        raise ConfigError(f"--plot must be a file .svg, .png or .pdf, but got {plot!r}; rename it")
+    run = load_run(path)
+    check_trust(run, trust)
+    over = "depth" if depths else "width"
+    sizes = integers(f"--{over}s", depths or widths) if depths or widths else sizes_of(run)
+    largest = short(run.replace({f"model.{over}": max(sizes)}), 1)
+    check_memory(worker_bytes(largest), what=f"a coordinate check up to {over} {max(sizes)}")
+    display = Display(quiet=as_json)
+    display.stage("coordcheck")
+    found = check(
+        run,
+        "depth" if depths else "width",
+        sizes,
+        seeds=seeds,
+        times=integers("--times", times),
+        device=device,
+        progress=display.update,
+    )
+    figure = draw(pl.DataFrame(found.rows), over, reasons=found.reasons)
+    figure.savefig(plot)
+    if as_json:
+        emit({**found.to_dict(), "plot": plot})
+    else:
+        display.done(f"{len(sizes)} sizes, {seeds} seeds, drawn in {plot}")
+        print("\n".join(found.lines()))
+    return None if found.passed else FAILED
+
+
+def load_run(path: str) -> Run:
+    """The run of a recipe or of its own TOML file, or the large run of a search space; ConfigError if there is none."""
+    import tomllib
+
+    from froude.config import ConfigError, Run
+    from froude.promote.recipe import read
+    from froude.space import load_space
+    from froude.store import Location, reported
+
+    if path.endswith(".py"):
+        return load_space(path).target
+    place = Location.parse(path)
+    try:
+        with reported(place, "a run must be readable"):
+            text = place.read().decode()
+        return read(place).run if "froude" in tomllib.loads(text) else Run.from_toml(text)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"a run must be valid TOML, but {path} is not: {error}") from None
+
+
+def integers(option: str, text: str) -> list[int]:
+    """Numbers with commas between them; ConfigError for anything else."""
+    from froude.config import ConfigError
+
+    try:
+        return [int(word) for word in text.split(",")]
+    except ValueError:
+        raise ConfigError(
+            f"{option} must be whole numbers with commas, e.g. 64,128,256, but got {text!r}"
+        ) from None

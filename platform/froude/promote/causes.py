@@ -1,0 +1,257 @@
+"""Which rule of width the code breaks, from probes of a run at several widths.
+
+The rules are those of Yang et al. 2203.03466, table 8, for Adam with torch's coupled decay. muP: a hidden matrix starts
+with variance 1/fan_in, its rate falls as 1/width while rate times decay stays; logits are divided by the width, and
+attention logits by d_head instead of its root. SP: only the initialisation moves, with 1/fan_in or not at all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from froude.config import Run
+from froude.train import api
+from froude.train.probe import Measured, Probe
+
+Role = Literal["matrix", "table", "other"]
+
+#: Slopes of single updates are exact; those of random tensors are averages over a thousand entries or more.
+EXACT, SAMPLED = 0.1, 0.2
+#: What epsilon must leave of an update in the median: sqrt(v) >= 10 epsilon.
+UNDAMPED = 10 / 11
+
+
+@dataclass(frozen=True)
+class Cause:
+    """A broken rule: `measured` against `expected` exponent of width (for epsilon, share of an update).
+
+    `off`: octaves by which it is wrong for an octave of width (for epsilon, octaves that an update loses).
+    """
+
+    name: str
+    where: str
+    measured: float
+    expected: float
+    off: float
+    text: str
+
+    def line(self) -> str:
+        """The name, the place, the rule and, where there are numbers, by how much it is broken."""
+        numbers = (
+            f"; {self.measured:+.2f} instead of {self.expected:+.2f}" if math.isfinite(self.measured) else ""
+        )
+        return f"{self.name} ({self.where}): {self.text}{numbers}"
+
+
+@dataclass(frozen=True)
+class Exponent:
+    """How something goes with width: the median over its tensors, and what the rule says; NaN: it says nothing."""
+
+    what: str
+    of: str
+    exponent: float
+    rule: float
+
+
+def roles(runs: Sequence[Run]) -> dict[str, Role]:
+    """What each parameter is by how its shape grows from the first run to the last, whatever it is said to be."""
+    small, large = (
+        {name: tuple(p.shape) for name, p in api.build_model(run, "meta").named_parameters()}
+        for run in (runs[0], runs[-1])
+    )
+    found: dict[str, Role] = {}
+    for name, shape in small.items():
+        growing = sum(a != b for a, b in zip(shape, large.get(name, shape), strict=True))
+        found[name] = "other" if len(shape) < 2 or not growing else "matrix" if growing > 1 else "table"
+    return found
+
+
+def tables(runs: Sequence[Run]) -> list[str]:
+    """The parameters with a row, or a column, for each token of the vocabulary."""
+    shapes = {name: p.shape for name, p in api.build_model(runs[0], "meta").named_parameters()}
+    return [
+        name for name, role in roles(runs).items() if role == "table" and runs[0].model.vocab in shapes[name]
+    ]
+
+
+class Evidence:
+    """Probes of a run at two or more widths (equal in everything else but head_dim), and the exponents they show."""
+
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        self.probes = probes
+        self.runs = [probe.run for probe in probes]
+        self.mup = self.runs[0].parametrization == "mup"
+        self.roles = roles(self.runs)
+        self.widths = np.log([run.model.width for run in self.runs])
+        self.makes_logits = [name for name, t in probes[0].tensors.items() if t.logits]
+        self.tied = bool(self.makes_logits) and self.makes_logits == tables(self.runs)
+
+    def exponent(self, values: Sequence[float], over: NDArray[np.float64] | None = None) -> float:
+        """Slope of ln values over ln width (or `over`); NaN where one is zero, or no number."""
+        if not all(math.isfinite(value) and value > 0 for value in values):
+            return math.nan
+        return float(np.polyfit(self.widths if over is None else over, np.log(values), 1)[0])
+
+    def of(self, name: str, measure: Callable[[Measured], float]) -> float:
+        """The exponent of one tensor's number."""
+        return self.exponent([measure(probe.tensors[name]) for probe in self.probes])
+
+    def all(self, role: Role, measure: Callable[[Measured], float]) -> dict[str, float]:
+        """The exponents of all tensors of a role that have one."""
+        found = {name: self.of(name, measure) for name, its in self.roles.items() if its == role}
+        return {name: value for name, value in found.items() if math.isfinite(value)}
+
+    @property
+    def multiplier(self) -> float:
+        """The exponent of what logits are multiplied by: a random table of size 1 gives sqrt(width) times it."""
+        found = [self.of(name, lambda t: t.logits) for name in self.makes_logits]
+        return float(np.mean(found)) - 0.5 if found else math.nan
+
+    @property
+    def attention(self) -> float:
+        """The exponent over d_head of attention logits as built, where queries and keys are not yet aligned."""
+        heads = np.log([run.model.head_dim for run in self.runs])
+        return self.exponent([p.attention for p in self.probes], heads) if np.ptp(heads) > 0 else math.nan
+
+
+def causes(evidence: Evidence) -> list[Cause]:
+    """The rules that are broken, the one that is furthest off first."""
+    output = list(_output(evidence))
+    told = evidence.makes_logits if any(cause.name == "tied_embeddings" for cause in output) else []
+    found = [*_initialisation(evidence), *_rates(evidence, told), *_decay(evidence, told), *output]
+    if not any(cause.name == "initialisation" for cause in found):  # queries and keys of another size
+        found += _attention(evidence)
+    return sorted([*found, *_epsilon(evidence)], key=lambda cause: -cause.off)
+
+
+def exponents(evidence: Evidence) -> list[Exponent]:
+    """All that is judged, as a table; and how far real updates moved the tensors."""
+    mup, nothing = evidence.mup, math.nan
+    falls = -1.0 if mup else 0.0
+    rows = []
+    for role, init, rate in (("matrix", -0.5, falls), ("table", 0.0, 0.0), ("other", nothing, 0.0)):
+        for what, measure, rule in (
+            ("initial RMS", lambda t: t.init, init),
+            ("rate", lambda t: t.lr, rate),
+            ("rate times decay", lambda t: t.decay, 0.0),
+            ("moved by ten updates", lambda t: t.moved, nothing),
+        ):
+            values = list(evidence.all(role, measure).values())  # type: ignore[arg-type]
+            if values and not (role == "other" and what == "initial RMS"):
+                rows.append(Exponent(what, NAMES[role], float(np.median(values)), rule))  # type: ignore[index]
+    rows.append(Exponent("multiplier", "logits", evidence.multiplier, falls))
+    rows.append(Exponent("size as built", "attention logits", evidence.attention, falls / 2))
+    return [row for row in rows if math.isfinite(row.exponent)]
+
+
+NAMES: dict[Role, str] = {
+    "matrix": "hidden matrices",
+    "table": "embeddings and readout",
+    "other": "norms, biases",
+}
+
+
+def _initialisation(evidence: Evidence) -> Iterator[Cause]:
+    matrices, embeddings = evidence.all("matrix", lambda t: t.init), evidence.all("table", lambda t: t.init)
+    highest = -0.5 if evidence.mup else 0.0
+    yield from _broken(
+        "initialisation",
+        matrices,
+        -0.5,
+        highest,
+        SAMPLED,
+        "hidden matrices must start with variance 1/fan_in",
+    )
+    lowest = 0.0 if evidence.mup else -0.5
+    yield from _broken(
+        "initialisation",
+        embeddings,
+        lowest,
+        0.0,
+        SAMPLED,
+        "embeddings and readout must start alike at each width",
+    )
+
+
+def _rates(evidence: Evidence, told: Sequence[str]) -> Iterator[Cause]:
+    rule, text = (-1.0, "as 1/width") if evidence.mup else (0.0, "not at all")
+    rates = evidence.all("matrix", lambda t: t.lr)
+    yield from _broken(
+        "hidden_lr", rates, rule, rule, EXACT, f"under this parametrization their rate must fall {text}"
+    )
+    for role in ("table", "other"):
+        rates = {
+            name: value for name, value in evidence.all(role, lambda t: t.lr).items() if name not in told
+        }
+        yield from _broken("other_lr", rates, 0.0, 0.0, EXACT, "their rate must not depend on width")
+
+
+def _decay(evidence: Evidence, told: Sequence[str]) -> Iterator[Cause]:
+    """Of the decay by itself, so that a wrong rate is not told twice."""
+    for role in ("matrix", "table"):
+        decays = evidence.all(role, lambda t: t.decay / t.lr if t.lr else math.nan)
+        decays = {name: value for name, value in decays.items() if name not in told}
+        rule = 1.0 if evidence.mup and role == "matrix" else 0.0
+        text = "decay must rise as their rate falls, so that each update shrinks weights by the same share"
+        yield from _broken("weight_decay", decays, rule, rule, EXACT, text)
+
+
+def _output(evidence: Evidence) -> Iterator[Cause]:
+    """Multiplier times rate is what moves logits; which of the two is wrong is told apart."""
+    multiplier, rule = evidence.multiplier, -1.0 if evidence.mup else 0.0
+    where = ", ".join(evidence.makes_logits)
+    rate = (
+        float(np.mean([evidence.of(name, lambda t: t.lr) for name in evidence.makes_logits]))
+        if where
+        else math.nan
+    )
+    both = multiplier + rate
+    if evidence.mup and evidence.tied and both < rule - SAMPLED:
+        text = "a tied table must keep its rate where logits are divided by the width, once"
+        yield Cause("tied_embeddings", where, both, rule, rule - both, f"{text}: multiplier times rate")
+    elif abs(multiplier - rule) > SAMPLED and abs(both - rule) > SAMPLED:
+        text = "logits must be divided by the width" if evidence.mup else "logits must not be scaled by width"
+        yield Cause("output_multiplier", where, multiplier, rule, abs(multiplier - rule), text)
+
+
+def _attention(evidence: Evidence) -> Iterator[Cause]:
+    found, rule = evidence.attention, -0.5 if evidence.mup else 0.0
+    if abs(found - rule) > SAMPLED:
+        by = "d_head" if evidence.mup else "its root"
+        text = f"attention logits must be divided by {by}: their size as built, over d_head"
+        yield Cause("attention_scale", "attention", found, rule, abs(found - rule), text)
+
+
+def _epsilon(evidence: Evidence) -> Iterator[Cause]:
+    shares = {name: [probe.tensors[name].undamped for probe in evidence.probes] for name in evidence.roles}
+    least = {
+        name: min((share for share in found if math.isfinite(share)), default=1.0)
+        for name, found in shares.items()
+    }
+    damped = {name: share for name, share in least.items() if share < UNDAMPED}
+    if damped:
+        worst = min(damped.values())
+        text = "epsilon must be below a tenth of sqrt(v), or updates shrink with the gradient: share that is left"
+        yield Cause("epsilon", _named(list(damped)), worst, 1.0, -math.log2(max(worst, 1e-9)), text)
+
+
+def _broken(
+    name: str, found: dict[str, float], low: float, high: float, tolerance: float, text: str
+) -> Iterator[Cause]:
+    """One cause for all tensors whose exponent lies outside."""
+    off = {tensor: max(low - value, value - high) for tensor, value in found.items()}
+    wrong = [tensor for tensor, by in off.items() if by > tolerance]
+    if wrong:
+        measured = float(np.median([found[tensor] for tensor in wrong]))
+        expected = min(max(measured, low), high)
+        yield Cause(name, _named(wrong), measured, expected, max(off.values()), text)
+
+
+def _named(tensors: Sequence[str]) -> str:
+    return tensors[0] if len(tensors) == 1 else f"{tensors[0]} and {len(tensors) - 1} more"

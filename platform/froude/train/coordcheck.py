@@ -1,0 +1,258 @@
+"""Coordinate check: whether a few updates move what each block puts out equally far at every width, or depth.
+
+A rate found on a small model holds for a larger one only if they do (Yang et al. 2203.03466, appendix D.1). The same
+batch again and again, the run's own optimizer and rate, no warmup; per block and for the logits delta =
+mean|x_t - x_0|, averaged over seeds; the slope of ln delta over ln width is to be near zero. At a production rate seeds
+differ by a fifth after ten steps, so a slope fails when it is outside its bounds by two standard errors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from froude.config import ConfigError, Run
+from froude.train import api, optimizers, parallel
+from froude.train.data.order import Batches
+from froude.train.objective import precision
+from froude.train.parallel import World
+from froude.train.reduce import Fast
+from froude.train.step import train_step
+
+Over = Literal["width", "depth"]
+Row = dict[str, Any]
+
+TIMES, SEEDS = (1, 3, 10), 3
+#: Of a run's batch at most so many are used: what is measured is a mean over them.
+TOKENS = 1024
+#: Slopes over width of a block, of logits, and of logits that start at random, which shrink; the last block's over
+#: depth, where averages over random branches shrink: bounds from 2-layer and 2- to 16-layer GPTs, where muP had -0.04
+#: to 0.00 (logits -0.24 to -0.19), and depth scaling -0.32 to +0.14.
+BLOCK, LOGITS, RANDOM_LOGITS, LAST_BLOCK = (-0.05, 0.05), (-0.05, 0.05), (-0.30, 0.05), (-0.45, 0.15)
+#: A check without power passes anything: under SP some block must reach this slope over width.
+CONTROL = 0.5
+NOISE = 0.15  # standard error of a slope from which on it says nothing
+
+
+@dataclass(frozen=True)
+class Slope:
+    """Of ln delta over ln size for one block or the logits after t updates; `top`: over the three largest sizes only.
+
+    NaN where a size did not move, or diverged. `se` is the standard error from the seeds, `low` and `high` the bounds.
+    """
+
+    parametrization: str
+    name: str
+    t: int
+    slope: float
+    se: float
+    top: float
+    low: float
+    high: float
+
+    @property
+    def passed(self) -> bool:
+        return self.low <= self.slope + 2 * self.se and self.slope - 2 * self.se <= self.high
+
+    def line(self) -> str:
+        """What is wrong with it."""
+        where = f"{self.name} of {self.parametrization} at t = {self.t}"
+        return (
+            f"{where}: slope {self.slope:+.3f} (se {self.se:.3f}) outside {self.low:+.2f} to {self.high:+.2f}"
+        )
+
+
+@dataclass(frozen=True)
+class CoordinateCheck:
+    """What was measured over `over` (one row a run, block and t), the slopes that are judged, and the verdict."""
+
+    over: Over
+    rows: tuple[Row, ...]
+    slopes: tuple[Slope, ...]
+    passed: bool
+    reasons: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        slopes = [{**asdict(slope), "passed": slope.passed} for slope in self.slopes]
+        verdict = {"over": self.over, "passed": self.passed, "reasons": list(self.reasons)}
+        return {**verdict, "slopes": slopes, "rows": list(self.rows)}
+
+    def lines(self) -> list[str]:
+        """The slopes as a table, and the verdict."""
+        times = sorted({slope.t for slope in self.slopes})
+        found = {(s.parametrization, s.name, s.t): s for s in self.slopes}
+        text = [f"{'slope of ln delta':<20}" + "".join(f"{f't = {t}':>15}" for t in times) + "   bounds"]
+        for p, name in dict.fromkeys((s.parametrization, s.name) for s in self.slopes):
+            row = [found.get((p, name, t)) for t in times]
+            cells = "".join(f"{'-' if s is None else f'{s.slope:+.2f} ± {2 * s.se:.2f}':>15}" for s in row)
+            (low, high) = next((s.low, s.high) for s in row if s is not None)
+            rule = "control" if p == "sp" and self.over == "width" else f"{low:+.2f} to {high:+.2f}"
+            text.append(f"{p + ' ' + name:<20}{cells}   {rule}")
+        verdict = "passed" if self.passed else f"failed: {'; '.join(self.reasons)}"
+        return [*text, f"coordinate check over {self.over} {verdict}"]
+
+
+def check(
+    run: Run,
+    over: Over,
+    sizes: Sequence[int],
+    *,
+    seeds: int = SEEDS,
+    times: Sequence[int] = TIMES,
+    device: str = "cpu",
+    progress: Callable[[float, str], None] | None = None,
+) -> CoordinateCheck:
+    """Check a run's model, optimizer and rate in muP, over width with SP as a control that must fail.
+
+    `progress` is told the share that is done, and of what. ConfigError for fewer than three sizes or a run that has no
+    muP.
+    """
+    if len(set(sizes)) < 3 or seeds < 1 or not times or min(times) < 1:
+        raise ConfigError(
+            f"a coordinate check needs three sizes, a seed and times from 1 on, but got {over} {list(sizes)}, "
+            f"{seeds} seeds and times {list(times)}; add some"
+        )
+    runs = [
+        run.replace({f"model.{over}": size, "parametrization": p, "seed": run.seed + seed})
+        for p in (("mup", "sp") if over == "width" else ("mup",))
+        for size in sorted(set(sizes))
+        for seed in range(seeds)
+    ]
+    return judge(over, measure(runs, times=times, device=device, progress=progress))
+
+
+def sizes_of(run: Run) -> list[int]:
+    """Five doublings of the width from 64 on, or from the next multiple of the head."""
+    first = -(-64 // run.model.head_dim) * run.model.head_dim
+    return [first << i for i in range(5)]
+
+
+def short(run: Run, steps: int) -> Run:
+    """The run as `steps` steps on at most TOKENS tokens: constant rate, no warmup, one worker."""
+    batch = min(run.windows, max(1, TOKENS // run.model.context)) * run.model.context
+    few = {"batch": batch, "tokens": batch * steps, "slots": 1, "workers": 1, "micro_batch": 0}
+    return run.replace({"schedule": {"name": "constant"}, "reduction": "fast", **few}, name=run.name)
+
+
+def first_batch(run: Run, device: torch.device) -> Tensor:
+    """The run's first windows, int64 [windows, context + 1]."""
+    batches = Batches(api.build_source(run, "train"), run.seed, run.windows, 1)
+    return torch.from_numpy(batches.slot(0, 0).tokens).to(device)
+
+
+def measure(
+    runs: Sequence[Run],
+    *,
+    times: Sequence[int] = TIMES,
+    device: str = "cpu",
+    progress: Callable[[float, str], None] | None = None,
+) -> list[Row]:
+    """Train each run on one batch for max(times) steps; delta and scale = mean|x_t| of blocks and logits as rows."""
+    runs = [short(run, max(times)) for run in runs]
+    world = World(device=parallel.resolve_device(device))
+    costs = [api.build_model(run, "meta").flops_per_token() * run.tokens for run in runs]  # type: ignore[operator]
+    rows: list[Row] = []
+    for number, run in enumerate(runs):
+        done = sum(costs[:number])
+        model = api.build_model(run, world.device)
+        optimizer, reduction = optimizers.build(run, model, world), Fast(run, model, world)
+        windows = first_batch(run, world.device)
+        start = outputs(model, windows, run)
+        rows += [_row(run, name, 0, torch.zeros_like(x), x, True) for name, x in start.items()]
+        for step in range(run.steps):
+            finite = train_step(model, optimizer, reduction, windows, run, step).finite
+            if step + 1 in times:
+                now = outputs(model, windows, run)
+                rows += [_row(run, name, step + 1, x - start[name], x, finite) for name, x in now.items()]
+            if progress:
+                share = (done + costs[number] * (step + 1) / run.steps) / sum(costs)
+                size = f"width {run.model.width}, depth {run.model.depth}"
+                progress(share, f"{run.parametrization}, {size}, seed {run.seed}")
+    return rows
+
+
+def _row(run: Run, name: str, t: int, moved: Tensor, now: Tensor, finite: bool) -> Row:
+    sizes = {"width": run.model.width, "depth": run.model.depth}
+    delta, scale = (float(x.abs().double().mean()) if finite else math.nan for x in (moved, now))
+    where = {"parametrization": run.parametrization, **sizes, "seed": run.seed, "name": name, "t": t}
+    return {**where, "delta": delta, "scale": scale}
+
+
+@torch.no_grad()
+def outputs(model: nn.Module, windows: Tensor, run: Run) -> dict[str, Tensor]:
+    """What each block and the whole model put out for a batch, without dropout, in fp32."""
+    seen: dict[str, Tensor] = {}
+    with _watching(model, seen):
+        model.eval()
+        with precision(run, windows.device):
+            seen["logits"] = model(windows[:, :-1])
+        model.train()
+    return {name: x.float() for name, x in seen.items()}
+
+
+@contextmanager
+def _watching(model: nn.Module, seen: dict[str, Tensor]) -> Iterator[None]:
+    def keep(name: str, module: nn.Module, arguments: Any, output: Any) -> None:
+        seen[name] = (output if isinstance(output, Tensor) else output[0]).detach().clone()
+
+    blocks = model.blocks()  # type: ignore[operator]
+    hooks = [block.register_forward_hook(partial(keep, f"blocks.{i}")) for i, block in enumerate(blocks)]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def judge(over: Over, rows: Sequence[Row]) -> CoordinateCheck:
+    """Slopes of what `measure` found, their bounds and the verdict."""
+    slopes = tuple(_slopes(over, rows))
+    mup = [slope for slope in slopes if slope.parametrization == "mup"]
+    reasons = [slope.line() for slope in mup if not slope.passed]
+    reasons += [f"{s.line()}; add seeds" for s in mup if s.passed and s.se > NOISE]
+    control = [s.slope for s in slopes if s.parametrization == "sp" and s.name != "logits"]
+    if not mup:
+        reasons.append("nothing moved")
+    if control and not any(slope >= CONTROL or math.isnan(slope) for slope in control):
+        reasons.append(
+            f"the control, SP, reaches only {max(control):+.3f} instead of {CONTROL:+.1f}: no power"
+        )
+    return CoordinateCheck(over, tuple(rows), slopes, not reasons, tuple(reasons))
+
+
+def _slopes(over: Over, rows: Sequence[Row]) -> Iterator[Slope]:
+    random = any(row["name"] == "logits" and row["t"] == 0 and row["scale"] for row in rows)
+    bounds = {"logits": RANDOM_LOGITS if random else LOGITS, "last block": LAST_BLOCK}
+    if over == "depth":
+        rows = [{**row, "name": "last block"} for row in rows if row["name"] == f"blocks.{row['depth'] - 1}"]
+    for p, name, t in dict.fromkeys((row["parametrization"], row["name"], row["t"]) for row in rows):
+        here = [row for row in rows if (row["parametrization"], row["name"], row["t"]) == (p, name, t)]
+        sizes = sorted({row[over] for row in here})
+        deltas = [[row["delta"] for row in here if row[over] == size] for size in sizes]
+        # With a readout of zeros the first gradient is zero but for its own: decay alone moves the blocks.
+        if any(map(any, deltas)) and (random or t > 1 or name == "logits"):
+            (slope, se), (top, _) = _fit(sizes, deltas), _fit(sizes[-3:], deltas[-3:])
+            low, high = bounds.get(name, BLOCK)
+            yield Slope(p, name, t, slope, se, top, low, high)
+
+
+def _fit(sizes: Sequence[int], deltas: Sequence[Sequence[float]]) -> tuple[float, float]:
+    """OLS slope of ln mean delta over ln size, and its standard error from the scatter of each size's seeds."""
+    means = np.array([np.mean(each) for each in deltas])
+    if not (np.isfinite(means).all() and (means > 0).all()):
+        return math.nan, 0.0
+    x = np.log(sizes) - np.log(sizes).mean()
+    weights = x / (x @ x)
+    errors = [
+        np.std(each, ddof=1) / np.mean(each) / len(each) ** 0.5 if len(each) > 1 else 0.0 for each in deltas
+    ]
+    return float(weights @ np.log(means)), float(np.linalg.norm(weights * errors))

@@ -1,0 +1,178 @@
+"""The coordinate check: muP passes over width and SP does not; what is judged, and by which bounds."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from froude.cli import main
+from froude.config import ConfigError, Run
+from froude.train.coordcheck import check, judge, measure, sizes_of
+
+RUN = Run(batch=768, tokens=768 * 170, optimizer={"lr": 2**-7.5}, schedule={"warmup_tokens": 7680})
+DEEP = RUN.replace(
+    {"model.factory": "deep_model:deep", "model.width": 64, "model.context": 32, "optimizer.lr": 2**-9}
+)
+
+
+@pytest.mark.slow
+def test_mup_passes_over_width_and_its_control_fails() -> None:
+    found = check(RUN, "width", (64, 128, 256))
+    assert found.passed, found.reasons
+    slopes = {(s.parametrization, s.name, s.t): s.slope for s in found.slopes}
+    assert {t for _, _, t in slopes} == {1, 3, 10}
+    assert all(slope >= 0.5 for (p, name, _), slope in slopes.items() if p == "sp" and name != "logits")
+
+
+@pytest.mark.slow
+def test_a_model_without_the_output_multiplier_fails_over_width() -> None:
+    found = check(
+        RUN.replace({"model.factory": "planted:output_multiplier"}), "width", (32, 64, 128), times=(1, 3)
+    )
+    assert not found.passed
+    assert any("logits of mup" in reason for reason in found.reasons)
+
+
+@pytest.mark.slow
+def test_over_depth_scaled_branches_pass_and_unscaled_ones_fail() -> None:
+    """CompleteP's rule is a = 1; a = 0 is the control."""
+    complete, none = (
+        check(DEEP.replace({"model.options": {"a": a}}), "depth", (2, 4, 8, 16), times=(1, 3, 10))
+        for a in (1.0, 0.0)
+    )
+    assert complete.passed, complete.reasons
+    assert not none.passed
+    assert max(s.slope for s in none.slopes) >= 0.5
+
+
+def rows(
+    slope: float,
+    parametrization: str = "mup",
+    name: str = "blocks.0",
+    t: int = 3,
+    scatter: float = 0.0,
+    start: float = 0.0,
+) -> list[dict[str, Any]]:
+    """What would be measured if delta went as width^slope; seeds differ by `scatter`, the sign by size."""
+    found = []
+    for i, width in enumerate((64, 128, 256, 512)):
+        for seed in (-1, 0, 1):
+            delta = width**slope * (1 + scatter * seed * (-1) ** i)
+            where = {
+                "parametrization": parametrization,
+                "width": width,
+                "depth": 2,
+                "seed": seed,
+                "name": name,
+            }
+            found += [
+                {**where, "t": t, "delta": delta, "scale": 1.0},
+                {**where, "t": 0, "delta": 0.0, "scale": start},
+            ]
+    return found
+
+
+CONTROL = rows(1.0, "sp")
+
+
+@pytest.mark.parametrize(
+    ("found", "passed"),
+    [
+        (rows(0.04), True),
+        (rows(-0.04), True),
+        (rows(0.06), False),
+        (rows(-0.06), False),
+        (rows(0.0, name="logits") + rows(0.0), True),
+        (rows(-0.2, name="logits") + rows(0.0), False),
+        (rows(-0.2, name="logits", start=1.0) + rows(0.0), True),
+        (rows(-0.4, name="logits", start=1.0) + rows(0.0), False),
+        (rows(0.2, scatter=0.3), True),
+        (rows(0.2, scatter=0.01), False),
+        (rows(0.0, scatter=0.9), False),
+        (rows(math.nan), False),
+        ([], False),
+    ],
+)
+def test_verdicts_are_those_of_the_bounds(found: list[dict[str, Any]], passed: bool) -> None:
+    assert judge("width", [*found, *CONTROL]).passed == passed
+
+
+def test_a_control_that_passes_says_that_the_check_has_no_power() -> None:
+    found = judge("width", rows(0.0) + rows(0.3, "sp"))
+    assert "no power" in found.reasons[0]
+    assert judge("width", rows(0.0) + rows(math.nan, "sp")).passed  # SP diverged
+
+
+def test_what_decay_alone_has_moved_is_not_judged() -> None:
+    """With a readout of zeros, that is, in the first step."""
+    rest, others = rows(0.5, t=1), [*rows(0.0), *CONTROL]
+    found = judge("width", rest + rows(0.0, t=1, name="logits") + others)
+    assert found.passed
+    assert {(s.name, s.t) for s in found.slopes} == {("logits", 1), ("blocks.0", 3)}
+    assert not judge("width", rest + rows(0.0, t=1, name="logits", start=1.0) + others).passed
+
+
+def test_everything_but_size_and_seed_stays_as_it_is() -> None:
+    found = measure([RUN.replace({"model.width": 32, "seed": seed}) for seed in (0, 0, 1)], times=(1, 2))
+    first, again, other = found[:9], found[9:18], found[18:]
+    assert first == again
+    assert [row["delta"] for row in other[3:]] != [row["delta"] for row in first[3:]]
+    assert [row["t"] for row in first] == [0] * 3 + [1] * 3 + [2] * 3
+
+
+def test_too_few_sizes_and_a_run_without_mup_are_refused() -> None:
+    with pytest.raises(ConfigError, match="three sizes"):
+        check(RUN, "width", (64, 128))
+    with pytest.raises(ConfigError, match="sgd"):
+        check(RUN.replace({"optimizer.name": "sgd", "parametrization": "sp"}), "width", (64, 128, 256))
+
+
+def test_widths_are_multiples_of_the_head() -> None:
+    assert sizes_of(RUN) == [64, 128, 256, 512, 1024]
+    assert sizes_of(RUN.replace({"model.head_dim": 96, "model.width": 96}))[0] == 96
+
+
+@pytest.mark.slow
+def test_the_verb_writes_a_table_and_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file, plot = tmp_path / "run.toml", tmp_path / "check.svg"
+    file.write_text(RUN.to_toml())
+    command = ["coordcheck", str(file), "--widths", "32,64,128", "--times", "1,3", "--plot", str(plot)]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert "sp blocks.1" in text
+    assert "passed" in text
+    assert "href" not in plot.read_text().replace('xlink:href="#', "")
+    broken = RUN.replace({"model.factory": "planted:output_multiplier"})
+    file.write_text(broken.to_toml())
+    assert main([*command, "--json"]) == 2  # not trusted
+    assert "--trust" in capsys.readouterr().err
+    assert main([*command, "--json", "--trust"]) == 1
+    content = json.loads(capsys.readouterr().out)
+    assert not content["passed"]
+    assert content["slopes"]
+    assert content["plot"] == str(plot)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["none.toml"],
+        ["space.py"],
+        ["run.toml", "--widths", "a"],
+        ["run.toml", "--widths", "64,128"],
+        ["run.toml", "--plot", "a.txt"],
+        ["run.toml", "--widths", "64,128,256", "--depths", "2,4,8"],
+    ],
+)
+def test_wrong_input_is_exit_code_2(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("run.toml").write_text(RUN.to_toml())
+    assert main(["coordcheck", *arguments]) == 2
+    assert len(capsys.readouterr().err.splitlines()) <= 2
+    assert not list(tmp_path.glob("*.svg"))
