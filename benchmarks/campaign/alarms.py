@@ -107,7 +107,7 @@ def target(study: Study) -> tuple[Run, Forecast]:
         {"model.width": WIDTH, "tokens": fits.target.batch * STEPS, "workers": 1, "reduction": "fast"},
         name="small",
     )
-    fits = replace(fits, target=smaller)
+    fits = replace(fits, large=smaller)
     run, forecast = promoted_run(fits), predict(fits)
     assert run is not None
     assert forecast is not None

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from froude.laws import curve_fit, robust, uncertainty
-from froude.laws.curve_data import BLOCKS, Run, Schedule, mean_squares, runs_of, schedule_of, tenth
+from froude.laws.curve_data import BLOCKS, Run, Schedule, mean_squares, progress, runs_of, schedule_of, tenth
 from froude.laws.curve_fit import Annealing, Form, MultiPower, Problem
 from froude.laws.frames import Array, Sample, plausible, read
 from froude.laws.results import Prediction, Status, open_unit
@@ -115,8 +115,11 @@ class CurveLaw:
         if final is not None:
             loss, slope = loss - loss[-1] + final.loss, slope - slope[-1]
         variance = np.maximum(np.einsum("ij,jk,ik->i", slope, self._covariance, slope), 0.0)
-        place = tenth(steps.astype(np.float64), schedule.warm + 1.0, float(steps[-1]))
-        spread = np.sqrt(variance + (self._scatter[place] * loss) ** 2)
+        place = progress(steps.astype(np.float64), schedule.warm + 1.0, float(steps[-1]))
+        scatter = np.interp(
+            place, np.arange(BLOCKS) + 0.5, self._scatter
+        )  # each tenth's, between their middles
+        spread = np.sqrt(variance + (scatter * loss) ** 2)
         reach = uncertainty.t_quantile(level, max(BLOCKS * len(self._runs) - theta.size, 1)) * spread
         below, above = (
             (reach, reach)
