@@ -6,7 +6,8 @@ Gaussian process: next to nothing beside a row, growing with the distance from a
 nor of repeats of one run makes the target certain (Kennedy and O'Hagan 2001). With c the covariance given the rows, one
 more run at x lowers the variance at the target x* by c(x*, x)² / (c(x, x) + noise): a rank-one update in closed form.
 To choose by it is c-optimality (Chaloner and Verdinelli 1995), which with one target is V-optimality too. What is
-lowered is averaged over draws of theta, because the law is not linear.
+lowered is averaged over draws of theta, because the law is not linear. Where a prior believes in more noise than the
+rows show, each run also lowers that belief, as the posterior's interval does.
 """
 
 import math
@@ -24,18 +25,16 @@ from froude.laws.results import positive
 DRAWS = 24  # of theta; twice as many move no shrinkage by more than a hundredth of itself
 # Prior standard deviations of ln A', ln B', ln E, alpha, beta about the fit: a few rows outweigh them.
 PRIOR_SD = (3.0, 3.0, 1.0, 0.5, 0.5)
-# delta: correlation length in ln params and in ln tokens, and variance over that of the residuals. In synthetic worlds
-# neither half nor twice the length, nor none or four times the variance changed what a width costs by over a tenth.
+# delta: correlation length in ln params and in ln tokens, and variance over that which the residuals show.
 LENGTH, SHARE = math.log(10.0), 1.0
 # Relative sd of a run's noise, at least: repeated runs of modded-nanogpt end 0.00114 nats apart at 3.28.
 LEAST_NOISE = 5e-4
+SHOWN_DOF = 1  # weight, in rows, of the posterior's belief in noise where the question is what the rows show
 CELLS = 400  # rows at more points than this are merged: what matters is where they are, and how many
 MOST_COMMON = 0.95  # of a group's noise is shared: a second row always tells something
 POWERS = (1.0, 0.5, 0.0)  # of the cost, by which greedy sets are tried
 MOST = 50  # runs of a set
-WORTH = (
-    1e-3  # a run that narrows the interval by a smaller proportion of itself is not worth its place in a set
-)
+WORTH = 1e-3  # a run that narrows the interval by less, as a proportion of itself, has no place in a set
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,12 +42,16 @@ class Design:
     """What a law and its rows say of candidates and a target: relative losses' covariance for each draw of theta.
 
     `covariance` is draws × (candidates + 1)², the target last; `noise` the variance of one run's relative loss;
-    `candidates` the frame of `params, tokens` with its other columns.
+    `candidates` the frame of `params, tokens` with its other columns. Where rows are quieter than a prior believes,
+    `quiet` is the variance that they show and `weight` how many rows that belief is worth: each run more lowers the
+    noise, and all that comes of it, by a little.
     """
 
     candidates: pl.DataFrame
     covariance: Array
     noise: float
+    quiet: float
+    weight: float
 
     @property
     def deviation(self) -> float:
@@ -65,14 +68,24 @@ class Design:
         own = np.diagonal(self.covariance, axis1=1, axis2=2)[:, :-1]
         variance = self.covariance[:, -1, -1] + self.noise
         gained = self.covariance[:, -1, :-1] ** 2 / (own + self.noise) / variance[:, None]
-        return np.asarray((1 - np.sqrt(np.maximum(1 - gained, 0.0))).mean(0))
+        return np.asarray((1 - np.sqrt(np.maximum(1 - gained, 0.0) * self._settled)).mean(0))
+
+    @property
+    def _settled(self) -> float:
+        """By what factor one run more, whichever it is, lowers the noise."""
+        return (self.quiet + (self.noise - self.quiet) * self.weight / (self.weight + 1)) / self.noise
 
     def after(self, candidate: int) -> "Design":
         """Return the design when this candidate (its index) has been run, whatever its loss turns out to be."""
         column = self.covariance[:, :, candidate]
         scale = column[:, candidate] + self.noise
         lowered = column[:, :, None] * column[:, None, :] / scale[:, None, None]
-        return replace(self, covariance=self.covariance - lowered)
+        return replace(
+            self,
+            covariance=(self.covariance - lowered) * self._settled,
+            noise=self.noise * self._settled,
+            weight=self.weight + 1,
+        )
 
     def greedy(self, cost: Array, budget: float, *, once: bool = False) -> list[int]:
         """Return the best set of candidates within a budget that picking one after the other finds.
@@ -136,7 +149,7 @@ def forecast_design(
         ]
     )
     residual = np.log(sample["loss"]) - _fitted(theta, logs - centre)[0]
-    noise = _noise(law, residual)
+    noise, quiet, weight = _noise(law, residual)
     rows, members = _merged(logs - centre, sample.groups)
     points = np.concatenate(
         [
@@ -146,7 +159,7 @@ def forecast_design(
         ]
     )
     gaps = points[:, None, :] - points[None, :, :]
-    delta = SHARE * noise * np.exp(-0.5 * (gaps**2).sum(axis=2) / LENGTH**2)
+    delta = SHARE * quiet * np.exp(-0.5 * (gaps**2).sum(axis=2) / LENGTH**2)
     prior = _prior(law)
     n = len(rows)
     spread = delta[:n, :n] + noise * _shared(members, _common(residual, sample.groups))
@@ -157,7 +170,7 @@ def forecast_design(
         root = np.linalg.cholesky(whole[:n, :n] - delta[:n, :n] + spread)
         half = np.linalg.solve(root, whole[:n, n:])
         found.append(whole[n:, n:] - half.T @ half)
-    return Design(wanted.frame, np.stack(found), noise)
+    return Design(wanted.frame, np.stack(found), noise, quiet, weight)
 
 
 def _fitted(theta: Array, points: Array) -> tuple[Array, Array]:
@@ -180,12 +193,18 @@ def _slopes(theta: Array, points: Array) -> Array:
     return np.column_stack([share, -points[:, 0] * share[:, 0], -points[:, 1] * share[:, 1]])
 
 
-def _noise(law: LossLaw, residual: Array) -> float:
-    """Variance of one run's relative loss: the residuals', or that with what the posterior believes beforehand."""
-    squares = float(residual @ residual)
-    if law.prior is not None:
-        return max((NOISE_DOF * NOISE**2 + squares) / (NOISE_DOF + residual.size), LEAST_NOISE**2)
-    return max(squares / max(residual.size - len(PRIOR_SD), 1), LEAST_NOISE**2)
+def _noise(law: LossLaw, residual: Array) -> tuple[float, float, float]:
+    """Variance of one run's relative loss as the law believes it, as its rows show it, and the belief's weight."""
+    squares, spare = float(residual @ residual), max(residual.size - len(PRIOR_SD), 0)
+    least = LEAST_NOISE**2
+    if law.prior is None:
+        shown = max(squares / max(spare, 1), least)
+        return shown, shown, float(residual.size)
+    weight = float(NOISE_DOF + residual.size)
+    believed = max((NOISE_DOF * NOISE**2 + squares) / weight, least)
+    # What few rows show is held near what is believed.
+    shown = max((SHOWN_DOF * NOISE**2 + squares) / (SHOWN_DOF + spare), least)
+    return believed, min(shown, believed), weight
 
 
 def _prior(law: LossLaw) -> Array:

@@ -35,7 +35,7 @@ def box(sizes: int, horizons: int) -> pl.DataFrame:
 
 def of(seed: int, candidates: int, draws: int) -> Design:
     half = np.random.default_rng(seed).normal(0, 0.02, (draws, candidates + 1, 6))
-    return Design(pl.DataFrame(), half @ half.transpose(0, 2, 1), 0.005**2)
+    return Design(pl.DataFrame(), half @ half.transpose(0, 2, 1), 0.005**2, 0.003**2, 12.0)
 
 
 def test_without_discrepancy_it_is_the_least_squares_variance(
@@ -114,6 +114,17 @@ def test_a_prior_is_believed(rows: pl.DataFrame) -> None:
         for sd in (0.01, 0.1)
     )
     assert tight.deviation < 0.7 * loose.deviation
+
+
+def test_rows_quieter_than_a_prior_believes_settle_the_noise(rows: pl.DataFrame, law: laws.LossLaw) -> None:
+    free = forecast_design(law, rows, box(2, 2), **TARGET)
+    assert free.after(0).noise == free.quiet == free.noise
+    believing = laws.loss_law(rows, prior={"alpha": (0.34, 0.1), "beta": (0.36, 0.1)})
+    found = forecast_design(believing, rows, box(2, 2), **TARGET)
+    assert found.quiet < 0.5 * found.noise  # 0.4% in truth, 1.5% beforehand
+    for _ in range(1000):
+        found = found.after(0)
+    assert found.noise == pytest.approx(found.quiet, rel=0.1)
 
 
 def test_more_rows_than_cells_are_merged(
