@@ -127,8 +127,14 @@ def _alone(run: Run, factor: int, share: float) -> Run:
     lr = run.optimizer.lr * max(share, 1e-9) * factor**0.5
     return run.replace(
         {
-            "batch": batch, "tokens": batch, "slots": 1, "workers": 1, "reduction": "fast",
-            "schedule": {"name": "constant"}, "optimizer.lr": lr, "optimizer.implementation": "foreach",
+            "batch": batch,
+            "tokens": batch,
+            "slots": 1,
+            "workers": 1,
+            "reduction": "fast",
+            "schedule": {"name": "constant"},
+            "optimizer.lr": lr,
+            "optimizer.implementation": "foreach",
             "optimizer.beta2": run.optimizer.beta2**factor,
         },
         name=run.name,
