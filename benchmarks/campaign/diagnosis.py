@@ -90,7 +90,7 @@ def main() -> int:
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
     arguments.out.touch()
     table = [json.loads(line) for line in arguments.out.read_text().splitlines()]
-    for planted in CASES.keys() - {row[0] for row in table}:
+    for planted in [name for name in CASES if name not in {row[0] for row in table}]:
         table.append(case(planted, CASES[planted], arguments.steps))
         with arguments.out.open("a") as file:
             file.write(json.dumps(table[-1]) + "\n")

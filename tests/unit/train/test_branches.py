@@ -9,6 +9,7 @@ import torch
 
 from froude.checkpoint.run_store import RunStore
 from froude.checkpoint.tensors import digest
+from froude.cli import main
 from froude.config import ConfigError, Run
 from froude.runlog import LogReader
 from froude.store import Location
@@ -62,3 +63,11 @@ def test_branches_see_the_same_tokens_and_leave_the_run_as_it_was(tmp_path: Path
     assert found == branch(RUN, RunStore(place, RUN.name), tokens=128 * 16)
     assert digest(place, LogReader(place).lineage()[-1]) == before
     assert "critical batch" in found.lines()[-1]
+
+
+@pytest.mark.slow
+def test_fit_measures_on_branches_once_there_is_a_checkpoint(
+    small_study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", str(small_study), "--branches"]) == 2
+    assert "has none yet; train it first" in capsys.readouterr().err

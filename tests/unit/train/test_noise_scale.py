@@ -91,13 +91,14 @@ def test_gradients_come_whole_out_of_what_fsdp_packs(world: int) -> None:
         assert torch.equal(whole.view_as(gradient), gradient)
 
 
+@pytest.mark.slow
 def test_the_trace_is_the_same_whatever_the_slots_size() -> None:
     """Windows are independent draws, so the variance of a slot's gradient goes as one over its tokens."""
     found = []
     for slots in (12, 4):
         run = RUN.replace(slots=slots)
         trainer, rows = Trainer(run), []
-        for batch in range(150):
+        for batch in range(100):
             totals = trainer.reduction.backward(trainer.draw(batch).windows, noise=True)
             trainer.optimizer.zero_grad(set_to_none=True)
             rows.append(
