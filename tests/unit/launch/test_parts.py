@@ -114,13 +114,18 @@ def test_a_status_says_what_the_noise_scale_means_for_the_batch(tmp_path):
     """From the steps that the run's log reaches; here that of a bigram, whose noise is known to be large."""
     run = RUN.replace(
         {
-            "name": "large", "batch": 128, "slots": 2, "tokens": 128 * 300, "reduction": "exact",
-            "noise_every": 1, "norms_every": 0, "eval_windows": 16, "checkpoint_every": 300,
-
-                "parametrization": "sp",
-                "model": {"factory": "spiky:Spiky", "width": 16},
-                "optimizer.lr": 1e-3
-            ,
+            "name": "large",
+            "batch": 128,
+            "slots": 2,
+            "tokens": 128 * 300,
+            "reduction": "exact",
+            "noise_every": 1,
+            "norms_every": 0,
+            "eval_windows": 16,
+            "checkpoint_every": 300,
+            "parametrization": "sp",
+            "model": {"factory": "spiky:Spiky", "width": 16},
+            "optimizer.lr": 1e-3,
         }
     )
     place = Location.parse(tmp_path)
