@@ -69,9 +69,9 @@ class Study:
         """One row a finished trial or WSD branch; diverged and failed ones included."""
         return self._scan(records.TRIALS, [self.location / "trials" / name for name in self._parts("trials")])
 
-    def steps(self) -> pl.LazyFrame:
-        """One row a training step of every trial and every run; each step once, whatever was repeated."""
-        return self._scan(records.STEPS, self._metrics("steps"))
+    def steps(self, *, trials: bool = True) -> pl.LazyFrame:
+        """One row a training step of every trial (unless without) and every run; each once, whatever was repeated."""
+        return self._scan(records.STEPS, self._metrics("steps") if trials else self._reached("steps"))
 
     def evals(self) -> pl.LazyFrame:
         """One row an evaluation of every trial and every run."""

@@ -11,11 +11,13 @@ import typer
 from froude.cli.common import Debug, Json, Trust, emit, verb
 
 if TYPE_CHECKING:
+    from froude.config import Run
     from froude.laws import Prediction
     from froude.promote.diagnosis import Diagnosis
     from froude.promote.fits import Fits
     from froude.store import Location
     from froude.study import Study
+    from froude.train.branches import Branched
 
 
 @verb
@@ -44,6 +46,12 @@ def fit(
     diagnose: Annotated[
         bool, typer.Option("--diagnose", help="Say why learning rates do not transfer: trains a few steps.")
     ] = False,
+    branches: Annotated[
+        bool,
+        typer.Option(
+            "--branches", help="Measure the large run's critical batch on branches of its checkpoint."
+        ),
+    ] = False,
     trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -63,16 +71,20 @@ def fit(
     fits = fit_study(found)
     prediction = fits.predict(**wanted) if wanted is not None else None
     diagnoses = _diagnoses(found.location, fits, trust=trust, quiet=as_json) if diagnose else []
+    branched = _branched(found, fits.target, trust=trust, quiet=as_json) if branches else None
     if as_json:
         content = fits.summary() | {"fingerprints": dict(fits.fingerprints)}
         content |= {"prediction": asdict(prediction)} if prediction is not None else {}
-        emit(content | ({"diagnosis": [each.to_dict() for each in diagnoses]} if diagnose else {}))
+        content |= {"diagnosis": [each.to_dict() for each in diagnoses]} if diagnose else {}
+        emit(content | ({"branches": branched.to_dict()} if branched else {}))
         return None
     print("\n".join(fits.lines()))
     if prediction is not None:
         print("\n".join(_said(prediction)))
     for each in diagnoses:
         print("\n".join(["", *each.lines()]))
+    if branched:
+        print("\n".join(["", *branched.lines()]))
     return None
 
 
@@ -126,3 +138,17 @@ def _diagnoses(study: Location, fits: Fits, *, trust: bool, quiet: bool) -> list
         display.stage("diagnose")
         found.append(diagnose(chosen, rows, progress=display.update))
     return found
+
+
+def _branched(study: Study, run: Run, *, trust: bool, quiet: bool) -> Branched:
+    """The critical batch of the study's large run, where its newest checkpoint stands."""
+    from froude.checkpoint.run_store import RunStore
+    from froude.launch.display import Display
+    from froude.train.api import check_trust
+    from froude.train.branches import branch
+
+    check_trust(run, trust)
+    display = Display(quiet=quiet)
+    display.stage("branches")
+    store = RunStore(study.location / "runs" / run.name, run.name)
+    return branch(run, store, progress=display.update)

@@ -117,7 +117,9 @@ def _noise(study: Study, run: Run) -> BatchRamp | None:
 
     from froude.laws import noise_scale
 
-    measured = study.steps().filter(pl.col("run") == run.name).drop_nulls("small_sq_norm").collect()
+    measured = (
+        study.steps(trials=False).filter(pl.col("run") == run.name).drop_nulls("small_sq_norm").collect()
+    )
     if measured.height < 2:
         return None
     span = int(measured["step"].max()) - int(measured["step"].min())  # type: ignore[arg-type]

@@ -18,9 +18,11 @@ from froude.train.probe import probe
 
 #: The narrowest that a study has: what is measured is nearly exact, so the cheapest widths tell as much as any.
 WIDTHS = 3
-SEEDS = 2  # of the coordinate check
-#: A slope of a block under muP that is a cause by itself where no rule is found broken.
-STRAYS = 0.3
+#: Of the coordinate check: after more updates at a production rate seeds differ more than widths.
+SEEDS, TIMES = 2, (1, 3)
+#: A slope of a block under muP that is a cause by itself where no rule is found broken: SP's, over three widths. Two
+#: narrow models can differ by as much without one (0.56 was seen between widths 32 and 64).
+STRAYS, STRAYS_WIDTHS = coordcheck.CONTROL, 3
 #: Exponents of the best rate where a study has not measured its own: over tokens, Bjorck et al. 2409.19913; over batch,
 #: the square-root rule of Malladi et al. 2205.10287.
 PRIOR = {"tokens": -0.32, "batch": 0.5}
@@ -95,10 +97,10 @@ def diagnose(
         probes.append(probe(run, vocabulary))
     evidence = Evidence(probes)
     seeds = [run.replace(seed=run.seed + seed) for run in compared for seed in range(SEEDS)]
-    moves = coordcheck.measure(seeds, progress=lambda share, text: tell(0.5 + share / 2, text))
+    moves = coordcheck.measure(seeds, times=TIMES, progress=lambda share, text: tell(0.5 + share / 2, text))
     coordinates = coordcheck.judge("width", moves)
     found = causes(evidence)
-    if not found and name == "mup":
+    if not found and name == "mup" and len(widths) >= STRAYS_WIDTHS:
         found = list(_strays(coordinates))
     return Diagnosis(name, widths, tuple(found), shown, tuple(exponents(evidence)), coordinates)
 

@@ -3,12 +3,16 @@
 import pytest
 
 from froude import records
+from froude.checkpoint.run_store import RunStore
 from froude.config import ConfigError, Run
 from froude.launch import parts
 from froude.launch.status import status
+from froude.launch.sweep import open_study
 from froude.space import Grid, Space, Trial
 from froude.store import Location
 from froude.study import Study
+from froude.train.api import LocalHost
+from froude.train.worker import run_worker
 
 from .conftest import outcome
 
@@ -85,8 +89,6 @@ def test_a_file_that_no_sweep_wrote_is_refused(tmp_path):
 
 
 def test_a_status_counts_trials_by_stage(tmp_path):
-    from froude.launch.sweep import open_study
-
     place = Location.parse(tmp_path)
     with pytest.raises(ConfigError, match="there is none at"):
         status(place)
@@ -105,3 +107,35 @@ def test_a_status_counts_trials_by_stage(tmp_path):
         False,
     )
     assert "not begun" in found.lines()[-1]
+
+
+@pytest.mark.slow
+def test_a_status_says_what_the_noise_scale_means_for_the_batch(tmp_path):
+    """From the steps that the run's log reaches; here that of a bigram, whose noise is known to be large."""
+    run = RUN.replace(
+        {
+            "name": "large",
+            "batch": 128,
+            "slots": 2,
+            "tokens": 128 * 300,
+            "reduction": "exact",
+            "noise_every": 1,
+            "norms_every": 0,
+            "eval_windows": 16,
+            "checkpoint_every": 300,
+            "parametrization": "sp",
+            "model": {"factory": "spiky:Spiky", "width": 16},
+            "optimizer.lr": 1e-3,
+        }
+    )
+    place = Location.parse(tmp_path)
+    space = Space("x", 0, (Grid("g", lambda rows: [TRIAL], role="loss_law"),), run)
+    open_study(space, place, trust=True, fresh=False)
+    assert status(place).noise is None
+    store = RunStore(place / "runs" / "large", "large")
+    run_worker(run, store, LocalHost(store.open_attempt("recipe")), device="cpu")
+    noise = status(place).noise
+    assert noise.batch == 128
+    assert noise.noise_scale > 0
+    assert status(place).lines()[-1].startswith("noise scale ")
+    assert "trend signal" in status(place).lines()[-1]

@@ -14,6 +14,12 @@ from froude.config import ConfigError, Run
 from froude.train.coordcheck import check, judge, measure, sizes_of
 
 RUN = Run(batch=768, tokens=768 * 170, optimizer={"lr": 2**-7.5}, schedule={"warmup_tokens": 7680})
+SMALL = Run(
+    batch=256,
+    tokens=256 * 100,
+    model={"context": 32, "head_dim": 16, "base_width": 32},
+    optimizer={"lr": 2**-7},
+)
 DEEP = RUN.replace(
     {"model.factory": "deep_model:deep", "model.width": 64, "model.context": 32, "optimizer.lr": 2**-9}
 )
@@ -28,11 +34,9 @@ def test_mup_passes_over_width_and_its_control_fails() -> None:
     assert all(slope >= 0.5 for (p, name, _), slope in slopes.items() if p == "sp" and name != "logits")
 
 
-@pytest.mark.slow
 def test_a_model_without_the_output_multiplier_fails_over_width() -> None:
-    found = check(
-        RUN.replace({"model.factory": "planted:output_multiplier"}), "width", (32, 64, 128), times=(1, 3)
-    )
+    planted = SMALL.replace({"model.factory": "planted:output_multiplier"})
+    found = check(planted, "width", (16, 32, 64), seeds=1, times=(1, 3))
     assert not found.passed
     assert any("logits of mup" in reason for reason in found.reasons)
 
@@ -41,8 +45,7 @@ def test_a_model_without_the_output_multiplier_fails_over_width() -> None:
 def test_over_depth_scaled_branches_pass_and_unscaled_ones_fail() -> None:
     """CompleteP's rule is a = 1; a = 0 is the control."""
     complete, none = (
-        check(DEEP.replace({"model.options": {"a": a}}), "depth", (2, 4, 8, 16), times=(1, 3, 10))
-        for a in (1.0, 0.0)
+        check(DEEP.replace({"model.options": {"a": a}}), "depth", (2, 4, 8), seeds=2) for a in (1.0, 0.0)
     )
     assert complete.passed, complete.reasons
     assert not none.passed
@@ -139,14 +142,14 @@ def test_widths_are_multiples_of_the_head() -> None:
 @pytest.mark.slow
 def test_the_verb_writes_a_table_and_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, plot = tmp_path / "run.toml", tmp_path / "check.svg"
-    file.write_text(RUN.to_toml())
+    file.write_text(SMALL.to_toml())
     command = ["coordcheck", str(file), "--widths", "32,64,128", "--times", "1,3", "--plot", str(plot)]
     assert main(command) == 0
     text = capsys.readouterr().out
     assert "sp blocks.1" in text
     assert "passed" in text
     assert "href" not in plot.read_text().replace('xlink:href="#', "")
-    broken = RUN.replace({"model.factory": "planted:output_multiplier"})
+    broken = SMALL.replace({"model.factory": "planted:output_multiplier"})
     file.write_text(broken.to_toml())
     assert main([*command, "--json"]) == 2  # not trusted
     assert "--trust" in capsys.readouterr().err

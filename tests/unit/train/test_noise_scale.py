@@ -91,13 +91,14 @@ def test_gradients_come_whole_out_of_what_fsdp_packs(world: int) -> None:
         assert torch.equal(whole.view_as(gradient), gradient)
 
 
+@pytest.mark.slow
 def test_the_trace_is_the_same_whatever_the_slots_size() -> None:
     """Windows are independent draws, so the variance of a slot's gradient goes as one over its tokens."""
     found = []
     for slots in (12, 4):
         run = RUN.replace(slots=slots)
         trainer, rows = Trainer(run), []
-        for batch in range(150):
+        for batch in range(100):
             totals = trainer.reduction.backward(trainer.draw(batch).windows, noise=True)
             trainer.optimizer.zero_grad(set_to_none=True)
             rows.append(
@@ -162,7 +163,7 @@ NORMS = ("step", "batch_small", "batch_big", "small_sq_norm", "big_sq_norm", "no
 
 
 def test_a_run_that_was_interrupted_has_the_same_noise_scale_at_every_step(tmp_path: Path) -> None:
-    run = RUN.replace({"tokens": 768 * 160, "noise_every": 1})
+    run = RUN.replace({"batch": 256, "slots": 4, "tokens": 256 * 130, "schedule.warmup_tokens": 2560})
     train(tmp_path / "two", run, stop=110)
     studies = [train(tmp_path / "one", run), train(tmp_path / "two", run)]
     one, two = (study.steps().sort("step").select(NORMS).collect() for study in studies)
@@ -171,9 +172,11 @@ def test_a_run_that_was_interrupted_has_the_same_noise_scale_at_every_step(tmp_p
     assert not one["noise_scale"].is_null().all()
     states = [LogReader(s.location / "runs" / "large").lineage()[-1].scalars["noise"] for s in studies]
     assert states[0] == states[1]
-    assert states[0]["count"] == 160
-    law = laws.noise_scale(one)
-    assert law.status == "ok"
+    assert states[0]["count"] == 130
+    law = laws.noise_scale(one, half_life=100)
+    assert law.trend["noise_scale"].fill_null(0.0).to_list() == pytest.approx(
+        one["noise_scale"].fill_null(0.0).to_list(), rel=1e-9
+    )
 
 
 def test_other_steps_are_not_measured(tmp_path: Path) -> None:

@@ -1,0 +1,147 @@
+"""The critical batch where a run stands, measured: branches from its checkpoint with once to eight times the batch.
+
+All train on the same tokens, at the rate of the checkpoint times the root of the factor, beta2 to its power. The local
+critical batch is the largest that ends no worse than any smaller one (Merrill et al. 2505.23971; they compare smoothed
+training losses, here it is the loss over the same validation windows, which has less noise at a proxy's scale).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from froude.config import ConfigError, Run
+from froude.train import api, parallel, schedules
+from froude.train.data.order import Batches
+from froude.train.parallel import World
+from froude.train.step import train_step
+from froude.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from froude.checkpoint.run_store import RunStore
+
+FACTORS = (1, 2, 4, 8)
+#: Nats per token by which a branch may end above a smaller batch's and still count as no worse.
+TOLERANCE = 0.01
+#: A window's length: a share of the run, but not less than a number of half-lives of Adam's second moment.
+SHARE, HALF_LIVES = 0.005, 5
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One branch: its batch in tokens, its rate, and its validation loss at the end in nats per token."""
+
+    batch: int
+    lr: float
+    steps: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Branched:
+    """Branches of `tokens` tokens each from `step`; `critical` (tokens) is a lower bound where `open`, not null."""
+
+    step: int
+    tokens: int
+    branches: tuple[Branch, ...]
+    critical: int
+    open: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        rows = [
+            f"  {b.batch:>10,}  rate {b.lr:.3g}  {b.steps:>6} steps  loss {b.loss:.4f}" for b in self.branches
+        ]
+        found = f"at least {self.critical:,}" if self.open else f"{self.critical:,}"
+        return [
+            f"batch measured on branches of {self.tokens:,} tokens from step {self.step}:",
+            *rows,
+            f"critical batch: {found} tokens",
+        ]
+
+
+def branch(
+    run: Run,
+    store: RunStore,
+    *,
+    tokens: int = 0,
+    device: str = "cpu",
+    progress: Callable[[float, str], None] | None = None,
+) -> Branched:
+    """Train the branches from the newest checkpoint, on this process alone, for `tokens` (0: as long as it takes).
+
+    Writes nothing. ConfigError for a run without a checkpoint.
+    """
+    world = World(device=parallel.resolve_device(device))
+    first = Trainer(_alone(run, 1, 1.0), world)
+    position = store.load(first.state())
+    step = position["step"]
+    if not step:
+        raise ConfigError(f"branches begin at a checkpoint, but {run.name} has none yet; train it first")
+    start = first.snapshot()
+    cursor = position["scalars"].get("stability", {}).get("batch", step)
+    rounds = max(1, round((tokens or _window(run)) / (max(FACTORS) * run.batch)))
+    batches = Batches(api.build_source(run, "train"), run.seed, run.windows, 1)
+    found = []
+    for number, factor in enumerate(FACTORS):
+        own = _alone(run, factor, schedules.at_step(run, min(step, run.steps - 1)))
+        trainer = Trainer(own, world)
+        trainer.restore(start)
+        steps = rounds * max(FACTORS) // factor
+        for i in range(steps):
+            drawn = [batches.slot(cursor + i * factor + j, 0).tokens for j in range(factor)]
+            windows = torch.cat([torch.from_numpy(each) for each in drawn]).to(world.device)
+            train_step(trainer.model, trainer.optimizer, trainer.reduction, windows, own, i)
+            if progress:
+                progress((number + (i + 1) / steps) / len(FACTORS), f"batch {own.batch:,}")
+        found.append(Branch(own.batch, own.optimizer.lr, steps, trainer.evaluate()))
+    critical = largest_as_good([each.loss for each in found])
+    return Branched(
+        step,
+        rounds * max(FACTORS) * run.batch,
+        tuple(found),
+        found[critical].batch,
+        critical == len(found) - 1,
+    )
+
+
+def largest_as_good(losses: Sequence[float]) -> int:
+    """The place of the last loss before the first that is worse than one before it, by more than the tolerance."""
+    for i, loss in enumerate(losses):
+        if not loss <= min(losses[:i], default=math.inf) + TOLERANCE:
+            return max(i - 1, 0)
+    return len(losses) - 1
+
+
+def _alone(run: Run, factor: int, share: float) -> Run:
+    """The run at `factor` times its batch on one worker: constant at the schedule's share of its rate."""
+    batch = run.batch * factor
+    lr = run.optimizer.lr * max(share, 1e-9) * factor**0.5
+    return run.replace(
+        {
+            "batch": batch,
+            "tokens": batch,
+            "slots": 1,
+            "workers": 1,
+            "reduction": "fast",
+            "schedule": {"name": "constant"},
+            "optimizer.lr": lr,
+            "optimizer.implementation": "foreach",
+            "optimizer.beta2": run.optimizer.beta2**factor,
+        },
+        name=run.name,
+    )
+
+
+def _window(run: Run) -> float:
+    """Tokens of a window."""
+    half_life = run.batch * math.log(0.5) / math.log(run.optimizer.beta2) if run.optimizer.beta2 else 0.0
+    return max(SHARE * run.tokens, HALF_LIVES * half_life)
