@@ -2,8 +2,8 @@
 
 The laws and curves of a finished study (the quickstart's) forecast a smaller target and the band of its loss, as
 `froude promote` does. Then that target is trained again and again with other seeds: clean, with a stretch of damaged
-data, or with a wrong learning rate, and the monitor is fed with its steps. Results are kept as JSON lines: the same
-command goes on where it was stopped. Writes benchmarks/alarms.md.
+data, or with a wrong learning rate, and the monitor is fed with its steps. Those are kept: the same command goes on
+where it was stopped. Writes benchmarks/alarms.md.
 
     python benchmarks/campaign/alarms.py [--study runs/quickstart] [--clean 20] [--out runs/alarms]
 """
@@ -11,7 +11,6 @@ command goes on where it was stopped. Writes benchmarks/alarms.md.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -36,7 +35,7 @@ HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE))
 from _machine import commit, hardware  # noqa: E402
 
-WIDTH, STEPS = 64, 800
+WIDTH, STEPS = 64, 600
 WITHIN = 0.05  # of the run's tokens
 
 
@@ -126,9 +125,11 @@ def train(run: Run, fault: Fault | None) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=["tokens", "loss"], orient="row")
 
 
-def judge(run: Run, forecast: Forecast, seed: int, fault: Fault | None) -> dict[str, Any]:
-    """Train once, and say when the monitor spoke: shares of the run's tokens, after the fault or the band began."""
-    found = alarms(forecast, run.tokens, train(run.replace(seed=seed), fault))
+def judge(
+    run: Run, forecast: Forecast, seed: int, fault: Fault | None, steps: pl.DataFrame
+) -> dict[str, Any]:
+    """When the monitor spoke: shares of the run's tokens, after the fault or the band began."""
+    found = alarms(forecast, run.tokens, steps)
     began = max(fault.start * run.tokens, forecast.band[0].tokens) if fault is not None else 0.0
     after = [alarm for alarm in found if alarm.tokens > began]
     return {
@@ -178,20 +179,18 @@ def main() -> int:
     torch.set_num_threads(1)
     machine = hardware()
     args.out.mkdir(parents=True, exist_ok=True)
-    results = args.out / "rows.jsonl"
-    rows = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    rows = []
     run, forecast = target(Study(args.study))
     if not forecast.band:
         raise SystemExit("the study's proxies determine no curve: there is no band to leave")
     wanted: list[tuple[int, Fault | None]] = [(seed, None) for seed in range(args.clean)]
     wanted += [(100 + i, fault) for i, fault in enumerate(FAULTS)]
-    have = {(row["seed"], row["fault"]) for row in rows}
     for seed, fault in wanted:
-        if (seed, fault.name if fault is not None else "") not in have:
-            rows.append(judge(run, forecast, seed, fault))
-            print(rows[-1], flush=True)
-            with results.open("a") as file:
-                file.write(json.dumps(rows[-1]) + "\n")
+        file = args.out / f"{seed:03d}.parquet"
+        if not file.exists():
+            train(run.replace(seed=seed), fault).write_parquet(file)
+        rows.append(judge(run, forecast, seed, fault, pl.read_parquet(file)))
+        print(rows[-1], flush=True)
     text = page(rows, run, forecast, machine)
     (HERE / "alarms.md").write_text(text)
     print(text)

@@ -21,6 +21,7 @@ from froude.train import schedules
 
 BLOCKS = 200  # of a run: half a percent of its tokens each
 LEVEL = 0.99  # of the band: a run that is well has all its way to leave it on
+SHAPE_LEVEL = 0.9  # of the curve alone, against which the run's own level is held
 POINTS = 80  # of the band as it is stored
 MIN_BLOCKS = 40  # of a proxy, or its curve says little
 
@@ -41,7 +42,9 @@ def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run, params: fl
     rates = [schedules.at_step(run, step) * run.optimizer.lr for step in range(run.steps)]
     seen = replace(end, loss=end.loss + gap, low=end.low + gap, high=end.high + gap)
     along = law.predict(rates, level=LEVEL, final=seen)
-    shape = law.predict(rates, level=LEVEL, final=replace(seen, low=seen.loss, high=seen.loss))
+    shape = law.predict(
+        rates, level=SHAPE_LEVEL, final=replace(seen, level=SHAPE_LEVEL, low=seen.loss, high=seen.loss)
+    )
     first = max(steps_per_block, math.ceil(run.schedule.warmup_tokens / run.batch) + 1)
     at = np.unique(np.linspace(first, run.steps, POINTS).round().astype(int)) - 1
     points = tuple(

@@ -22,10 +22,10 @@ def course(step: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def forecast(level: float = 0.0) -> Forecast:
-    """A band of 3% about the course, whose shape is known to 0.017 nats."""
+    """A band of 3% about the course, whose shape is known to 0.0125 nats."""
     at = np.linspace(0.1 * STEPS, STEPS, 60)
     points = [
-        BandPoint(round(s) * BATCH, loss + level, 0.97 * (loss + level), 1.03 * (loss + level), 0.017)
+        BandPoint(round(s) * BATCH, loss + level, 0.97 * (loss + level), 1.03 * (loss + level), 0.0125)
         for s, loss in zip(at, course(at), strict=True)
     ]
     end = points[-1]
