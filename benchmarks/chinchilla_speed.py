@@ -141,8 +141,8 @@ def write(rounds: list[Round], machine: str, seed: int) -> tuple[str, bool]:
 
 `laws.loss_law` on the 240 published rows and `.bootstrap({REPLICATES})`, against the published procedure: scipy's
 L-BFGS-B with a numeric gradient from {len(GRID):,} starts. {sample} of its starts were timed, drawn at random, half of
-them on resampled rows; a fit is {len(GRID):,} times their mean. "Whole": every replicate is fitted from the grid, as the
-point fit is. "Frugal": the grid once, and each replicate from a single start, the least that could pass for the
+them on resampled rows; a fit is {len(GRID):,} times their mean. "Whole": every replicate is fitted from the grid, as
+the point fit is. "Frugal": the grid once, and each replicate from a single start, the least that could pass for the
 procedure.
 
 | round | froude, s | a start, ms (range) | a grid fit, s | ratio, whole | ratio, frugal |
