@@ -4,7 +4,7 @@ The reference is that of Hoffmann et al. (2203.15556) as Epoch re-ran it (2404.1
 tolerances and a numeric gradient, from each of 4,500 starts on a grid. A sample of its starts is timed, on the rows and
 on resamples of them, and scaled up. Writes benchmarks/chinchilla_speed.md.
 
-    FROUDE_REFERENCE_DATA=… OMP_NUM_THREADS=1 python benchmarks/chinchilla_speed.py [--rounds 5] [--sample 40] [--seed 0]
+    FROUDE_REFERENCE_DATA=… OMP_NUM_THREADS=1 python benchmarks/chinchilla_speed.py [--rounds 5] [--sample 40]
 """
 
 from __future__ import annotations
@@ -129,7 +129,8 @@ def write(rounds: list[Round], machine: str, seed: int) -> tuple[str, bool]:
         whole.append((1 + REPLICATES) * fit / r.ours)
         frugal.append((fit + REPLICATES * start) / r.ours)
         lines.append(
-            f"| {number} | {r.ours:.2f} | {1000 * start:.1f} ({1000 * min(r.starts):.1f} to {1000 * max(r.starts):.1f}) "
+            f"| {number} | {r.ours:.2f} "
+            f"| {1000 * start:.1f} ({1000 * min(r.starts):.1f} to {1000 * max(r.starts):.1f}) "
             f"| {fit:.0f} | {whole[-1]:,.0f} | {frugal[-1]:.0f} |"
         )
     objective = max(r.objective for r in rounds)
@@ -138,10 +139,11 @@ def write(rounds: list[Round], machine: str, seed: int) -> tuple[str, bool]:
     sample = sum(len(r.starts) for r in rounds)
     text = f"""# Speed of the Chinchilla fit
 
-`laws.loss_law` on the 240 published rows and `.bootstrap({REPLICATES})`, against the published procedure: scipy's L-BFGS-B
-with a numeric gradient from {len(GRID):,} starts. {sample} of its starts were timed, drawn at random, half of them on
-resampled rows; a fit is {len(GRID):,} times their mean. "Whole": every replicate is fitted from the grid, as the point fit
-is. "Frugal": the grid once, and each replicate from a single start, the least that could pass for the procedure.
+`laws.loss_law` on the 240 published rows and `.bootstrap({REPLICATES})`, against the published procedure: scipy's
+L-BFGS-B with a numeric gradient from {len(GRID):,} starts. {sample} of its starts were timed, drawn at random, half of
+them on resampled rows; a fit is {len(GRID):,} times their mean. "Whole": every replicate is fitted from the grid, as
+the point fit is. "Frugal": the grid once, and each replicate from a single start, the least that could pass for the
+procedure.
 
 | round | froude, s | a start, ms (range) | a grid fit, s | ratio, whole | ratio, frugal |
 |---|---|---|---|---|---|
@@ -149,8 +151,8 @@ is. "Frugal": the grid once, and each replicate from a single start, the least t
 | median | | | | **{statistics.median(whole):,.0f}** | **{statistics.median(frugal):.0f}** |
 
 Ratios from {min(whole):,.0f} to {max(whole):,.0f} whole and {min(frugal):.0f} to {max(frugal):.0f} frugal; the goal is
-{GOAL:.0f}. Objectives: froude {objective:.11f}, published {PUBLISHED:.11f}, the best of the reference's starts on the rows as
-they are {best:.11f}. The goal is {"met" if good else "missed"}.
+{GOAL:.0f}. Objectives: froude {objective:.11f}, published {PUBLISHED:.11f}, the best of the reference's starts on
+the rows as they are {best:.11f}. The goal is {"met" if good else "missed"}.
 
 {datetime.now(UTC):%Y-%m-%d}, commit {commit()}, seed {seed}; {machine}; Python {platform.python_version()},
 numpy {np.__version__}, scipy {scipy.__version__}, one BLAS thread.

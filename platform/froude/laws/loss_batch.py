@@ -45,8 +45,8 @@ def refit_many(
 ) -> tuple[Array, Array]:
     """As `descend_many`, from each start and from the least squares fit of ln L; the better of the two counts.
 
-    Where a resample has left its start's valley, least squares, with its wide bowl, finds the other: on 300 resamples of
-    the Chinchilla rows five jittered starts each find nothing better.
+    Where a resample has left its start's valley, least squares, with its wide bowl, finds the other: on 300
+    resamples of the Chinchilla rows five jittered starts each find nothing better.
     """
     near, value = descend_many(problem, weights, starts, quick=quick)
     if problem.delta is None:
