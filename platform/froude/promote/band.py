@@ -34,7 +34,10 @@ def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run, params: fl
     if not rows.height:
         return forecast
     law = laws.curve.annealing(rows, floor="params")
-    if law.status != "ok":
+    if law.status not in (
+        "ok",
+        "at_bound",
+    ):  # a floor at zero says nothing of the final loss, and draws the same curve
         return forecast
     assert fits.loss is not None
     gap = float(np.mean(gaps))
