@@ -86,6 +86,11 @@ def row(kind: str, got: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def verdict(got: dict[str, Any]) -> str:
+    good = np.median(got["planned"]) <= SHARE and np.mean(got["planned"] < got["chance"]) > 0.5
+    return f"{'reached' if good else 'not reached'}, over {len(got['goals'])} seeds"
+
+
 def truth(kind: str, got: dict[str, Any]) -> list[str]:
     names = {
         "planned": f"planner at {SHARE:g} of the grid's cost",
@@ -121,6 +126,10 @@ def report(command: str, results: dict[str, dict[str, Any]]) -> list[str]:
         "interval of `LossLaw.predict` over the loss; the goal of a seed is that of its last grid but one. Grid, "
         "planner and chance buy from the same box. `posterior` is the law that a study has before its free one is "
         "certified, `study` what `promote.fits` chooses of both: that one's intervals are calibrated on larger runs.",
+        "",
+        *(f"- {kind}: {verdict(got)}." for kind, got in results.items()),
+        "",
+        "A row of fewer seeds than were asked for is not finished.",
         "",
         "| oracle, law | seeds | goal | planner's cost | at the widths of coarser grids | "
         f"≤ {SHARE:g} in | chance's cost | planner below chance in |",
