@@ -221,12 +221,13 @@ class LossLaw:
 
     def _uncertified(self, ratios: Mapping[str, float], level: float) -> tuple[str, ...]:
         reasons = []
-        if self.status not in ("ok", "prior_driven"):
+        if self.status == "prior_driven":
+            reasons.append("the exponents come from the prior, not from the rows")
+        elif self.status != "ok":
             reasons.append(f"status {self.status}: {'; '.join(self.reasons)}")
         if ratios["flops"] > REACH:
             reasons.append(f"compute {ratios['flops']:.3g} times the largest fitted, beyond {REACH:g}")
-        if self.status == "prior_driven":
-            reasons.append("the exponents come from the prior, not from the rows")
+        if self.prior is not None:
             reasons.append("the interval was not calibrated on held-out larger runs")
         else:
             reasons += self._calibration.refusals(level)
