@@ -9,6 +9,8 @@ import pytest
 
 from froude.cli import main
 
+pytestmark = pytest.mark.slow
+
 MAPPING = "params=params_N,tokens=tokens_D,run=run_name"
 
 

@@ -10,6 +10,8 @@ import pytest
 from froude.cli import main
 from froude.space import load_space
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("name", "runs", "role"),

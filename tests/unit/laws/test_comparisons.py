@@ -11,6 +11,8 @@ import pytest
 
 from froude import laws
 
+pytestmark = pytest.mark.slow
+
 Grid = Callable[..., pl.DataFrame]
 CHINCHILLA = (1.8172, 482.01, 2085.43, 0.3478, 0.3658)
 N, D = (v.ravel() for v in np.meshgrid(np.geomspace(1e6, 1e9, 5), np.geomspace(1e8, 1e11, 5)))
@@ -38,7 +40,6 @@ def test_each_law_fits_its_own_rows_better(grid: Grid) -> None:
     assert laws.loss_law(other).objective < 0.7 * laws.kaplan(other).objective
 
 
-@pytest.mark.slow
 def test_kaplans_intervals_cover() -> None:
     inside, predicted, rng = [], [], np.random.default_rng(1)
     new = ((8.8e13 / 1e10) ** 0.8 + 54) ** 0.095

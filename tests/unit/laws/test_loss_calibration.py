@@ -13,6 +13,8 @@ from froude import laws
 from froude.laws import loss_batch, loss_calibration, loss_fit
 from froude.laws.loss_calibration import Calibration, ExpectedError
 
+pytestmark = pytest.mark.slow
+
 CHINCHILLA = (1.8172, 482.01, 2085.43, 0.3478, 0.3658)
 Grid = Callable[..., pl.DataFrame]
 LARGER = {"params": 3e10, "tokens": 2e12}
@@ -129,7 +131,6 @@ def test_a_batch_adds_its_ratio(grid: Grid) -> None:
         laws.loss_law(grid(CHINCHILLA)).predict(**LARGER, batch=2**20)
 
 
-@pytest.mark.slow
 def test_thousands_of_rows_are_calibrated_on_some(grid: Grid) -> None:
     frame = grid(CHINCHILLA, sizes=60, horizons=60, noise=0.004)
     prediction = laws.loss_law(frame).predict(**LARGER)
@@ -137,7 +138,6 @@ def test_thousands_of_rows_are_calibrated_on_some(grid: Grid) -> None:
     assert 0.004 < (prediction.high - prediction.low) / 2 / prediction.loss < 0.012
 
 
-@pytest.mark.slow
 def test_held_out_runs_of_chinchilla_are_inside_in_nine_of_ten_cases(reference: Path) -> None:
     """Rolling splits of the digitised rows of 2203.15556; bootstrap intervals at 95% held 65 to 70% of them."""
     rows = pl.read_csv(reference / "chinchilla_epoch.csv").rename(

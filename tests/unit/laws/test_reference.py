@@ -13,6 +13,8 @@ from scipy.interpolate import CloughTocher2DInterpolator
 
 from froude import laws
 
+pytestmark = pytest.mark.slow
+
 # Zhang et al. 2410.21676, batch in sequences of 512 tokens: parameters in millions, 20% point, hyperbola's point.
 CBS = {
     "85M": (85, 745.32, 2190.6),
@@ -80,7 +82,6 @@ def test_chinchilla_is_refitted_to_the_published_optimum(chinchilla: laws.LossLa
     assert best.tokens / best.params == pytest.approx(17.9, abs=0.1)
 
 
-@pytest.mark.slow
 def test_chinchilla_standard_errors_are_the_published_ones(chinchilla: laws.LossLaw) -> None:
     spread = chinchilla.bootstrap(200).select(pl.col("E", "alpha", "beta").std())
     assert spread["E"].item() == pytest.approx(0.0257, rel=0.15)

@@ -15,19 +15,19 @@ from froude.promote import diagnosis
 from froude.promote.diagnosis import comparable, diagnose
 from froude.train import parametrization
 
+pytestmark = pytest.mark.slow
+
 
 def named(found: list[Run]) -> list[str]:
     return [cause.name for cause in diagnose(found).code]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bug", BUGS.values(), ids=BUGS)
 def test_a_planted_bug_is_named_first(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parametrization, "scales", bug.rules)
     assert named(bug.runs)[:1] == [bug.name]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("rules", ["mup", "sp"])
 @pytest.mark.parametrize(
     "found",
@@ -47,7 +47,6 @@ def test_correct_code_has_no_bug(found: list[Run], rules: str) -> None:
     assert "no cause found" in result.lines()[0]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("power", "bugs"), [(-0.5, []), (-1.0, ["attention_scale"])])
 def test_attention_without_a_fused_kernel_is_seen_too(power: float, bugs: list[str]) -> None:
     found = growing(
@@ -56,7 +55,6 @@ def test_attention_without_a_fused_kernel_is_seen_too(power: float, bugs: list[s
     assert named(found) == bugs
 
 
-@pytest.mark.slow
 def test_sgd_and_a_model_of_ones_own_under_sp_have_no_bug() -> None:
     changes = {"parametrization": "sp", "optimizer.name": "sgd", "optimizer.lr": 0.1}
     assert named(runs(**changes)) == []
@@ -117,7 +115,6 @@ def test_an_optimum_at_the_edge_is_named() -> None:
     assert set(names) == {"edge_optimum"}
 
 
-@pytest.mark.slow
 def test_fit_diagnoses_a_study(
     small_study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,6 +22,8 @@ from froude.promote.promotion import promote
 from froude.report import write as write_report
 from froude.study import Study
 
+pytestmark = pytest.mark.slow
+
 GEMSTONES = {"params": "params_N", "tokens": "tokens_D", "run": "run_name"}
 BEST_LR = 2**-7.5
 TARGET = Run(

@@ -20,6 +20,8 @@ from froude.space import load_space
 from froude.store import Location
 from froude.study import Study
 
+pytestmark = pytest.mark.slow
+
 LARGE = {"params": 26 * 192.0**2, "tokens": 768 * 1300.0}
 
 

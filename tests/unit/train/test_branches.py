@@ -17,6 +17,8 @@ from froude.train.api import LocalHost
 from froude.train.branches import branch, largest_as_good
 from froude.train.worker import run_worker
 
+pytestmark = pytest.mark.slow
+
 RUN = Run(
     name="large",
     tokens=128 * 60,
@@ -65,7 +67,6 @@ def test_branches_see_the_same_tokens_and_leave_the_run_as_it_was(tmp_path: Path
     assert "critical batch" in found.lines()[-1]
 
 
-@pytest.mark.slow
 def test_fit_measures_on_branches_once_there_is_a_checkpoint(
     small_study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,8 @@ from froude.cli import main
 from froude.config import ConfigError, Run
 from froude.train.coordcheck import check, judge, measure, sizes_of
 
+pytestmark = pytest.mark.slow
+
 RUN = Run(batch=768, tokens=768 * 170, optimizer={"lr": 2**-7.5}, schedule={"warmup_tokens": 7680})
 SMALL = Run(
     batch=256,
@@ -25,7 +27,6 @@ DEEP = RUN.replace(
 )
 
 
-@pytest.mark.slow
 def test_mup_passes_over_width_and_its_control_fails() -> None:
     found = check(RUN, "width", (64, 128, 256))
     assert found.passed, found.reasons
@@ -41,7 +42,6 @@ def test_a_model_without_the_output_multiplier_fails_over_width() -> None:
     assert any("logits of mup" in reason for reason in found.reasons)
 
 
-@pytest.mark.slow
 def test_over_depth_scaled_branches_pass_and_unscaled_ones_fail() -> None:
     """CompleteP's rule is a = 1; a = 0 is the control."""
     complete, none = (
@@ -139,7 +139,6 @@ def test_widths_are_multiples_of_the_head() -> None:
     assert sizes_of(RUN.replace({"model.head_dim": 96, "model.width": 96}))[0] == 96
 
 
-@pytest.mark.slow
 def test_the_verb_writes_a_table_and_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, plot = tmp_path / "run.toml", tmp_path / "check.svg"
     file.write_text(SMALL.to_toml())

@@ -11,6 +11,8 @@ from froude import laws
 from froude.config import Run
 from froude.train.loop import run_trial
 
+pytestmark = pytest.mark.slow
+
 BASE = Run(
     batch=256,
     tokens=256 * 100,
@@ -20,7 +22,6 @@ BASE = Run(
 )
 
 
-@pytest.mark.slow
 def test_the_best_rate_moves_by_less_than_half_an_octave_from_width_16_to_64() -> None:
     """|ln| of the move is at most 0.35."""
     rows = []

@@ -25,6 +25,8 @@ from froude.train.reduce import _unpacked
 from froude.train.trainer import Trainer
 from froude.train.worker import run_worker
 
+pytestmark = pytest.mark.slow
+
 RUN = Run(
     name="large",
     tokens=768 * 40,
@@ -91,7 +93,6 @@ def test_gradients_come_whole_out_of_what_fsdp_packs(world: int) -> None:
         assert torch.equal(whole.view_as(gradient), gradient)
 
 
-@pytest.mark.slow
 def test_the_trace_is_the_same_whatever_the_slots_size() -> None:
     """Windows are independent draws, so the variance of a slot's gradient goes as one over its tokens."""
     found = []
