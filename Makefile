@@ -41,7 +41,7 @@ check: $(VENV)/.dev ## format, lint, types, import boundaries and the fast tests
 	$(BIN)/pytest -q -n auto --maxprocesses 4 -m "not slow" tests/unit
 
 # Half of a cluster's life is waiting: two files at a time.
-test: check ## check, then the slow tests, those on Ray clusters and the notebooks
+test: check ## check, then the slow tests and those on Ray clusters
 	$(BIN)/pytest -q -n auto --maxprocesses 4 -m slow tests/unit
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "not long" tests --ignore=tests/unit
 

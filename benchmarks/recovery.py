@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from _machine import commit, hardware
 from _recovery_session import EVENT_TIMEOUT, NOTICE_SECONDS
 from _recovery_sides import CHECKPOINT_EVERY, NODES, RUN, SIDES
 
@@ -79,7 +80,12 @@ def session(side: str, events: Sequence[str], seconds: float, seed: str) -> Iter
                     if "host" in row:
                         hosts.append(row["host"])
                     else:
-                        yield {"side": side, **row, "commit": commit(), "niceness": os.nice(0)}
+                        yield {
+                            "side": side,
+                            **row,
+                            "commit": commit("recovery.py", "_recovery_session.py", "_recovery_sides.py"),
+                            "niceness": os.nice(0),
+                        }
         if process.returncode:
             raise RuntimeError(f"a session of {side} failed, exit code {process.returncode}")
         psutil.wait_procs([psutil.Process(pid) for pid in hosts if psutil.pid_exists(pid)], timeout=60)
@@ -176,7 +182,9 @@ Python {platform.python_version()}, ray {version("ray")}, torch {version("torch"
 
 def origin(results: Sequence[Result]) -> str:
     """Commits that were measured, and the priority that the measured processes had."""
-    commits = sorted({row["commit"] for row in results if "commit" in row}) or [commit()]
+    commits = sorted({row["commit"] for row in results if "commit" in row}) or [
+        commit("recovery.py", "_recovery_session.py", "_recovery_sides.py")
+    ]
     levels = sorted({row["niceness"] for row in results if "niceness" in row})
     return f"commit {', '.join(commits)}, niceness {', '.join(map(str, levels))} (Ray's workers: 15 more)"
 
@@ -233,28 +241,6 @@ def quiet_check(minutes: float) -> Result:
         "dead_nodes": dead,
         "steps": found.step,
     }
-
-
-def hardware() -> str:
-    """The machine."""
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = cpuinfo.read_text().splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), model)
-    memory, cores = psutil.virtual_memory().total / 2**30, len(os.sched_getaffinity(0))
-    return f"{cores} cores of {model}, {memory:.0f} GiB"
-
-
-def commit() -> str:
-    """The commit, and whether what was measured has changed since."""
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-
-    changed = git("status", "--porcelain", "--", ".", "../platform", ":!recovery.md")
-    return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
 
 
 def main() -> int:

@@ -15,7 +15,6 @@ import os
 import platform
 import random
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
@@ -23,9 +22,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import psutil
 import ray
 import torch
+from _machine import commit, hardware
 from ray import tune
 
 from froude.config import Run
@@ -152,34 +151,13 @@ def interval(
     return cuts[0], cuts[-1]
 
 
-def hardware() -> str:
-    """The machine, and how busy it was before."""
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = cpuinfo.read_text().splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), model)
-    memory, cores = psutil.virtual_memory().total / 2**30, len(os.sched_getaffinity(0))
-    return f"{cores} cores of {model}, {memory:.0f} GiB, load {os.getloadavg()[0]:.1f} at the start"
-
-
-def commit() -> str:
-    """The commit, and whether what was measured has changed since."""
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-
-    changed = git("status", "--porcelain", "--", "sweep_overhead.py", "../platform", "../search_spaces")
-    return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
-
-
 def write(ours: list[list[float]], stock: list[list[float]], machine: str, seed: int) -> str:
     """The result as Markdown."""
     pairs = list(zip(ours, stock, strict=True))
     ratios = [rate(a) / rate(b) for a, b in pairs]
     counts = [sum(map(len, side)) for side in (ours, stock)]
     rates = [3600 * n / sum(ends[-1] for ends in side) for n, side in zip(counts, (ours, stock), strict=True)]
+    revision = commit("sweep_overhead.py", "../search_spaces")
     ratio, (low, high) = rates[0] / rates[1], interval(ours, stock, seed)
     rows = [
         f"| {i} | {len(a)} in {a[-1]:.1f} s | {rate(a):.0f} | {len(b)} in {b[-1]:.1f} s | {rate(b):.0f} | {r:.1f} |"
@@ -199,7 +177,7 @@ worker, the functions on the head. Both train with the same code, to the same lo
 Ratio {ratio:.1f}, 95% interval [{low:.1f}, {high:.1f}] (bootstrap over the times between ends of trials), rounds
 {min(ratios):.1f} to {max(ratios):.1f}. The goal of {GOAL:.0f} is {"met" if ratio >= GOAL else "missed"}.
 
-{datetime.now(UTC):%Y-%m-%d}, commit {commit()}, seed {seed}; {machine}; Python {platform.python_version()},
+{datetime.now(UTC):%Y-%m-%d}, commit {revision}, seed {seed}; {machine}; Python {platform.python_version()},
 ray {ray.__version__}, torch {torch.__version__}.
 """
 

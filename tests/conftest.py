@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -70,13 +69,9 @@ def reference_data() -> Path:
 @pytest.fixture(scope="session")
 def study_factory() -> Callable[..., Path]:
     """`write_study` of tests/data/small_study.py: an empty folder in, a study with known laws out."""
-    spec = importlib.util.spec_from_file_location("small_study", ROOT / "tests" / "data" / "small_study.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    write: Callable[..., Path] = module.write_study
-    return write
+    from small_study import write_study
+
+    return write_study
 
 
 @pytest.fixture(scope="session")

@@ -3,8 +3,10 @@
 Works in pieces of `--failures` failures with seeds 0, 1, …, each a run of its own (`froude chaos`), the last of them
 on S3; results are kept as JSON lines, so that the same command goes on where it was stopped. `--pieces` ends a call
 after so many. Writes benchmarks/chaos.md from what there is. S3 is the server at AWS_ENDPOINT_URL, else moto's.
+The run is that of a recipe, such as the quickstart's, but for its checkpoints, which come every 20 steps, so that many
+failures fit between its first and its last.
 
-    python benchmarks/campaign/chaos.py [--failures 20] [--seeds 5] [--pieces 1] [--out runs/chaos]
+    python benchmarks/campaign/chaos.py [--recipe runs/quickstart/recipe.toml] [--failures 20] [--seeds 5] [--pieces 1]
 """
 
 from __future__ import annotations
@@ -23,13 +25,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from froude.launch.chaos.schedule import COMMITS, FIRST, KINDS, LAST
+from froude.launch.chaos.schedule import KINDS
+from froude.promote.recipe import FILE, read, seal
 from froude.store import Location
 
 HERE = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(HERE.parent / "tests" / "data"))
-from chaos_recipe import write_recipe  # noqa: E402  the recipe of the tests
-
 EVERY = 20
 
 
@@ -61,19 +61,33 @@ def s3_server() -> Iterator[tuple[str, Location]]:
             server.stop()
 
 
-def piece(seed: int, failures: int, kinds: str, home: Path, where: Location, store: str) -> dict[str, Any]:
+def prepared(given: Path, home: Path) -> Path:
+    """The recipe with a checkpoint every EVERY steps, sealed again."""
+    file = home / "recipe" / FILE
+    if not file.exists():
+        old = read(Location.parse(given))
+        made = seal(
+            run=old.run.replace(checkpoint_every=EVERY),
+            profile=old.profile,
+            fits=old.fits,
+            fingerprints=old.fingerprints,
+            extrapolation=old.extrapolation,
+            checks=old.checks,
+            forecast=old.forecast,
+        )
+        made.write(Location.parse(file))
+    return file
+
+
+def piece(recipe: Path, seed: int, failures: int, kinds: str, where: Location, store: str) -> dict[str, Any]:
     """One run under chaos: what the verb says of it, with what it ran on."""
-    recipe = home / f"recipe-{failures}"
-    # Half of what is lost is trained again, so the run has room for more than the failures need.
-    steps = int(failures * COMMITS * EVERY / (LAST - FIRST)) + EVERY
-    if not (recipe / "recipe.toml").exists():
-        write_recipe(Location.parse(recipe), steps=steps, every=EVERY)
+    steps = read(Location.parse(recipe)).run.steps
     out = where / f"seed-{seed}-{datetime.now(UTC):%Y%m%dT%H%M%S}"
     froude = str(Path(sys.executable).with_name("froude"))
     words = ["--failures", str(failures), "--seed", str(seed), "--out", out.url, "--kinds", kinds, "--json"]
     began = time.monotonic()
     done = subprocess.run(
-        [froude, "chaos", str(recipe / "recipe.toml"), *words], stdout=subprocess.PIPE, text=True, check=False
+        [froude, "chaos", str(recipe), *words], stdout=subprocess.PIPE, text=True, check=False
     )
     if done.returncode not in (0, 1):
         raise SystemExit(f"seed {seed}: froude chaos ended with exit code {done.returncode}")
@@ -100,8 +114,8 @@ def page(pieces: list[dict[str, Any]]) -> list[str]:
         "# Failures, one after another",
         "",
         f"`python benchmarks/campaign/chaos.py`, {datetime.now(UTC):%Y-%m-%d}, on {os.cpu_count()} cores of {cpu} "
-        f"(shared, so times vary), Python {platform.python_version()}; three simulated nodes, an exact run of width 32 "
-        f"with a checkpoint every {EVERY} steps.",
+        f"(shared, so times vary), Python {platform.python_version()}; three simulated nodes, the "
+        f"quickstart's recipe with a checkpoint every {EVERY} steps.",
         "",
         f"{len(failures)} failures, runs: {len(pieces)}; {len(survived)} were recovered from; verdict: "
         + ("every run is what it would have been." if not bad else f"NOT good for seeds {bad}."),
@@ -142,6 +156,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--recipe", type=Path, default=Path("runs/quickstart") / FILE)
     parser.add_argument("--failures", type=int, default=20, help="of one piece")
     parser.add_argument("--kinds", default="", help="by comma; without it all that are possible")
     parser.add_argument("--seeds", type=int, default=5)
@@ -152,14 +167,15 @@ def main() -> int:
     home.mkdir(parents=True, exist_ok=True)
     results = home / "pieces.jsonl"
     pieces = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
+    recipe = prepared(arguments.recipe, home)
     left = [seed for seed in range(arguments.seeds) if seed not in {one["seed"] for one in pieces}]
     for seed in left[: arguments.pieces or None]:
         if seed == arguments.seeds - 1:
             with s3_server() as (name, bucket):
-                made = piece(seed, arguments.failures, arguments.kinds, home, bucket, name)
+                made = piece(recipe, seed, arguments.failures, arguments.kinds, bucket, name)
         else:
             local = Location.parse(home)
-            made = piece(seed, arguments.failures, arguments.kinds, home, local, "a local disk")
+            made = piece(recipe, seed, arguments.failures, arguments.kinds, local, "a local disk")
         pieces.append(made)
         with results.open("a") as file:
             file.write(json.dumps(made) + "\n")

@@ -138,6 +138,7 @@ def test_three_and_then_two_workers_train_what_one_trains(tmp_path):
     assert commits["kind"].to_list()[-1] == "finished"
 
 
+@pytest.mark.long
 def test_an_exact_run_has_the_same_bits_through_a_kill_and_every_number_of_workers(tmp_path):
     """4 → 2 → 3 → 1 with SIGKILL in mid-step and a switch of schedules, against one worker undisturbed."""
     reference, study = tmp_path / "alone", tmp_path / "elastic"

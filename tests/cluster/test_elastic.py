@@ -276,6 +276,7 @@ def test_a_dead_head_is_followed_by_another(cluster: SimulatedCluster, study: St
     )
 
 
+@pytest.mark.long
 def test_a_foreign_model_and_source_train_on_two_nodes(cluster: SimulatedCluster, study: Study) -> None:
     run = RUN.replace(
         {

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 from spiky import NAN, marked
 
 from froude.checkpoint.tensors import digest
@@ -52,6 +53,7 @@ def train(folder: Path, root: Path, run: Run, world: int, left_out: Sequence[tup
     return digest(place, LogReader(place).lineage()[-1]), losses, events, entered
 
 
+@pytest.mark.long
 def test_skips_and_a_rollback_are_the_same_at_any_number_of_workers(tmp_path: Path, root: Path) -> None:
     run = marked(dict.fromkeys(range(40, 43), NAN), RUN)
     alone = train(tmp_path / "w1", root, run, 1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -122,24 +123,36 @@ def batches() -> list[dict[str, Any]]:
     return rows
 
 
-def ladder(seeds: int) -> list[dict[str, Any]]:
-    rows = []
-    for width, seed in ((width, seed) for width in (32, 48, 64, 96) for seed in range(seeds)):
-        for steps in (432, 648, 972):
-            changes = {"model.width": width, "tokens": 768 * steps, "seed": seed}
-            run = base("law", **changes).replace(name=f"w{width}-{steps}-s{seed}")
-            rows.append(row(run, law(params(run), run.tokens), trial=f"w{width}-s{seed}"))
-    return rows
+@dataclass(frozen=True)
+class Ladder:
+    """The proxies of the loss law: their widths, steps, and the relative noise of a loss."""
+
+    widths: Sequence[int] = (32, 48, 64, 96)
+    steps: Sequence[int] = (432, 648, 972)
+    noise: float = 0.0
+
+    def rows(self, seeds: int, chance: np.random.Generator) -> list[dict[str, Any]]:
+        rows = []
+        for width, seed in ((width, seed) for width in self.widths for seed in range(seeds)):
+            for steps in self.steps:
+                changes = {"model.width": width, "tokens": 768 * steps, "seed": seed}
+                run = base("law", **changes).replace(name=f"w{width}-{steps}-s{seed}")
+                loss = law(params(run), run.tokens) * math.exp(self.noise * chance.standard_normal())
+                rows.append(row(run, loss, trial=f"w{width}-s{seed}"))
+        return rows
 
 
-def rows_by_trial(rates: int, seeds: int) -> dict[str, list[dict[str, Any]]]:
+def rows_by_trial(rates: int, seeds: int, ladder: Ladder) -> dict[str, list[dict[str, Any]]]:
     """Every row of the study, by the trial that computed it."""
     found: dict[str, list[dict[str, Any]]] = {}
-    for one in [*search(), *transfer(rates, np.random.default_rng(0), seeds), *batches(), *ladder(seeds)]:
+    chance = np.random.default_rng(0)
+    grids = [search(), transfer(rates, chance, seeds), batches(), ladder.rows(seeds, chance)]
+    for one in (one for grid in grids for one in grid):
         found.setdefault(one["trial"], []).append(one)
     return found
 
 
+LADDER = Ladder()
 ROLES: dict[str, Any] = {
     "recipe": "search",
     "transfer": "lr_transfer",
@@ -148,10 +161,12 @@ ROLES: dict[str, Any] = {
 }
 
 
-def make_space(seed: int = 0, *, rates: int = 7, seeds: int = 2, target: Run = TARGET) -> Space:
+def make_space(
+    seed: int = 0, *, rates: int = 7, seeds: int = 2, target: Run = TARGET, ladder: Ladder = LADDER
+) -> Space:
     """The search space that this study is of."""
     stages: dict[str, list[Trial]] = {name: [] for name in ROLES}
-    for name, rows in rows_by_trial(rates, seeds).items():
+    for name, rows in rows_by_trial(rates, seeds, ladder).items():
         stage = rows[0]["stage"]
         goal = GOAL if stage == "batch" else None
         stages[stage].append(Trial(name, tuple(row["made"] for row in rows), stop_loss=goal))
@@ -165,6 +180,7 @@ def write_study(
     rates: int = 7,
     seeds: int = 2,
     target: Run = TARGET,
+    ladder: Ladder = LADDER,
     change: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda row: row,
     steps: Callable[[dict[str, Any]], list[dict[str, Any]]] = lambda row: [],
 ) -> Path:
@@ -172,11 +188,11 @@ def write_study(
 
     `steps` gives a row's rows of the steps frame.
     """
-    place, made = Location.parse(folder), make_space(rates=rates, seeds=seeds, target=target)
+    place, made = Location.parse(folder), make_space(rates=rates, seeds=seeds, target=target, ladder=ladder)
     meta = {"froude": "study", "schema": 1, "space": made.name, "seed": made.seed}
     meta |= {"stages": made.stage_table(), "target": target.to_dict()}
     assert (place / "study.json").create(json.dumps(meta).encode())
-    rows = rows_by_trial(rates, seeds)
+    rows = rows_by_trial(rates, seeds, ladder)
     time = datetime(2025, 3, 1, 11, tzinfo=UTC)
     for trial in (trial for trials in made.planned().values() for trial in trials):
         time += timedelta(seconds=2)

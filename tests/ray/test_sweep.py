@@ -130,6 +130,7 @@ def test_a_sweep_runs_every_stage_once_in_processes_that_it_uses_again(cluster, 
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.long
 def test_a_model_that_raises_makes_a_failed_row_and_is_tried_again_by_the_next_sweep(
     cluster, study, tmp_path, monkeypatch
 ):
@@ -222,11 +223,8 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> None:
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize(
-    "end",
-    [pytest.param(signal.SIGKILL, marks=pytest.mark.long), signal.SIGINT],
-    ids=["SIGKILL", "Ctrl-C"],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT], ids=["SIGKILL", "Ctrl-C"])
 def test_a_sweep_whose_driver_has_ended_goes_on_where_it_was(cluster, study, tmp_path, end):
     log = (tmp_path / "driver.log").open("wb")
     command = [sys.executable, "-c", DRIVER, str(Path(__file__).parent), cluster.address, study.url]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +12,7 @@ from froude.cli.common import Debug, Json, Trust, emit, verb
 
 if TYPE_CHECKING:
     from froude.config import Run
+    from froude.laws import Prediction
     from froude.promote.diagnosis import Diagnosis
     from froude.promote.fits import Fits
     from froude.store import Location
@@ -19,7 +22,27 @@ if TYPE_CHECKING:
 
 @verb
 def fit(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="Path or s3:// URL of a study.")],
+    study: Annotated[
+        str, typer.Argument(metavar="[STUDY]", help="Path or s3:// URL of a study.", show_default=False)
+    ] = "",
+    source: Annotated[
+        str,
+        typer.Option("--from", metavar="FILE", help="Make a study of the runs in a .csv or .parquet file."),
+    ] = "",
+    columns: Annotated[
+        str,
+        typer.Option(
+            metavar="params=N,…",
+            help="With --from: froude's names = the file's; params, tokens, loss are needed.",
+        ),
+    ] = "",
+    out: Annotated[str, typer.Option(metavar="STUDY", help="With --from: where the study is written.")] = "",
+    target: Annotated[
+        str, typer.Option(metavar="FILE.toml", help="With --from: the large run that they are for.")
+    ] = "",
+    predict: Annotated[
+        str, typer.Option(metavar="params=N,tokens=D", help="Also forecast the loss of this run.")
+    ] = "",
     diagnose: Annotated[
         bool, typer.Option("--diagnose", help="Say why learning rates do not transfer: trains a few steps.")
     ] = False,
@@ -33,28 +56,69 @@ def fit(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Fit the laws to a study: learning-rate transfer, critical batch, loss.
+    """Fit the laws to a study: learning-rate transfer, critical batch, loss. The runs may be other people's.
 
     Example: froude fit runs/quickstart
+
+    Example: froude fit --from runs.csv --columns params=N,tokens=D --out runs/mine --predict params=7e9,tokens=1.4e11
     """
+    from froude.cli.options import point
     from froude.promote.fits import fit as fit_study
     from froude.study import Study
 
-    found = Study(study)
+    wanted = point("--predict", predict) if predict else None
+    found = _imported(study, source, columns, out, target) or Study(study)
     fits = fit_study(found)
+    prediction = fits.predict(**wanted) if wanted is not None else None
     diagnoses = _diagnoses(found.location, fits, trust=trust, quiet=as_json) if diagnose else []
     branched = _branched(found, fits.target, trust=trust, quiet=as_json) if branches else None
     if as_json:
         content = fits.summary() | {"fingerprints": dict(fits.fingerprints)}
+        content |= {"prediction": asdict(prediction)} if prediction is not None else {}
         content |= {"diagnosis": [each.to_dict() for each in diagnoses]} if diagnose else {}
         emit(content | ({"branches": branched.to_dict()} if branched else {}))
-    else:
-        print("\n".join(fits.lines()))
-        for each in diagnoses:
-            print("\n".join(["", *each.lines()]))
-        if branched:
-            print("\n".join(["", *branched.lines()]))
+        return None
+    print("\n".join(fits.lines()))
+    if prediction is not None:
+        print("\n".join(_said(prediction)))
+    for each in diagnoses:
+        print("\n".join(["", *each.lines()]))
+    if branched:
+        print("\n".join(["", *branched.lines()]))
     return None
+
+
+def _said(prediction: Prediction) -> list[str]:
+    ratios = ", ".join(f"{name} {ratio:.3g}×" for name, ratio in prediction.extrapolation.items())
+    trust = "certified" if prediction.certified else f"not certified: {'; '.join(prediction.reasons)}"
+    return [
+        f"forecast        {prediction.loss:.4f} nats per token, {100 * prediction.level:.0f}% in "
+        f"[{prediction.low:.4f}, {prediction.high:.4f}], {trust}",
+        f"extrapolation   {ratios} the largest fitted",
+    ]
+
+
+def _imported(study: str, source: str, columns: str, out: str, target: str) -> Study | None:
+    """The study made of a table, if one is named; ConfigError for options that do not go together."""
+    from froude.cli.options import pairs
+    from froude.config import ConfigError, Run
+    from froude.promote.history import make_study
+
+    if bool(study) == bool(source) or bool(source) != bool(out):
+        raise ConfigError("a fit is of a study, or of a table; give STUDY, or --from FILE and --out STUDY")
+    if not source:
+        if columns or target:
+            raise ConfigError("--columns and --target belong to a table of runs; give --from FILE, too")
+        return None
+    large = None
+    if target:
+        try:
+            large = Run.from_toml(Path(target).read_text())
+        except OSError as error:
+            raise ConfigError(
+                f"--target must be a readable TOML file, but {target}: {error.strerror}"
+            ) from None
+    return make_study(source, out, columns=pairs("--columns", columns), target=large)
 
 
 def _diagnoses(study: Location, fits: Fits, *, trust: bool, quiet: bool) -> list[Diagnosis]:

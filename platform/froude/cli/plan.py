@@ -2,31 +2,133 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from froude.cli.common import Debug, Json, Trust, emit, verb
 
+if TYPE_CHECKING:
+    from froude.config import Run
+    from froude.promote.fits import Fits
+    from froude.study import Study
+
 
 @verb
 def plan(
-    space: Annotated[str, typer.Argument(metavar="SPACE", help="Python file that defines space().")],
+    space: Annotated[
+        str, typer.Argument(metavar="[SPACE]", help="Python file that defines space().", show_default=False)
+    ] = "",
+    next_of: Annotated[
+        str, typer.Option("--next", metavar="STUDY", help="Plan what to run next in this study.")
+    ] = "",
+    target: Annotated[
+        str,
+        typer.Option(
+            metavar="params=N,tokens=D",
+            help="Large run whose forecast the next runs are for; without it the study's own.",
+        ),
+    ] = "",
+    budget: Annotated[
+        float, typer.Option(min=0, metavar="TOKENS", help="Choose a set of next runs that costs no more.")
+    ] = 0.0,
+    per: Annotated[
+        Literal["tokens", "flops"], typer.Option(help="Unit of costs and of --budget.")
+    ] = "tokens",
+    top: Annotated[int, typer.Option(min=1, help="How many candidates to list.")] = 8,
+    write: Annotated[
+        str, typer.Option(metavar="FILE.py", help="Write the set (or the best run) as a search space.")
+    ] = "",
+    profile: Annotated[str, typer.Option(help="Bounds of promotion's gate.")] = "production",
     seed: Annotated[int, typer.Option(min=0, help="Of every run.")] = 0,
     trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Print what a sweep and the large run would take, and start nothing.
+    """Print what a sweep and the large run would take, or which proxies a study should run next; start nothing.
 
     Example: froude plan search_spaces/quickstart.py
+
+    Example: froude plan --next runs/study --target params=7e9,tokens=1.4e11 --budget 2e10 --write next.py
     """
+    from froude.config import ConfigError
     from froude.launch.plan import plan as plan_of
     from froude.space import load_space
 
+    if bool(space) == bool(next_of):
+        raise ConfigError(
+            f"a plan is of a search space or of a study's next runs, but got {'both' if space else 'neither'}; "
+            "give SPACE, or --next STUDY"
+        )
+    if next_of:
+        _next(next_of, target, budget or None, per, top, write, profile, trust, as_json)
+        return None
+    if target or budget or write:
+        raise ConfigError(
+            "--target, --budget and --write plan the next runs of a study; give --next STUDY, too"
+        )
     found = plan_of(load_space(space, seed=seed), trust=trust)
     if as_json:
         emit(found.to_dict())
     else:
         print("\n".join(found.lines()))
     return None
+
+
+def _next(
+    url: str,
+    target: str,
+    budget: float | None,
+    per: Literal["tokens", "flops"],
+    top: int,
+    write: str,
+    profile: str,
+    trust: bool,
+    as_json: bool,
+) -> None:
+    from froude.cli.options import point
+    from froude.config import ConfigError
+    from froude.promote.fits import fit
+    from froude.promote.next_space import space_source
+    from froude.promote.planner import next_runs
+    from froude.promote.promotion import parameters
+    from froude.study import Study
+
+    study = Study(url)
+    fits = fit(study)
+    if target:
+        large = point("--target", target)
+    else:
+        large = {"params": float(parameters(fits.target, trust=trust)), "tokens": float(fits.target.tokens)}
+    if write and (not write.endswith(".py") or Path(write).exists()):
+        raise ConfigError(f"--write must name a new Python file, but got {write}; choose another name")
+    template = _template(study, fits)
+    found = next_runs(
+        fits,
+        params=large["params"],
+        tokens=large["tokens"],
+        unit=per,
+        budget=budget,
+        profile=profile,
+        template=template,
+        trust=trust,
+    )
+    if write:
+        text = space_source(found, template=template, fits=fits, meta=study.meta, study=url, file=write)
+        Path(write).write_text(text)
+    if as_json:
+        emit(found.to_dict(top) | ({"space": write} if write else {}))
+        return
+    print("\n".join(found.lines(top)))
+    if write:
+        print(f"\n{write}: sweep it with `froude sweep {write} --out {url}`")
+
+
+def _template(study: Study, fits: Fits) -> Run | None:
+    """The run of the loss law's largest proxy, or the target where froude did not train the proxies."""
+    from froude.launch import parts
+
+    if fits.largest is not None and study.meta["stages"][fits.largest["stage"]]["role"] == "loss_law":
+        return parts.read(study.location, fits.largest["trial"]).trial.runs[-1]
+    return fits.large.replace(workers=1, name=fits.large.name) if fits.large is not None else None

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import polars as pl
+
 from froude.config import ConfigError, Run
-from froude.launch import parts
 from froude.store import Location
 from froude.study import Study
 
@@ -32,7 +33,10 @@ class StageStatus:
 class Status:
     """A study's state; `step` of the large run is that of its newest committed checkpoint, `steps` those it has.
 
-    `noise` is what its gradient noise scale says of the batch, None until it tells.
+        `run` is empty where the study has no target.
+    =======
+        `noise` is what its gradient noise scale says of the batch, None until it tells.
+    >>>>>>> diag
     """
 
     study: str
@@ -68,7 +72,7 @@ class Status:
             head,
             *rows,
             f"recipe          {'sealed' if self.recipe else 'none yet'}",
-            f"{self.run:<16}{large}",
+            *([f"{self.run:<16}{large}"] if self.run else []),
             *([f"{'noise scale':<16}{self.noise.line()}"] if self.noise else []),
         ]
 
@@ -82,27 +86,28 @@ def status(url: str | os.PathLike[str] | Location) -> Status:
         )
     meta = study.meta
     ended: dict[str, list[str]] = {name: [] for name in meta["stages"]}
-    for stored in parts.read_all(study.location).values():
-        statuses = set(stored.rows["status"].to_pylist())
+    rows = study.trials().group_by("trial").agg(pl.col("stage").first(), pl.col("status").unique()).collect()
+    for stage, statuses in rows.select("stage", "status").iter_rows():
         worst = next((word for word in ("failed", "diverged") if word in statuses), "finished")
-        ended.setdefault(stored.trial.runs[0].stage, []).append(worst)
+        ended.setdefault(stage, []).append(worst)
     stages = {}
     for name, words in ended.items():
         planned = int(meta["stages"].get(name, {}).get("trials", 0))
         stages[name] = StageStatus(
             planned, *(words.count(word) for word in ("finished", "diverged", "failed"))
         )
-    target = Run.from_dict(meta["target"])
-    commits = [row for row in study.commits().collect().to_dicts() if row["run"] == target.name]
+    target = Run.from_dict(meta["target"]) if "target" in meta else None  # a history may have none
+    large = target.name if target is not None else ""
+    commits = [row for row in study.commits().collect().to_dicts() if row["run"] == large]
     return Status(
         study=study.location.url,
         stages=stages,
         recipe=(study.location / "recipe.toml").exists(),
-        run=target.name,
+        run=large,
         step=max((row["step"] for row in commits), default=0),
-        steps=target.steps,
+        steps=target.steps if target is not None else 0,
         finished=any(row["kind"] == "finished" for row in commits),
-        noise=_noise(study, target) if commits else None,
+        noise=_noise(study, target) if target is not None and commits else None,
     )
 
 

@@ -95,12 +95,14 @@ def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Ag
             f"{meta.get('seed')}, not {SCHEMA} and {space.seed}; use another directory, or --fresh"
         )
     agenda = Agenda(space, parts.read_all(study))
+    # Another space adds to a study, as `froude plan --next` means it to; the same one replaces what it said before.
+    kept = meta["stages"] if meta.get("space", space.name) != space.name else {}
     described = {
         "froude": "study",
         "schema": SCHEMA,
         "space": space.name,
         "seed": space.seed,
-        "stages": space.stage_table(),
+        "stages": {**kept, **space.stage_table()},
         "target": space.target.to_dict(),
     }
     if meta != json.loads(json.dumps(described)):

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from froude.laws import curve_fit, robust, uncertainty
-from froude.laws.curve_data import BLOCKS, Run, Schedule, mean_squares, runs_of, schedule_of, tenth
+from froude.laws.curve_data import BLOCKS, Run, Schedule, mean_squares, progress, runs_of, schedule_of, tenth
 from froude.laws.curve_fit import Annealing, Form, MultiPower, Problem
 from froude.laws.frames import Array, Sample, plausible, read
 from froude.laws.results import Prediction, Status, open_unit
@@ -115,9 +115,13 @@ class CurveLaw:
         if final is not None:
             loss, slope = loss - loss[-1] + final.loss, slope - slope[-1]
         variance = np.maximum(np.einsum("ij,jk,ik->i", slope, self._covariance, slope), 0.0)
-        place = tenth(steps.astype(np.float64), schedule.warm + 1.0, float(steps[-1]))
-        spread = np.sqrt(variance + (self._scatter[place] * loss) ** 2)
-        reach = uncertainty.t_quantile(level, max(BLOCKS * len(self._runs) - theta.size, 1)) * spread
+        place = progress(steps.astype(np.float64), schedule.warm + 1.0, float(steps[-1]))
+        middles = np.arange(BLOCKS) + 0.5
+        noise, course = (np.interp(place, middles, part) * loss**2 for part in self._scatter)
+        # Rows scatter by themselves; how far a run strays from its prediction, a few runs have told.
+        many = uncertainty.t_quantile(level, max(BLOCKS * len(self._runs) - theta.size, 1))
+        few = uncertainty.t_quantile(level, max(len(self._runs) - 1, 1))
+        reach = np.sqrt(many**2 * noise + few**2 * (variance + course))
         below, above = (
             (reach, reach)
             if final is None
@@ -184,19 +188,19 @@ class CurveLaw:
         return robust.covariance(problem.jacobian(theta), problem.residual(theta), ones, groups, robust.DELTA)
 
     @cached_property
-    def _scatter(self) -> Array:
-        """Relative sd of a row about the prediction, by tenths of a run: as fitted, and what holding out adds."""
+    def _scatter(self) -> tuple[Array, Array]:
+        """Relative variances by tenths of a run: of a row about its run's course, and of a course left out."""
         problem, theta = self._fit
         logs = np.log(self._sample["loss"] / self._by_row)
         tenths = np.concatenate([tenth(run.step, run.step[0], run.step[-1]) for run in self._runs])
         rows = mean_squares(np.concatenate([logs[run.rows] for run in self._runs]), tenths)
         if len(self._held_out) < MIN_HELD_OUT:
-            return np.sqrt(rows)
+            return np.zeros_like(rows), rows
         tested = list(self._held_out)
         blocks = np.concatenate([problem.curves[run].blocks for run in tested])
         inside = mean_squares(problem.only(tested).residual(theta), blocks)
         outside = mean_squares(np.concatenate([self._held_out[run] for run in tested]), blocks)
-        return np.sqrt(rows + np.maximum(outside - inside, 0.0))
+        return np.maximum(rows - inside, 0.0), np.maximum(outside, inside)
 
     @cached_property
     def _held_out(self) -> dict[int, Array]:
@@ -210,8 +214,10 @@ class CurveLaw:
             again, _ = curve_fit.solve(rest, [theta])
             if robust.undetermined(rest.jacobian(again)[:, keep]):
                 continue
-            error = -alone.residual(again)
-            found[run] = error if known else error - error.mean()
+            if not known:  # its own L0 lies where the others' shape meets its losses
+                again = again.copy()
+                again[alone.floor[0]] += float(np.mean(alone.curves[0].loss - alone.fitted(again)))
+            found[run] = -alone.residual(again)
         return found
 
     def _uncertified(self, schedule: Schedule) -> tuple[str, ...]:

@@ -152,10 +152,15 @@ def runs_of(sample: Sample, floors: NDArray[np.intp], floor: str | None) -> tupl
     return tuple(Run(r.schedule, r.floor, place[r.rows], r.step, r.curve) for r in runs), warm
 
 
-def tenth(step: Array, first: float, last: float) -> NDArray[np.intp]:
-    """Return in which tenth of the way from `first` to `last`, in ln step, each step lies."""
+def progress(step: Array, first: float, last: float) -> Array:
+    """Return how many tenths of the way from `first` to `last`, in ln step, each step lies on."""
     share = np.log(np.maximum(step, first) / first) / max(float(np.log(last / first)), 1e-12)
-    return np.asarray(np.clip(share * BLOCKS, 0, BLOCKS - 1), dtype=np.intp)
+    return np.asarray(np.clip(share * BLOCKS, 0, BLOCKS))
+
+
+def tenth(step: Array, first: float, last: float) -> NDArray[np.intp]:
+    """Return in which tenth of that way each step lies, from 0."""
+    return np.asarray(np.minimum(progress(step, first, last), BLOCKS - 1), dtype=np.intp)
 
 
 def mean_squares(values: Array, tenths: NDArray[np.intp]) -> Array:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import polars as pl
 
-from froude.laws import loss_fit, uncertainty
+from froude.laws import loss_batch, loss_fit, uncertainty
 from froude.laws.frames import Array, Mask, Sample, plausible, read
+from froude.laws.loss_calibration import Calibration, calibrate
 from froude.laws.loss_posterior import ExponentPrior, Posterior, posterior
 from froude.laws.results import Allocation, Prediction, Status, open_unit, positive
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MIN_ROWS, MIN_ROWS_TIED, MIN_ROWS_PRIOR = 8, 5, 4
-REPLICATES = 200  # of the bootstrap behind intervals
+REPLICATES = 300  # of the bootstrap behind intervals
 REACH = 100.0  # certified up to so many times the largest compute fitted
 RATIO = (5.0, 500.0)  # tokens per parameter outside of which the law's form is less well tested
 LEFT_OUT_GROUPS = 400  # with more groups than this, one of them cannot move the fit: no refits for `.rows`
@@ -56,31 +57,31 @@ class LossLaw:
         """The fit with free exponents to the same rows, beside a posterior; None for a law without a prior."""
         return _fit(self._sample, self.delta, "free", None) if self.prior is not None else None
 
-    def predict(self, *, params: float, tokens: float, level: float = 0.9) -> Prediction:
+    def predict(
+        self, *, params: float, tokens: float, level: float = 0.9, batch: float | None = None
+    ) -> Prediction:
         """Forecast the loss of one new run.
 
-        `params` and `tokens` are positive numbers, `level` lies in (0, 1), else ValueError; also ValueError
-        where the status says that there is no law. The interval holds the parameters' uncertainty and the
-        noise of one run. With a prior it is the posterior predictive interval; else it comes from a
-        bootstrap over groups.
+        `params`, `tokens` and, if given, `batch` (tokens) are positive numbers, `level` lies in (0, 1), else
+        ValueError; also ValueError where the status says that there is no law. The interval holds the
+        parameters' uncertainty, the law's own and the noise of one run, at a width calibrated on the largest
+        runs of the frame (`froude.laws.loss_calibration`); with a prior it is the posterior predictive one.
+        `batch` changes only the extrapolation ratios; the frame then needs that column.
         """
         n, d = positive("params", params), positive("tokens", tokens)
+        b = positive("batch", batch) if batch is not None else None
         level = open_unit("level", level)
-        problem, theta = self._fit
+        problem, _ = self._fit
         log_n, log_d = math.log(n) - problem.n_mean, math.log(d) - problem.d_mean
-        rng = np.random.default_rng(0)
         if self._posterior is not None:
-            draws = self._posterior.losses(log_n, log_d, rng)
+            draws = self._posterior.losses(log_n, log_d, np.random.default_rng(0))
             loss = float(np.median(draws))
+            low, high = uncertainty.quantiles(draws, level)
         else:
-            loss = float(loss_fit.evaluate(theta[None, :], log_n, log_d)[0])
-            draws = loss_fit.evaluate(self._replicates, log_n, log_d)
-            # As many draws of the noise per replicate as make the quantiles steady.
-            errors = rng.choice(self._relative_errors, (20, draws.size))
-            draws = (draws * np.exp(errors)).ravel()
-        low, high = uncertainty.quantiles(draws, level)
-        ratios = self._extrapolation(n, d)
-        reasons = self._uncertified(ratios)
+            ends = self._calibration.interval(log_n, log_d, level)
+            loss, low, high = (uncertainty.bounded_exp(value) for value in ends)
+        ratios = self._extrapolation(n, d, b)
+        reasons = self._uncertified(ratios, level)
         return Prediction(loss, min(low, loss), max(high, loss), level, not reasons, reasons, ratios)
 
     def bootstrap(self, n: int, seed: int = 0) -> pl.DataFrame:
@@ -96,8 +97,12 @@ class LossLaw:
         key = (n, seed)
         if key not in self._cache:
             rng = np.random.default_rng(seed)
-            rows = [self._refit(problem, theta, rng) for _ in range(n)]
+            if self.prior is None:
+                thetas, values = loss_batch.bootstrap(problem, self._sample.groups, theta, n, rng)
+            else:
+                thetas, values = self._modes(problem, self.prior, n, rng)
             names = ("E", "A", "B", "alpha", "beta", "objective")
+            rows = [(*problem.unpack(best), value) for best, value in zip(thetas, values, strict=True)]
             table = pl.DataFrame(dict(zip(names, np.array(rows).T, strict=True)))
             self._cache[key] = table.with_row_index("replicate")
         return self._cache[key]
@@ -165,22 +170,10 @@ class LossLaw:
         return posterior(self._fit[0], self.prior)
 
     @cached_property
-    def _replicates(self) -> Array:
-        problem = self._fit[0]
-        table = self.bootstrap(REPLICATES)
-        log_a = np.log(table["A"].to_numpy()) - table["alpha"].to_numpy() * problem.n_mean
-        log_b = np.log(table["B"].to_numpy()) - table["beta"].to_numpy() * problem.d_mean
-        log_e = np.log(table["E"].to_numpy())
-        return np.column_stack([log_a, log_b, log_e, table["alpha"].to_numpy(), table["beta"].to_numpy()])
-
-    @cached_property
-    def _relative_errors(self) -> Array:
-        """Residuals ln(loss) - ln(fitted), widened for the parameters that they were used to fit."""
+    def _calibration(self) -> Calibration:
         problem, theta = self._fit
-        fitted = problem.fitted(theta)
-        used = 4 if self.form == "tied" else 5
-        n = problem.loss.size
-        return np.asarray((np.log(problem.loss) - np.log(fitted)) * math.sqrt(n / max(n - used, 1)))
+        need = (MIN_ROWS_TIED, 2) if self.form == "tied" else (MIN_ROWS, 3)
+        return calibrate(problem, theta, self._sample.groups, need, REPLICATES)
 
     def _parameter_draws(self) -> pl.DataFrame:
         if self._posterior is None or self._problem is None:
@@ -192,18 +185,16 @@ class LossLaw:
             {"E": draws.floor, "A": size, "B": data, "alpha": draws.alpha, "beta": draws.beta}
         )
 
-    def _refit(self, problem: loss_fit.Problem, theta: Array, rng: np.random.Generator) -> tuple[float, ...]:
-        drawn = problem.weighted(self._sample.weights * uncertainty.resample(self._sample.groups, rng))
-        if self.prior is not None:
-            best = posterior(drawn, self.prior, draws=1).theta
-            return (*drawn.unpack(best), drawn.objective(best))
-        jitter = theta + np.array([0.3, 0.3, 0.05, 0.1, 0.1]) * rng.standard_normal(5)
-        best, objective = loss_fit.descend(drawn, theta)
-        if objective > loss_fit.EXACT:
-            best, objective = min(
-                (best, objective), loss_fit.descend(drawn, jitter), key=lambda pair: pair[1]
-            )
-        return (*drawn.unpack(best), objective)
+    def _modes(
+        self, problem: loss_fit.Problem, prior: ExponentPrior, n: int, rng: np.random.Generator
+    ) -> tuple[Array, Array]:
+        """Return the posterior mode given each of `n` resamples, and its objective."""
+        thetas, values = [], []
+        for _ in range(n):
+            drawn = problem.weighted(self._sample.weights * uncertainty.resample(self._sample.groups, rng))
+            thetas.append(posterior(drawn, prior, draws=1).theta)
+            values.append(drawn.objective(thetas[-1]))
+        return np.array(thetas), np.array(values)
 
     def _outliers(self) -> Mask:
         problem, theta = self._fit
@@ -219,21 +210,26 @@ class LossLaw:
                 left_out[inside] = np.log(here.loss) - np.log(here.fitted(again))
         return uncertainty.outliers(left_out)
 
-    def _extrapolation(self, params: float, tokens: float) -> dict[str, float]:
+    def _extrapolation(self, params: float, tokens: float, batch: float | None) -> dict[str, float]:
         n, d = np.log(self._sample["params"]), np.log(self._sample["tokens"])
         log_n, log_d = math.log(params), math.log(tokens)
         over = {"params": log_n - n.max(), "tokens": log_d - d.max(), "flops": log_n + log_d - (n + d).max()}
+        if batch is not None:
+            largest = read(self._sample.frame.filter(self._sample.used), ["batch"])["batch"].max()
+            over["batch"] = math.log(batch) - math.log(largest)
         return {name: uncertainty.bounded_exp(float(value)) for name, value in over.items()}
 
-    def _uncertified(self, ratios: Mapping[str, float]) -> tuple[str, ...]:
+    def _uncertified(self, ratios: Mapping[str, float], level: float) -> tuple[str, ...]:
         reasons = []
-        if self.status == "prior_driven":
-            reasons.append("the exponents come from the prior, not from the rows")
-        elif self.status != "ok":
+        if self.status not in ("ok", "prior_driven"):
             reasons.append(f"status {self.status}: {'; '.join(self.reasons)}")
         if ratios["flops"] > REACH:
             reasons.append(f"compute {ratios['flops']:.3g} times the largest fitted, beyond {REACH:g}")
-        reasons.append("the interval was not calibrated on held-out larger runs")
+        if self.status == "prior_driven":
+            reasons.append("the exponents come from the prior, not from the rows")
+            reasons.append("the interval was not calibrated on held-out larger runs")
+        else:
+            reasons += self._calibration.refusals(level)
         return tuple(reasons)
 
 

@@ -19,6 +19,7 @@ from froude.laws.frames import Array
 
 EXPONENTS = (0.005, 3.0)  # bounds of alpha and beta; a fit that reaches one has status at_bound
 VANISHED = 1e-5  # lower bound of E and of both terms at the mean size and horizon, over the smallest loss
+TERM_REACH = 2.0  # upper bound of both terms there, in ln over the largest loss
 EXACT = 1e-25  # an objective so small is rounding: the rows follow the law exactly
 SEARCH_ROWS = 2_000  # starts are searched on at most so many rows
 AGREEING = 8  # starts that must end in the same best point before the search stops early
@@ -62,7 +63,7 @@ class Problem:
 
     def bounds(self) -> list[tuple[float, float]]:
         low, high = float(np.log(self.loss.min())), float(np.log(self.loss.max()))
-        term = (low + math.log(VANISHED), high + 2.0)
+        term = (low + math.log(VANISHED), high + TERM_REACH)
         return [term, term, (low + math.log(VANISHED), low), EXPONENTS, EXPONENTS]
 
     def terms(self, theta: Array) -> tuple[Array, Array, float]:
@@ -192,7 +193,7 @@ def descend(problem: Problem, start: Array) -> tuple[Array, float]:
         scale = 10.0 / value
 
         def scaled(x: Array, scale: float = scale) -> tuple[float, Array]:
-            f, g = problem.value_and_gradient(problem.full(_logs(x)))
+            f, g = problem.value_and_gradient(problem.full(logs(x)))
             if problem.tied:
                 g = np.array([g[0], g[1], g[2], g[3] + g[4]])
             g[:3] /= x[:3]
@@ -203,16 +204,16 @@ def descend(problem: Problem, start: Array) -> tuple[Array, float]:
             warnings.filterwarnings("ignore", "Values in x were outside bounds", RuntimeWarning)
             result = minimize(
                 scaled,
-                _exponentials(problem.free(theta)),
+                exponentials(problem.free(theta)),
                 jac=True,
                 method="SLSQP",
-                bounds=np.stack([_exponentials(low), _exponentials(high)], axis=1),
+                bounds=np.stack([exponentials(low), exponentials(high)], axis=1),
                 options={"ftol": 1e-14, "maxiter": 300},
             )
         new = float(result.fun) / scale
         gained = value - new
         if new < value:
-            found = _logs(np.asarray(result.x, dtype=np.float64))
+            found = logs(np.asarray(result.x, dtype=np.float64))
             theta, value = problem.full(np.clip(found, low, high)), new
         # Far from the solution the scale was set by the start, so tolerances were loose: once more from here.
         if not gained > 1e-9 * value:
@@ -220,12 +221,14 @@ def descend(problem: Problem, start: Array) -> tuple[Array, float]:
     return theta, value
 
 
-def _logs(x: Array) -> Array:
-    return np.concatenate([np.log(x[:3]), x[3:]])
+def logs(x: Array) -> Array:
+    """Return thetas (the last axis) from (A', B', E, alpha, beta)."""
+    return np.concatenate([np.log(x[..., :3]), x[..., 3:]], axis=-1)
 
 
-def _exponentials(theta: Array) -> Array:
-    return np.concatenate([np.exp(theta[:3]), theta[3:]])
+def exponentials(theta: Array) -> Array:
+    """Return (A', B', E, alpha, beta) from thetas (the last axis)."""
+    return np.concatenate([np.exp(theta[..., :3]), theta[..., 3:]], axis=-1)
 
 
 def _polish(problem: Problem, theta: Array) -> Array:
@@ -297,10 +300,3 @@ def undetermined(problem: Problem, theta: Array) -> bool:
     _, r = np.linalg.qr(jacobian / norms)
     singular = np.linalg.svd(r, compute_uv=False)
     return bool(singular[-1] < 1e-7 * singular[0])
-
-
-def evaluate(thetas: Array, n: float, d: float) -> Array:
-    """Return the loss at one centred (ln params, ln tokens) for each row of `thetas`."""
-    a, b, e, alpha, beta = thetas.T
-    with np.errstate(over="ignore"):
-        return np.asarray(np.exp(a - alpha * n) + np.exp(b - beta * d) + np.exp(e))

@@ -30,8 +30,8 @@ class Prediction:
 
     `low` and `high` bound the loss of one new run at `level`. `certified` is True only if the interval was
     calibrated on held-out larger runs and the target is within reach; otherwise `reasons` says why not.
-    `extrapolation` is the target over the largest fitted value, for `params`, `tokens` and `flops`
-    (6·params·tokens).
+    `extrapolation` is the target over the largest fitted value, for `params`, `tokens`, `flops`
+    (6·params·tokens) and, where one was given, `batch`.
     """
 
     loss: float

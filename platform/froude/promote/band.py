@@ -14,18 +14,19 @@ import polars as pl
 
 from froude import laws
 from froude.config import Run
-from froude.laws import Prediction
 from froude.promote.fits import Fits
 from froude.promote.forecast import BandPoint, Forecast
 from froude.study import Study
 from froude.train import schedules
 
-BLOCKS = 400  # of the large run: a quarter of a percent of its tokens each
+BLOCKS = 200  # of a run: half a percent of its tokens each
+LEVEL = 0.99  # of the band: a run that is well has all its way to leave it on
+SHAPE_LEVEL = 0.9  # of the curve alone, against which the run's own level is held
 POINTS = 80  # of the band as it is stored
 MIN_BLOCKS = 40  # of a proxy, or its curve says little
 
 
-def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run) -> Forecast:
+def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run, params: float) -> Forecast:
     """The forecast with the band of the loss along `run`; as it is where the proxies' steps determine no curve."""
     steps_per_block = max(1, run.steps // BLOCKS)
     block = steps_per_block * run.batch
@@ -33,15 +34,20 @@ def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run) -> Forecas
     if not rows.height:
         return forecast
     law = laws.curve.annealing(rows, floor="params")
-    if law.status != "ok":
+    if law.status not in (
+        "ok",
+        "at_bound",
+    ):  # a floor at zero says nothing of the final loss, and draws the same curve
         return forecast
+    assert fits.loss is not None
     gap = float(np.mean(gaps))
+    end = fits.loss.predict(params=params, tokens=run.tokens, level=LEVEL)
     rates = [schedules.at_step(run, step) * run.optimizer.lr for step in range(run.steps)]
-    seen = Prediction(
-        forecast.loss + gap, forecast.low + gap, forecast.high + gap, forecast.level, False, (), {}
+    seen = replace(end, loss=end.loss + gap, low=end.low + gap, high=end.high + gap)
+    along = law.predict(rates, level=LEVEL, final=seen)
+    shape = law.predict(
+        rates, level=SHAPE_LEVEL, final=replace(seen, level=SHAPE_LEVEL, low=seen.loss, high=seen.loss)
     )
-    along = law.predict(rates, level=forecast.level, final=seen)
-    shape = law.predict(rates, level=forecast.level, final=replace(seen, low=seen.loss, high=seen.loss))
     first = max(steps_per_block, math.ceil(run.schedule.warmup_tokens / run.batch) + 1)
     at = np.unique(np.linspace(first, run.steps, POINTS).round().astype(int)) - 1
     points = tuple(
@@ -54,22 +60,24 @@ def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run) -> Forecas
         )
         for i in at
     )
-    return replace(forecast, band=points, block=block)
+    return replace(forecast, band=points, block=block, band_level=LEVEL)
 
 
 def curves(study: Study, fits: Fits, block: int, batch: int) -> tuple[pl.DataFrame, Sequence[float]]:
-    """Training losses of the loss law's proxies, one run a trial, as means over blocks of tokens.
+    """Training losses of the loss law's proxies, one run a trial, as means over blocks of at most `block` tokens.
 
-    Columns `run, step, lr, loss, params`, where a step is `batch` tokens; and by how much each run's curve ends above
-    its validation loss. Without rows where the study kept no steps.
+    A proxy shorter than the large run has shorter blocks, which scatter more. Columns `run, step, lr, loss, params`,
+    where a step is `batch` tokens; and by how much each run's curve ends above its validation loss. Without rows where
+    the study kept no steps.
     """
     proxies = fits.rows["loss_law"].filter(pl.col("status") == "finished").sort("tokens")
     parts, gaps = [], []
     for proxy in proxies.unique("trial", keep="last", maintain_order=True).iter_rows(named=True):
         steps = study.steps().filter(pl.col("run") == proxy["run"]).sort("tokens").collect()
-        if steps.height * proxy["batch"] < MIN_BLOCKS * block:
+        own = max(batch, min(block, proxy["tokens"] // BLOCKS))
+        if steps.height * proxy["batch"] < MIN_BLOCKS * own:
             continue
-        blocks = averaged(steps, block)
+        blocks = averaged(steps, own)
         gaps.append(float(blocks["loss"][-1]) - proxy["loss"])
         parts.append(
             blocks.select(

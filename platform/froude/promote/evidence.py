@@ -36,7 +36,7 @@ def collect(study: Study, fits: Fits, forecast: Forecast | None, ratios: Mapping
     return Evidence(
         failed=trials.filter(pl.col("status") == "failed").height,
         unfinished=unfinished(study, trials),
-        precisions=sorted({target.precision, *used["precision"].to_list()}),
+        precisions=sorted({target.precision, *used["precision"].fill_null("unknown").to_list()}),
         leaked=float(shares.max()) if shares.len() else None,  # type: ignore[arg-type]
         seeds={
             "lr_transfer": fewest_seeds(grid, "width"),

@@ -13,25 +13,28 @@ import polars as pl
 
 from froude import laws
 from froude.config import ConfigError, Run
-from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer
+from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer, Prediction
+from froude.promote import history
 from froude.study import Study
 
 #: Mean and standard deviation of the loss law's exponents where a study is too small to find its own. The centre
 #: is near Chinchilla's 0.35 and 0.37 (2404.10102); the width covers published laws.
 PRIOR = {"alpha": (0.35, 0.1), "beta": (0.35, 0.1)}
 PARAMETRIZATIONS = ("mup", "sp")
+LEVEL = 0.9  # of a forecast's interval
 
 
 @dataclass(frozen=True)
 class Fits:
     """The fitted laws of a study; None where it has no rows for one.
 
-    `best` is the search's best trial at the target's batch and schedule, `best_overall` among all its trials (rows
-    of `trials()`); `transfer` maps "mup" and "sp" to their laws; `target_loss` (nats per token) is that of the
-    critical batch. `rows` holds each law's input, `fingerprints` its SHA-256.
+    `large` is the run that the study is for, None for a history without one; `best` is the search's best trial at its
+    batch and schedule, `best_overall` among all its trials (rows of `trials()`); `transfer` maps "mup" and "sp" to
+    their laws; `target_loss` (nats per token) is that of the critical batch. `rows` holds each law's input,
+    `fingerprints` its SHA-256.
     """
 
-    target: Run
+    large: Run | None
     best: Mapping[str, Any] | None
     best_overall: Mapping[str, Any] | None
     transfer: Mapping[str, LrTransfer]
@@ -42,9 +45,19 @@ class Fits:
     fingerprints: Mapping[str, str]
 
     @property
+    def target(self) -> Run:
+        """The run that the study is for; ConfigError for a history without one."""
+        if self.large is None:
+            raise ConfigError(
+                "a study must have a target to be promoted, but this history was made without one; make it again with "
+                "`froude fit --from … --target target.toml`"
+            )
+        return self.large
+
+    @property
     def peak_lr(self) -> Estimate | None:
         """Peak learning rate for the target (of the base width under muP), at 95%; None without a fitted line."""
-        law = self.transfer.get(self.target.parametrization)
+        law = self.transfer.get(self.large.parametrization) if self.large is not None else None
         return peak_lr(law, self.target) if law is not None else None
 
     @property
@@ -55,6 +68,19 @@ class Fits:
             return None
         finished = rows.filter(pl.col("status") == "finished").sort("params", "tokens", descending=True)
         return finished.row(0, named=True) if finished.height else None
+
+    def predict(self, *, params: float, tokens: float) -> Prediction:
+        """The loss of any run, as the loss law has it, at 90%; ConfigError where there is no law."""
+        if self.loss is None:
+            raise ConfigError(
+                "a forecast needs a loss law, but this study has no finished rows for one; run some"
+            )
+        try:
+            return self.loss.predict(params=params, tokens=tokens, level=LEVEL)
+        except ValueError as error:
+            raise ConfigError(
+                f"{error} A forecast needs at least four runs at two sizes and two horizons."
+            ) from None
 
     def summary(self) -> dict[str, Any]:
         """The numbers of the fits in plain types, without those that do not exist."""
@@ -125,24 +151,32 @@ def fit(study: Study) -> Fits:
         raise ConfigError(
             f"a study must have been begun by `froude sweep`, but there is none at {study.location}"
         )
-    target = Run.from_dict(study.meta["target"])
-    return fit_trials(study.trials().collect(), stages=study.meta["stages"], target=target)
+    meta = study.meta
+    target = Run.from_dict(meta["target"]) if "target" in meta else None
+    return fit_trials(study.trials().collect(), stages=meta["stages"], target=target)
 
 
-def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]], target: Run) -> Fits:
-    """Fit the laws to rows of `trials()`; `stages` maps a stage's name to its role and settings."""
+def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]], target: Run | None) -> Fits:
+    """Fit the laws to rows of `trials()`; `stages` maps a stage's name to its role and settings.
+
+    Rows of role `history` count for each law as far as they can: `froude.promote.history` says which.
+    """
     counted = trials.filter(pl.col("status").is_in(["finished", "diverged"]))
 
     def of(role: str) -> pl.DataFrame:
         names = [name for name, stage in stages.items() if stage["role"] == role]
         return counted.filter(pl.col("stage").is_in(names))
 
-    search = of("search")
-    here = search.filter((pl.col("batch") == target.batch) & (pl.col("schedule") == target.schedule.name))
+    past = of("history")
+    search = pl.concat([of("search"), history.settings(past, target)])
+    here = search.clear()
+    if target is not None:
+        here = search.filter((pl.col("batch") == target.batch) & (pl.col("schedule") == target.schedule.name))
     rows: dict[str, pl.DataFrame] = {"search": search}
     transfer = {}
     for name in PARAMETRIZATIONS:
-        grid = transfer_rows(of("lr_transfer"), name, target.model.base_width)
+        base_width = target.model.base_width if target is not None else 0
+        grid = pl.concat([transfer_rows(of("lr_transfer"), name, base_width), history.rates(past, name)])
         if grid["width"].n_unique() > 1:
             rows[f"lr_transfer_{name}"] = grid
             transfer[name] = laws.lr_transfer(grid)
@@ -152,12 +186,12 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
         goal = next(float(s["target_loss"]) for s in stages.values() if s["role"] == "critical_batch")
         rows["critical_batch"] = batches
         critical = laws.critical_batch(laws.steps_to_target(batches, goal))
-    ladder, loss = of("loss_law"), None
+    ladder, loss = pl.concat([of("loss_law"), history.best(past)]), None
     if ladder.height:
         rows["loss_law"] = ladder
-        loss = laws.loss_law(ladder, prior=PRIOR, groups="trial")
+        loss = loss_law(ladder)
     return Fits(
-        target=target,
+        large=target,
         best=_best(here),
         best_overall=_best(search),
         transfer=transfer,
@@ -167,6 +201,17 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
         rows=rows,
         fingerprints={name: fingerprint(frame) for name, frame in rows.items() if frame.height},
     )
+
+
+def loss_law(rows: pl.DataFrame) -> LossLaw:
+    """The law with free exponents where its interval at the largest proxy is certified, else the prior's posterior."""
+    free = laws.loss_law(rows, groups="trial")
+    finished = rows.filter(pl.col("status") == "finished").sort("params", "tokens")
+    if free.status == "ok" and finished.height:
+        largest = finished.row(-1, named=True)
+        if free.predict(params=largest["params"], tokens=largest["tokens"]).certified:
+            return free
+    return laws.loss_law(rows, prior=PRIOR, groups="trial")
 
 
 def transfer_rows(rows: pl.DataFrame, parametrization: str, base_width: int) -> pl.DataFrame:

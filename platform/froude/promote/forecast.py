@@ -36,7 +36,7 @@ class Forecast:
     `certified` is False where the law cannot vouch for it; `reasons` says why, `status` is the law's.
     `naive` is the loss of the largest proxy at its longest horizon: what a law must beat. `free_loss` is what
     the fit with free exponents predicts, or NaN if there is none; it is never used. `band` is where the training loss
-    is to lie along the run, averaged over `block` tokens; empty where no curve could be fitted.
+    is to lie along the run, averaged over `block` tokens, at `band_level`; empty where no curve could be fitted.
     """
 
     loss: float
@@ -49,6 +49,7 @@ class Forecast:
     naive: float
     free_loss: float = math.nan
     block: int = 0
+    band_level: float = 0.0
     band: tuple[BandPoint, ...] = ()
 
     def __post_init__(self) -> None:
@@ -73,7 +74,7 @@ class Forecast:
         if not math.isfinite(self.free_loss):
             del content["free_loss"]
         if not self.band:
-            del content["band"], content["block"]
+            del content["band"], content["block"], content["band_level"]
         return content
 
     @classmethod
@@ -85,7 +86,7 @@ class Forecast:
         """The band after `tokens` tokens, between its points by a straight line; ValueError if there is none."""
         if not self.band:
             raise ValueError("this forecast has no band")
-        columns = list(zip(*(astuple(point) for point in self.band), strict=True))
+        columns = list(zip(*((p.tokens, p.loss, p.low, p.high, p.shape) for p in self.band), strict=True))
         values = (float(np.interp(tokens, columns[0], column)) for column in columns[1:])
         return BandPoint(tokens, *values)
 

@@ -54,7 +54,7 @@ def promote(
     checks = gate.override(checks, overrides or {})
     if any(check.refuses for check in checks):
         raise gate.Refused(checks)
-    forecast = with_band(forecast, study, fits, run)
+    forecast = with_band(forecast, study, fits, run, float(parameters(run, trust=trust)))
     recipe = seal(
         run=run,
         profile=profile,

@@ -35,7 +35,7 @@ def forecast_curve(
         f'<div class="{name}">{_forecast_svg(name, size, forecast, horizon, steps, evals, actual, restarts)}</div>'
         for name, size in (("wide", (9.6, 4.2)), ("narrow", (4.4, 4.2)))
     )
-    level = f"{100 * forecast.level:.0f}%"
+    level = f"{100 * (forecast.band_level if forecast.band else forecast.level):.0f}%"
     shaded = "band of the training loss" if forecast.band else "interval"
     caption = (
         f"Shaded: the {level} {shaded} that was sealed before step 0. Grey: loss of the training batches, mean over "

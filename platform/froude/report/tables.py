@@ -92,7 +92,7 @@ def course(view: View) -> Table | None:
                 loss,
             )
         )
-    level = f"{100 * forecast.level:.0f}% band"
+    level = f"{100 * forecast.band_level:.0f}% band"
     return Table(("step", "tokens", "forecast", level, "actual"), rows, frozenset(range(5)))
 
 

@@ -14,6 +14,8 @@ from froude.launch.chaos.scene import wait_for
 from froude.launch.chaos.small_disk import SmallDisk
 from froude.store import Location, probe_writable
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def proxy(s3: Location, s3_server: str, monkeypatch: pytest.MonkeyPatch):

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from froude.laws import loss
+from froude.laws import loss, loss_calibration
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +24,9 @@ def no_warnings() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Intervals on demand take 40 replicates here; the test of published standard errors asks for its own number."""
+    """Intervals on demand take few replicates here; the test of published standard errors asks for its own number."""
     monkeypatch.setattr(loss, "REPLICATES", 40)
+    monkeypatch.setattr(loss_calibration, "SPLIT_REPLICATES", 20)
 
 
 @pytest.fixture(scope="session")

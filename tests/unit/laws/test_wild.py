@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from froude import laws
 
+pytestmark = pytest.mark.slow
+
 WILD = st.floats(1e-300, 1e300)
 WIDE = st.floats(1e-15, 1e15)
 LOSS_WIDE = st.one_of(st.none(), st.floats(0.5, 6), st.sampled_from([2.0, math.nan, math.inf]), WIDE)

@@ -25,6 +25,8 @@ from froude.train.stability import Ladder
 from froude.train.trainer import Trainer
 from froude.train.worker import run_worker
 
+pytestmark = pytest.mark.slow
+
 FORECAST = Forecast(1.298, 1.251, 1.341, 0.9, False, "prior_driven", ("one split",), 1.42)
 RUN = Run(
     name="large",

@@ -1,0 +1,34 @@
+"""What a result says of where it comes from: the machine and the commit."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import psutil
+
+HERE = Path(__file__).resolve().parent
+
+
+def hardware() -> str:
+    """The machine, and how busy it was before."""
+    model = platform.processor()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = cpuinfo.read_text().splitlines()
+        model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), model)
+    memory, cores = psutil.virtual_memory().total / 2**30, len(os.sched_getaffinity(0))
+    return f"{cores} cores of {model}, {memory:.0f} GiB, load {os.getloadavg()[0]:.1f} at the start"
+
+
+def commit(*files: str) -> str:
+    """The commit, and whether the package or these files beside this one have changed since."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "../platform", *files)
+    return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")

@@ -1,0 +1,88 @@
+"""Candidates for a study's next proxies: sizes, horizons and seeds that could be run."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import polars as pl
+
+from froude.config import Run, whole_steps
+from froude.laws.frames import Array
+from froude.laws.loss import RATIO
+
+POINTS = 14  # sizes, and horizons, of the grid
+
+
+def candidates(
+    rows: pl.DataFrame, params: float, tokens: float, reach: float, template: Run | None, trust: bool
+) -> pl.DataFrame:
+    """Return `params, tokens, width, seed, ratio, flops`: what could be run before a target of `params` and `tokens`.
+
+    Sizes and horizons are those of the finished `rows` of a loss law, and up to `reach` times the largest of each; all
+    cheaper than the target, and of tokens per parameter (`ratio`) that the rows or the law's form cover. `width` is
+    that of the `template`'s model of this size (null without one), `seed` the next at a point that has been run.
+    """
+    sizes = rows["params"].cast(pl.Float64).to_numpy()
+    horizons = rows["tokens"].cast(pl.Float64).to_numpy()
+    ratios = horizons / sizes
+    low, high = min(RATIO[0], float(ratios.min())), max(RATIO[1], float(ratios.max()))
+    lengths: list[float] = _axis(horizons, min(reach * float(horizons.max()), tokens))
+    top = min(reach * float(sizes.max()), params)
+    if template is not None:
+        tried = set(rows["width"].drop_nulls().to_list()) if "width" in rows.columns else set()
+        widths = _widths(template, tried, float(sizes.min()), top, trust)
+        lengths = sorted({float(whole_steps(length, template.batch)) for length in lengths})
+        lengths = [n for n in lengths if n >= template.schedule.warmup_tokens]
+    else:
+        widths = [(size, None) for size in _axis(sizes, top)]
+    known = "seed" in rows.columns and rows["seed"].null_count() == 0
+    last = pl.col("seed").max() + 1 if known else pl.len().cast(pl.Int64)
+    seeds = (
+        rows.group_by("params", "tokens").agg(seed=last).cast({"params": pl.Float64, "tokens": pl.Float64})
+    )
+    return (
+        pl.DataFrame(
+            [(size, length, width) for size, width in widths for length in lengths],
+            schema={"params": pl.Float64, "tokens": pl.Float64, "width": pl.Int64},
+            orient="row",
+        )
+        .join(seeds, on=["params", "tokens"], how="left")
+        .with_columns(
+            pl.col("seed").fill_null(rows["seed"].min() if known else 0),
+            ratio=pl.col("tokens") / pl.col("params"),
+            flops=6 * pl.col("params") * pl.col("tokens"),
+        )
+        .filter(pl.col("ratio").is_between(low, high), pl.col("flops") < 6 * params * tokens)
+        .sort("params", "tokens")
+    )
+
+
+def _axis(values: Array, top: float) -> list[float]:
+    """The values that occur, or, of many, as many points over their range; wide gaps halved; up to `top`."""
+    points = np.unique(values)
+    if points.size > POINTS // 2:
+        points = np.geomspace(points[0], points[-1], POINTS // 2)
+    points = np.append(points, [x for x in (top / math.sqrt(2), top) if x > points[-1]])
+    while points.size < POINTS:
+        gaps = np.diff(np.log(points))
+        if not gaps.size or gaps.max() <= math.log(2) + 1e-9:
+            break
+        widest = int(gaps.argmax())
+        points = np.insert(points, widest + 1, math.sqrt(points[widest] * points[widest + 1]))
+    return [float(point) for point in points]
+
+
+def _widths(
+    template: Run, tried: set[int], low: float, high: float, trust: bool
+) -> list[tuple[float, int | None]]:
+    """Parameters and widths of the template's model: those tried, and multiples of its head size by sixths."""
+    from froude.promote.promotion import parameters
+
+    found: dict[int, float] = {}
+    head = width = template.model.head_dim
+    while (size := float(parameters(template.replace({"model.width": width}), trust=trust))) <= high * 1.001:
+        found[width] = size
+        between = [tried_one for tried_one in tried if tried_one > width]
+        width = min([*between, max(width + head, round(width * 7 / 6 / head) * head)])
+    return [(size, width) for width, size in found.items() if size >= low * 0.999]

@@ -1,0 +1,104 @@
+"""A plan's set of proxies as a search space: a Python file that a sweep takes into the same study."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from froude.config import ConfigError, Run
+from froude.promote.fits import Fits
+from froude.promote.planner import NextRuns
+
+SOURCE = '''"""What `froude plan --next` chose to run next.
+
+{reasons}
+
+    froude sweep {file} --out {study}
+
+adds these runs to the study, whose other stages stay; then plan, fit and promote again.
+"""
+
+from froude.config import Run
+from froude.space import Grid, Space, Trial
+
+SEED = {study_seed}  # of the study: a sweep takes no other into it
+
+PROXY = Run.from_toml(
+    """
+{proxy}"""
+)
+
+TARGET = Run.from_toml(
+    """
+{target}"""
+)
+
+#: Width, tokens, peak learning rate, seed.
+RUNS = (
+{runs}
+)
+
+
+def trial(width: int, tokens: int, lr: float, seed: int) -> Trial:
+    """One proxy: the study's, of another size, horizon or seed."""
+    name = f"{stage}-w{{width}}-n{{tokens // PROXY.batch}}-s{{seed}}"
+    changes = {{"model.width": width, "tokens": tokens, "optimizer.lr": lr, "seed": seed}}
+    return Trial(name, (PROXY.replace(changes, name=name),))
+
+
+def space() -> Space:
+    """The runs as one more stage of the study."""
+    trials = [trial(*run) for run in RUNS]
+    return Space("{stage}", SEED, (Grid("{stage}", lambda rows: trials, role="loss_law"),), TARGET)
+'''
+
+
+def space_source(
+    plan: NextRuns,
+    *,
+    template: Run | None,
+    fits: Fits,
+    meta: Mapping[str, Any],
+    study: str,
+    file: str,
+) -> str:
+    """Python source of a space with the plan's set: the template's settings, the study's target.
+
+    Under SP each width has the rate that the study's transfer law gives it, else all have the template's. `meta` is
+    the study's. ConfigError without a template: then nobody knows what else the runs consist of.
+    """
+    if template is None or "target" not in meta:
+        raise ConfigError(
+            "a search space needs to know the whole run, but this study holds runs of others without a target; "
+            "leave --write out, or make the study with --target target.toml"
+        )
+    stages = [name for name in meta["stages"] if name.startswith("next")]
+    runs = [
+        f"    ({row['width']}, {round(row['tokens'])}, {_rate(fits, template, row['width'])!r}, {row['seed']}),"
+        for row in plan.chosen.iter_rows(named=True)
+    ]
+    return SOURCE.format(
+        reasons=textwrap.fill(plan.paragraph(), 110).replace("\\", "/").replace('"', "'"),
+        file=file,
+        study=study,
+        study_seed=int(meta.get("seed", 0)),
+        proxy=_toml(template.replace(workers=1, name="proxy", stage="")),
+        target=_toml(Run.from_dict(meta["target"])),
+        runs="\n".join(runs),
+        stage=f"next{len(stages) + 1}",
+    )
+
+
+def _rate(fits: Fits, template: Run, width: int) -> float:
+    law = fits.transfer.get("sp") if template.parametrization == "sp" else None
+    if law is not None:
+        try:
+            return float(f"{law.optimum(width).value:.4g}")
+        except ValueError:  # no line was fitted
+            pass
+    return template.optimizer.lr
+
+
+def _toml(run: Run) -> str:
+    return run.to_toml().replace("\\", "\\\\").replace('"""', '\\"\\"\\"')

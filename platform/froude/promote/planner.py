@@ -1,0 +1,266 @@
+"""Which proxies to run next, so that the forecast of a large run narrows, or promotion's gate lets it pass."""
+
+from __future__ import annotations
+
+import math
+import re
+import textwrap
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from froude.config import ConfigError, Run
+from froude.laws import Prediction
+from froude.laws.design import Design, forecast_design
+from froude.laws.frames import Array
+from froude.promote.candidates import candidates
+from froude.promote.fits import Fits
+from froude.promote.gate import Profile, profile_named
+
+Cost = Literal["tokens", "flops"]
+REACH = 2.0  # candidates go beyond the largest proxy by so much in params and in tokens,
+REACH_FAR = 4.0  # and by so much where the gate's bounds on extrapolation ask for larger ones
+LINE = 110  # characters of a line of text
+#: What is printed of a candidate: heading and width, and the text of a value.
+COLUMNS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
+    "params": ("    params", lambda value: short(value)),
+    "tokens": ("    tokens", lambda value: short(value)),
+    "width": ("  width", str),
+    "seed": ("  seed", str),
+    "ratio": ("  tok/param", lambda value: short(value)),
+    "flops": ("     FLOPs", lambda value: short(value)),
+    "shrink": ("  narrows", "{:.1%}".format),
+    "closes": ("  closes", "{:.1%}".format),
+}
+AXES = {"params": "params", "tokens": "tokens", "compute": "flops"}  # of the gate, and of a Prediction
+
+
+@dataclass(frozen=True)
+class NextRuns:
+    """Candidates ranked, and a set of them.
+
+    `ranked` has `params, tokens, width (null without a template), seed, ratio (tokens per parameter), flops, cost,
+    shrink, closes, value`, best first: `shrink` is the proportion by which the forecast's interval is expected to
+    narrow, `closes` that by which the target comes nearer to the gate's bounds on extrapolation, in log, and `value`
+    whichever of both is `sought`, per unit of cost. `chosen` are the set's runs in order, `shrink` there given those
+    before, `after` the interval's expected half-width, relative to the loss, when they are done. `failing` are the
+    gate's checks on the loss law that fail now, each with its value and bound.
+    """
+
+    params: float
+    tokens: float
+    unit: Cost
+    budget: float | None
+    forecast: Prediction
+    failing: Mapping[str, str]
+    sought: Literal["shrink", "closes"]
+    ranked: pl.DataFrame
+    chosen: pl.DataFrame
+    after: float
+    noise_share: float
+
+    @property
+    def half_width(self) -> float:
+        """Half the forecast's interval as a proportion of its loss, now."""
+        return (self.forecast.high - self.forecast.low) / 2 / self.forecast.loss
+
+    def to_dict(self, top: int) -> dict[str, Any]:
+        """Plain JSON types; the first `top` of the ranking."""
+        now = self.forecast
+        return {
+            "target": {"params": self.params, "tokens": self.tokens},
+            "forecast": {
+                **{name: getattr(now, name) for name in ("loss", "low", "high", "level", "certified")},
+                "reasons": list(now.reasons),
+                "half_width": self.half_width,
+                "extrapolation": dict(now.extrapolation),
+            },
+            "failing": dict(self.failing),
+            "cost_in": self.unit,
+            "budget": self.budget,
+            "sought": self.sought,
+            "ranked": self.ranked.head(top).to_dicts(),
+            "chosen": self.chosen.to_dicts(),
+            "expected_half_width": self.after,
+            "reasons": self.paragraph(),
+        }
+
+    def lines(self, top: int) -> list[str]:
+        """The same for people."""
+        shown = ["params", "tokens", "width", "seed", "ratio", "flops", "shrink"]
+        if self.ranked["width"].null_count():  # candidates without a template
+            shown.remove("width")
+        if self.sought == "closes":
+            shown.append("closes")
+
+        def cells(row: Mapping[str, Any]) -> str:
+            return "".join(COLUMNS[name][1](row[name]).rjust(len(COLUMNS[name][0])) for name in shown)
+
+        scale = 10.0 ** math.floor(math.log10(self.ranked["cost"][0]))
+        head = "".join(COLUMNS[name][0] for name in shown)
+        word = COLUMNS[self.sought][0].strip()
+        found = [f"next{head}  {word} per {short(scale)} {self.unit}"]
+        for place, row in enumerate(self.ranked.head(top).iter_rows(named=True), 1):
+            found.append(f"{place:>4}{cells(row)}  {row['value'] * scale:.2%}")
+        if self.budget is not None:
+            total = float(self.chosen["cost"].sum())
+            spent = f"{short(total)} of {short(self.budget)} {self.unit}"
+            found += ["", f"set of {self.chosen.height} for {spent}, each given those before:"]
+            found += [f"    {cells(row)}" for row in self.chosen.iter_rows(named=True)]
+        return [*found, "", *textwrap.wrap(self.paragraph(), LINE)]
+
+    def paragraph(self) -> str:
+        """Why these runs, in a few sentences."""
+        now, first = self.forecast, self.ranked.row(0, named=True)
+        said = [
+            f"The forecast for a run of {_named(self.params, self.tokens)} is {now.loss:.4g} nats per token "
+            f"± {100 * self.half_width:.2g}% at {100 * now.level:.0f}%."
+        ]
+        if self.failing:
+            checks = "; ".join(f"{name} ({why})" for name, why in self.failing.items())
+            said.append(f"It would not pass promotion's gate: {checks}.")
+        best = _named(first["params"], first["tokens"])
+        most = f"the most per {self.unit.removesuffix('s')} of {self.ranked.height} candidates"
+        narrows = f"narrow the interval by {100 * first['shrink']:.2g}% of itself"
+        if self.sought == "closes":
+            said.append(
+                "No narrower interval mends what is beyond the gate's bounds on extrapolation, so the candidates are "
+                f"ranked by how far they bring the target back to them, in log: {best} would do "
+                f"{100 * first['closes']:.2g}% of it, {most}, and should {narrows}."
+            )
+        else:
+            said.append(f"A run of {best} should {narrows}, {most}.")
+        if self.chosen.height:
+            what = "That run" if self.budget is None else f"The set of {self.chosen.height}"
+            said.append(f"{what} should bring it to ± {100 * self.after:.2g}%.")
+        else:
+            said.append("Within the budget no candidate narrows it noticeably.")
+        said.append(
+            "The design is Bayesian c-optimal: it lowers the expected variance of the forecast, over draws of the law, "
+            "with room for what the law misses far from all runs. By it "
+            f"{100 * self.noise_share:.2g}% of the variance is the large run's own noise, which no proxy lowers."
+        )
+        return " ".join(said)
+
+
+def next_runs(
+    fits: Fits,
+    *,
+    params: float,
+    tokens: float,
+    unit: Cost = "tokens",
+    budget: float | None = None,
+    profile: str = "production",
+    template: Run | None = None,
+    trust: bool = False,
+) -> NextRuns:
+    """Rank proxies for the forecast of a run of `params` and `tokens`, and choose those that a `budget` buys.
+
+    With a `template` sizes are those of its model at other widths. Without a budget the best alone is chosen.
+    ConfigError where there is no loss law to start from, and where no candidate costs less than the target.
+    """
+    bounds = profile_named(profile)
+    if fits.loss is None:
+        raise ConfigError(
+            "the next runs are those that a loss law lacks, but this study has no finished rows for one; "
+            "begin with a few sizes and horizons in a stage of role loss_law"
+        )
+    forecast = fits.predict(params=params, tokens=tokens)
+    failing, beyond = _failing(forecast, bounds)
+    rows = fits.rows["loss_law"].filter(pl.col("status") == "finished")
+    offered = candidates(rows, params, tokens, REACH_FAR if beyond else REACH, template, trust)
+    if not offered.height:
+        raise ConfigError(
+            f"proxies must cost less than the target, but none of the study's sizes and horizons does at "
+            f"{_named(params, tokens)}; name a larger target"
+        )
+    design = forecast_design(fits.loss, rows, offered, params=params, tokens=tokens, groups="trial")
+    sought: Literal["shrink", "closes"] = "closes" if beyond else "shrink"
+    offered = offered.with_columns(
+        cost=pl.col(unit),
+        shrink=pl.Series(design.shrinkage()),
+        closes=pl.Series(_closes(offered, forecast, bounds, params, tokens)),
+    ).with_columns(value=pl.col(sought) / pl.col("cost"))
+    ranked = offered.with_row_index("place").sort("value", "cost", descending=[True, False])
+    picked = [int(ranked["place"][0])] if budget is None else _picked(offered, design, budget, beyond)
+    after, gains = design, []
+    for place in picked:
+        gains.append(float(after.shrinkage()[place]))
+        after = after.after(place)
+    half_width = (forecast.high - forecast.low) / 2 / forecast.loss
+    return NextRuns(
+        params=params,
+        tokens=tokens,
+        unit=unit,
+        budget=budget,
+        forecast=forecast,
+        failing=failing,
+        sought=sought,
+        ranked=ranked.drop("place"),
+        chosen=offered[picked].with_columns(
+            shrink=pl.Series(gains, dtype=pl.Float64),
+            seed=pl.col("seed") + pl.int_range(pl.len()).over("params", "tokens"),
+        ),
+        after=half_width * after.deviation / design.deviation,
+        noise_share=design.noise_share,
+    )
+
+
+def _failing(forecast: Prediction, bounds: Profile) -> tuple[dict[str, str], bool]:
+    """The gate's checks of the loss law that fail, with value and bound, and whether extrapolation is among them."""
+    failing = {
+        f"extrapolation_{axis}": f"{forecast.extrapolation[name]:.3g}×, at most {_bound(bounds, axis):g}×"
+        for axis, name in AXES.items()
+        if forecast.extrapolation[name] > _bound(bounds, axis)
+    }
+    beyond = bool(failing)
+    half_width = (forecast.high - forecast.low) / 2 / forecast.loss
+    if half_width > bounds.forecast_half_width:
+        failing["forecast_interval"] = (
+            f"± {100 * half_width:.2g}%, at most {100 * bounds.forecast_half_width:g}%"
+        )
+    if not forecast.certified:
+        failing["forecast_certified"] = "; ".join(forecast.reasons)
+    return failing, beyond
+
+
+def _closes(
+    offered: pl.DataFrame, forecast: Prediction, bounds: Profile, params: float, tokens: float
+) -> Array:
+    """The proportion of what extrapolation is beyond the bounds, in log over all axes, that each candidate mends."""
+    target = {"params": params, "tokens": tokens, "flops": 6 * params * tokens}
+    before, after = 0.0, np.zeros(offered.height)
+    for axis, name in AXES.items():
+        ratio, most = forecast.extrapolation[name], _bound(bounds, axis)
+        now = np.minimum(ratio, target[name] / offered[name].to_numpy())
+        before += max(math.log(ratio / most), 0.0)
+        after += np.maximum(np.log(now / most), 0.0)
+    return np.asarray(1 - after / before) if before else np.zeros(offered.height)
+
+
+def _bound(bounds: Profile, axis: str) -> float:
+    return float(getattr(bounds, f"{axis}_ratio"))
+
+
+def _picked(offered: pl.DataFrame, design: Design, budget: float, beyond: bool) -> list[int]:
+    """Indices of a set within the budget: where extrapolation fails, first the run that mends most of it."""
+    cost = offered["cost"].to_numpy()
+    if not beyond:
+        return design.greedy(cost, budget)
+    affordable = offered.with_row_index("place").filter(pl.col("cost") <= budget, pl.col("closes") > 0)
+    if not affordable.height:
+        return design.greedy(cost, budget)
+    first = int(affordable.sort("closes", "cost", descending=[True, False])["place"][0])
+    return [first, *design.after(first).greedy(cost, budget - float(cost[first]))]
+
+
+def short(value: float) -> str:
+    """Three digits, and exponents as one types them: 7e9."""
+    return re.sub(r"e\+?(-?)0*", r"e\1", f"{value:.3g}")
+
+
+def _named(params: float, tokens: float) -> str:
+    return f"{short(params)} parameters for {short(tokens)} tokens"

@@ -1,0 +1,177 @@
+"""The next runs of a study: ranked, chosen within a budget, written as a space that joins the study."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from froude.cli import main
+from froude.config import ConfigError
+from froude.launch import parts
+from froude.launch.sweep import open_study
+from froude.promote.fits import fit, fit_trials
+from froude.promote.next_space import space_source
+from froude.promote.planner import NextRuns, next_runs
+from froude.space import load_space
+from froude.store import Location
+from froude.study import Study
+
+LARGE = {"params": 26 * 192.0**2, "tokens": 768 * 1300.0}
+
+
+@pytest.fixture(scope="module")
+def planned(small_study: Path) -> NextRuns:
+    return next_runs(fit(Study(small_study)), **LARGE, budget=3e6)
+
+
+def test_candidates_are_ranked_by_worth_for_cost(planned: NextRuns) -> None:
+    ranked = planned.ranked
+    assert planned.sought == "shrink"
+    assert ranked["value"].is_sorted(descending=True)
+    assert ranked["shrink"].is_between(0, 1).all()
+    assert (ranked["value"] - ranked["shrink"] / ranked["tokens"]).abs().max() == pytest.approx(0)
+    assert (ranked["flops"] < 6 * LARGE["params"] * LARGE["tokens"]).all()
+    assert ranked["params"].max() <= 2 * 26 * 96**2 * 1.001
+    assert ranked["tokens"].max() <= LARGE["tokens"]
+
+
+def test_repeats_are_other_seeds(planned: NextRuns) -> None:
+    tried = planned.ranked.filter(pl.col("params") == 26 * 96**2, pl.col("tokens") == 768 * 972)
+    assert tried["seed"].to_list() == [2]  # the study has seeds 0 and 1 there
+    new = planned.ranked.filter(pl.col("tokens") > 768 * 972)
+    assert set(new["seed"]) == {0}
+
+
+def test_the_set_keeps_to_the_budget_and_names_no_run_twice(planned: NextRuns) -> None:
+    assert planned.chosen.height >= 2
+    assert planned.chosen["cost"].sum() <= 3e6
+    assert not planned.chosen.select("params", "tokens", "seed").is_duplicated().any()
+    assert planned.after < planned.half_width
+    # What a run adds is worth less after those before it, and together they give what is promised.
+    alone = planned.ranked.filter(pl.col("shrink") == pl.col("shrink").max())["shrink"][0]
+    assert planned.chosen["shrink"].max() <= alone
+    assert planned.after == pytest.approx(
+        planned.half_width * math.prod(1 - planned.chosen["shrink"]), rel=0.02
+    )
+
+
+def test_the_gates_failing_checks_are_named(planned: NextRuns) -> None:
+    assert "forecast_certified" in planned.failing
+    assert "forecast_certified" in planned.paragraph()
+    far = next_runs_far(planned)
+    assert far == {"extrapolation_params", "extrapolation_tokens", "extrapolation_compute"}
+
+
+def next_runs_far(planned: NextRuns) -> set[str]:
+    from froude.promote.gate import PRODUCTION
+    from froude.promote.planner import _failing
+
+    grown = dict.fromkeys(planned.forecast.extrapolation, 1e4)
+    forecast = planned.forecast.__class__(**{**planned.forecast.__dict__, "extrapolation": grown})
+    failing, beyond = _failing(forecast, PRODUCTION)
+    assert beyond
+    return {name for name in failing if name.startswith("extrapolation")}
+
+
+def test_beyond_the_bounds_runs_are_ranked_by_what_brings_the_target_nearer(small_study: Path) -> None:
+    found = next_runs(fit(Study(small_study)), params=26 * 96**2 * 50.0, tokens=768 * 9720.0, budget=1e7)
+    assert found.sought == "closes"
+    assert set(found.failing) >= {"extrapolation_params", "extrapolation_compute"}
+    first = found.chosen.row(0, named=True)
+    assert first["closes"] == pytest.approx(found.ranked["closes"].max())
+    assert first["params"] > 2 * 26 * 96**2
+    assert "bounds on extrapolation" in found.paragraph()
+
+
+def test_costs_may_be_flops(small_study: Path) -> None:
+    found = next_runs(fit(Study(small_study)), **LARGE, unit="flops")
+    assert (found.ranked["cost"] == found.ranked["flops"]).all()
+    assert found.chosen.height == 1
+
+
+def test_what_cannot_be_planned_is_refused(small_study: Path) -> None:
+    study = Study(small_study)
+    trials, stages = study.trials().collect(), study.meta["stages"]
+    target = fit(study).target
+    none = fit_trials(trials.filter(pl.col("stage") != "law"), stages=stages, target=target)
+    with pytest.raises(ConfigError, match="begin with a few sizes"):
+        next_runs(none, **LARGE)
+    few = fit_trials(trials.filter(pl.col("stage") == "law").head(3), stages=stages, target=target)
+    with pytest.raises(ConfigError, match="at least four runs"):
+        next_runs(few, **LARGE)
+    with pytest.raises(ConfigError, match="cost less"):
+        next_runs(fit(study), params=1e3, tokens=1e4)
+
+
+def test_the_written_space_joins_the_study(
+    tmp_path: Path, study_factory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = study_factory(tmp_path / "study")
+    file = tmp_path / "next.py"
+    arguments = ["plan", "--next", str(folder), "--budget", "3e6", "--write", str(file), "--json"]
+    assert main(arguments) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["space"] == str(file)
+    space = load_space(file)
+    trials = space.planned()["next1"]
+    assert sum(trial.tokens for trial in trials) == sum(row["tokens"] for row in said["chosen"]) <= 3e6
+    assert all(row["seed"] == 0 for row in said["ranked"] if row["width"] not in (32, 48, 64, 96))
+    # Sizes are those of real models of the template's shape.
+    assert {trial.runs[0].model.width for trial in trials} == {row["width"] for row in said["chosen"]}
+    before = Study(folder).meta["stages"]
+    agenda = open_study(space, Location.parse(folder), trust=False, fresh=False)
+    assert len(agenda.left()) == len(trials)
+    after = Study(folder).meta["stages"]
+    assert {name: after[name] for name in before} == before
+    assert after["next1"]["role"] == "loss_law"
+
+    trial = trials[0]
+    row = parts.read(Location.parse(folder), "w96-s0").rows.to_pylist()[-1]
+    run = trial.runs[0]
+    mine = {"run": run.name, "trial": trial.name, "stage": "next1", "loss": 1.3, "seed": run.seed}
+    parts.write(Location.parse(folder), trial, trials=[{**row, **mine, "fingerprint": run.fingerprint}])
+    assert "next1" in fit(Study(folder)).rows["loss_law"]["stage"].to_list()
+    # The study's own space can be swept again; the stage stays.
+    assert main(arguments) == 2
+    assert "new Python file" in capsys.readouterr().err
+
+
+def test_a_space_needs_to_know_the_whole_run(small_study: Path, planned: NextRuns) -> None:
+    study = Study(small_study)
+    with pytest.raises(ConfigError, match=r"--target target\.toml"):
+        space_source(planned, template=None, fits=fit(study), meta=study.meta, study="s", file="f")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "neither"),
+        (["a.py", "--next", "b"], "both"),
+        (["a.py", "--budget", "1e6"], "--next"),
+        (["--next", "STUDY", "--target", "params=1"], "tokens is missing"),
+        (["--next", "STUDY", "--target", "params=x,tokens=1"], "positive number"),
+        (["--next", "STUDY", "--target", "parms=1,tokens=1"], "did you mean params"),
+        (["--next", "STUDY", "--write", "next.txt"], "new Python file"),
+        (["--next", "nowhere"], "froude sweep"),
+    ],
+)
+def test_bad_options(
+    arguments: list[str], words: str, small_study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *(str(small_study) if a == "STUDY" else a for a in arguments)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_table_is_for_people(small_study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--next", str(small_study), "--budget", "2e6", "--top", "3"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["next", "params", "tokens"]
+    assert "e+" not in lines[1]
+    assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
+    assert any(line.startswith("set of") for line in lines)
+    assert any(line.startswith("The forecast for") for line in lines)
+    assert max(map(len, lines)) <= 110

@@ -1,0 +1,65 @@
+"""The notebooks, executed on a finished study; as committed, each shows what it computes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import nbclient
+import nbformat
+import pytest
+
+from froude import Study
+
+pytestmark = pytest.mark.slow
+
+#: Each notebook, its figures, and what it says of the study whose laws are known.
+NOTEBOOKS = {
+    "lr_transfer": (3, ["ok"]),
+    "critical_batch": (1, ["ok 340 tokens [340, 340]"]),
+    "loss_law": (1, ["prior_driven", "not certified"]),
+    "forecast": (1, ["sealed", "999,?000|1300|998400", "inside"]),
+}
+
+
+def outputs(notebook: Any) -> list[Any]:
+    return [output for cell in notebook.cells for output in cell.get("outputs", [])]
+
+
+def said(notebook: Any) -> str:
+    return "\n".join(
+        str(output.get("text", output.get("data", {}).get("text/plain", ""))) for output in outputs(notebook)
+    )
+
+
+def figures(notebook: Any) -> int:
+    return sum("image/png" in output.get("data", {}) for output in outputs(notebook))
+
+
+def test_there_are_no_others(root: Path) -> None:
+    assert {path.stem for path in (root / "analysis").glob("*.ipynb")} == set(NOTEBOOKS)
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_runs_on_a_study(
+    name: str, root: Path, finished: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FROUDE_STUDY", str(finished.location))
+    notebook = nbformat.read(root / "analysis" / f"{name}.ipynb", as_version=4)
+    folder = {"metadata": {"path": str(root / "analysis")}}
+    nbclient.NotebookClient(notebook, timeout=120, resources=folder).execute()
+    drawn, texts = NOTEBOOKS[name]
+    assert figures(notebook) == drawn
+    for text in texts:
+        assert re.search(re.escape(text) if "|" not in text else text, said(notebook)), text
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_is_committed_with_what_it_shows(name: str, root: Path) -> None:
+    notebook = nbformat.read(root / "analysis" / f"{name}.ipynb", as_version=4)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
+    assert figures(notebook) == NOTEBOOKS[name][0]
+    assert not any(output.output_type == "error" for output in outputs(notebook))
+    assert not re.search(r"(?<![\w.])/(work|tmp|home|root|Users)/", said(notebook)), "a path of a machine"
