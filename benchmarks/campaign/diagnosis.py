@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
@@ -63,9 +64,12 @@ def case(planted: str, bug: Bug, steps: int) -> list[str]:
                 rows += run_trial([trained[-1]], trial="t").trials
         frame = pl.DataFrame(rows)
         found = diagnose(trained, frame)
-    slope = laws.lr_transfer(frame).slope
+    law = laws.lr_transfer(frame)
+    slope = law.slope
+    placed = math.isfinite(slope.value)
+    text = f"{slope.value:+.2f} [{slope.low:+.2f}, {slope.high:+.2f}]" if placed else f"none ({law.status})"
     first, *others = found.code or (None,)
-    cells = [planted, f"{slope.value:+.2f} [{slope.low:+.2f}, {slope.high:+.2f}]"]
+    cells = [planted, text]
     cells += (
         ["none", "", "", ""]
         if first is None
