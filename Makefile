@@ -38,11 +38,11 @@ check: $(VENV)/.dev ## format, lint, types, import boundaries and the fast tests
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/pytest -q -n auto --maxprocesses 4 -m "not slow" tests/unit
+	$(BIN)/pytest -q -n auto --maxprocesses 4 -m "not slow and not long" tests/unit
 
 # Half of a cluster's life is waiting: two files at a time.
 test: check ## check, then the slow tests and those on Ray clusters
-	$(BIN)/pytest -q -n auto --maxprocesses 4 -m slow tests/unit
+	$(BIN)/pytest -q -n auto --maxprocesses 4 -m "slow and not long" tests/unit
 	$(BIN)/pytest -q -n 2 --dist loadfile -m "not long" tests --ignore=tests/unit
 
 bench: $(VENV)/.dev ## the benchmarks of minutes: each prints and writes benchmarks/*.md

@@ -82,6 +82,7 @@ def test_a_mutated_record_is_refused_or_a_record(saved: Location, data: st.DataO
         Record.from_bytes(data.draw(damaged(content)))
 
 
+@pytest.mark.long
 @MANY
 @given(st.sampled_from([name for name in RECORD.names if name not in ("parts", "time")]), ANYTHING)
 def test_a_record_with_anything_in_a_field_is_refused_or_a_record(
@@ -99,6 +100,7 @@ def test_a_record_with_anything_in_a_field_is_refused_or_a_record(
             Record.from_bytes(made.getvalue())
 
 
+@pytest.mark.long
 @MANY
 @given(st.data())
 def test_a_mutated_manifest_is_corrupt_or_a_manifest_that_fits(saved: Location, data: st.DataObject) -> None:
@@ -110,6 +112,7 @@ def test_a_mutated_manifest_is_corrupt_or_a_manifest_that_fits(saved: Location, 
         manifest.check_within({part.path.rpartition("/")[2]: part.size for part in record.parts})
 
 
+@pytest.mark.long
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_a_mutated_part_is_corrupt_and_the_log_goes_on(saved: Location, data: st.DataObject) -> None:

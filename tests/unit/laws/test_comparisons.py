@@ -40,6 +40,7 @@ def test_each_law_fits_its_own_rows_better(grid: Grid) -> None:
     assert laws.loss_law(other).objective < 0.7 * laws.kaplan(other).objective
 
 
+@pytest.mark.long
 def test_kaplans_intervals_cover() -> None:
     inside, predicted, rng = [], [], np.random.default_rng(1)
     new = ((8.8e13 / 1e10) ** 0.8 + 54) ** 0.095

@@ -14,8 +14,8 @@ from froude.study import Study
 
 pytestmark = pytest.mark.slow
 
-WIDTHS = (32, 48, 64, 80, 96, 128)
-STEPS = (300, 432, 648, 972, 1458)
+WIDTHS = (32, 48, 64, 80, 96, 112, 128, 144, 160, 176)
+STEPS = (300, 486, 777, 1244)
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ STEPS = (300, 432, 648, 972, 1458)
     [
         pytest.param(0.001, {}, {}, id="muP"),
         pytest.param(0.003, {"parametrization": "sp"}, {"rates": 9}, id="SP, more rates, more noise"),
-        pytest.param(0.002, {"model.width": 256}, {}, id="a larger target"),
+        pytest.param(0.002, {"model.width": 256}, {}, id="a larger target", marks=pytest.mark.long),
     ],
 )
 def test_a_good_study_is_promoted(

@@ -97,6 +97,7 @@ def test_published_runs_give_the_published_law(gemstones: Study) -> None:
     assert fits.summary()["loss_law"]["status"] == "ok"
 
 
+@pytest.mark.long
 def test_without_a_target_it_is_forecast_and_reported_but_not_promoted(
     gemstones: Study, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

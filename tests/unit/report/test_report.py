@@ -20,6 +20,8 @@ from froude.report.view import View, gather
 from froude.report.words import query
 from froude.store import Location
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     Promoted = Any  # of conftest.py, which is no module to import from
 

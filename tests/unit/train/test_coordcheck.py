@@ -27,6 +27,7 @@ DEEP = RUN.replace(
 )
 
 
+@pytest.mark.long
 def test_mup_passes_over_width_and_its_control_fails() -> None:
     found = check(RUN, "width", (64, 128, 256))
     assert found.passed, found.reasons

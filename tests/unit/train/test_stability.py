@@ -84,6 +84,7 @@ def test_an_update_that_would_do_harm_is_left_out(tmp_path: Path, mark: int) -> 
     }
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_step_in_the_loss_is_gone_back_from(tmp_path: Path) -> None:
     run = marked(dict.fromkeys(range(300, 501), HIGH), RUN)
