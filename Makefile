@@ -19,7 +19,7 @@ PYTHON  ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	if "$$p" -c '$(USABLE)' >/dev/null 2>&1; then echo "$$p"; break; fi; done)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test check bench campaign clean
+.PHONY: help setup quickstart test check types unit bench campaign clean
 .DELETE_ON_ERROR:
 
 help: ## show this list
@@ -36,8 +36,14 @@ quickstart: $(VENV)/.core ## the whole loop on this machine: sweep, fit, promote
 check: $(VENV)/.dev ## format, lint, types, import boundaries and the fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	@$(MAKE) --no-print-directory -j 2 types unit
+
+# The type checker has one process, the tests have several: side by side they leave no core idle.
+types:
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+
+unit:
 	$(BIN)/pytest -q -n auto --maxprocesses 4 -m "not slow and not long" tests/unit
 
 # Half of a cluster's life is waiting: two files at a time.
