@@ -22,7 +22,13 @@ STEPS = (300, 486, 777, 1244)
     ("noise", "target", "more"),
     [
         pytest.param(0.001, {}, {}, id="muP"),
-        pytest.param(0.003, {"parametrization": "sp"}, {"rates": 9}, id="SP, more rates, more noise"),
+        pytest.param(
+            0.003,
+            {"parametrization": "sp"},
+            {"rates": 8},
+            id="SP, more rates, more noise",
+            marks=pytest.mark.long,
+        ),
         pytest.param(0.002, {"model.width": 256}, {}, id="a larger target", marks=pytest.mark.long),
     ],
 )
