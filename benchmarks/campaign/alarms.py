@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from froude.promote.forecast import Forecast
 from froude.promote.monitor import alarms
 from froude.promote.promotion import parameters, predict, promoted_run
 from froude.train.ledger import Drawn
+from froude.train.stability import Decision
 from froude.train.trainer import Trainer
 
 HERE = Path(__file__).resolve().parents[1]
@@ -64,11 +66,8 @@ class Fault:
     start: float
     end: float = 1.0
     data: Callable[[torch.Tensor, torch.Generator], torch.Tensor] | None = None
-    rate: Callable[[Run], Run] = lambda run: run
-
-
-def times(factor: float) -> Callable[[Run], Run]:
-    return lambda run: run.replace({"optimizer.lr": factor * run.optimizer.lr})
+    rate: float = 1.0
+    schedule: str = ""
 
 
 FAULTS = (
@@ -78,11 +77,11 @@ FAULTS = (
         for start in (0.25, 0.6)
     ),
     *(
-        Fault(f"rate × {factor:g}, from {start:.0%}", start, rate=times(factor))
+        Fault(f"rate × {factor:g}, from {start:.0%}", start, rate=factor)
         for factor in (8, 1 / 8)
         for start in (0.0, 0.5)
     ),
-    Fault("no decay of the rate", 0.8, rate=lambda run: run.replace({"schedule.name": "constant"})),
+    Fault("no decay of the rate", 0.8, schedule="constant"),
 )
 
 
@@ -113,15 +112,21 @@ def target(study: Study) -> tuple[Run, Forecast]:
     return run, with_band(forecast, study, fits, run, float(parameters(run)))
 
 
+def wrong_rate(factor: float, loss: float, norm: float) -> Decision:
+    return Decision(lr_factor=factor)
+
+
 def train(run: Run, fault: Fault | None) -> pl.DataFrame:
     """`tokens` and `loss` of every step."""
     trainer = Faulty(run)
     trainer.fault = fault
-    wrong = fault.rate(run) if fault is not None else run
     rows = []
     for step in range(run.steps):
-        late = fault is not None and step >= fault.start * run.steps
-        rows.append(((step + 1) * run.batch, trainer.step(wrong if late else run, step).loss))
+        used, judge = run, None
+        if fault is not None and step >= fault.start * run.steps:
+            used = run.replace({"schedule.name": fault.schedule or run.schedule.name})
+            judge = partial(wrong_rate, fault.rate)
+        rows.append(((step + 1) * run.batch, trainer.step(used, step, judge=judge).loss))
     return pl.DataFrame(rows, schema=["tokens", "loss"], orient="row")
 
 

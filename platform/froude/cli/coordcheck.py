@@ -40,6 +40,7 @@ def coordcheck(
     from pathlib import Path
 
     import polars as pl
+    import torch
 
     from froude.config import ConfigError
     from froude.launch.display import Display
@@ -53,6 +54,13 @@ def coordcheck(
         raise ConfigError("a check is over width or depth, but got --widths and --depths; drop one")
     if Path(plot).suffix not in (".svg", ".png", ".pdf"):
         raise ConfigError(f"--plot must be a file .svg, .png or .pdf, but got {plot!r}; rename it")
+    if not Path(plot).resolve().parent.is_dir():
+        raise ConfigError(
+            f"--plot must be in a folder that is there, but got {plot!r}; make it, or name another"
+        )
+    if device not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"--device must be auto, cpu or cuda, but got {device!r}; name one")
+    torch.set_num_threads(1)  # models are small: threads would only wait for each other
     run = load_run(path)
     check_trust(run, trust)
     over = "depth" if depths else "width"

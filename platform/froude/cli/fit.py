@@ -123,11 +123,22 @@ def _imported(study: str, source: str, columns: str, out: str, target: str) -> S
 
 def _diagnoses(study: Location, fits: Fits, *, trust: bool, quiet: bool) -> list[Diagnosis]:
     """One of each parametrization that the study has a transfer curve of, from the runs of its trials."""
+    import torch
+
+    from froude.config import ConfigError
     from froude.launch.display import Display
     from froude.launch.parts import read_all
     from froude.promote.diagnosis import diagnose
+    from froude.study import Study
     from froude.train.api import check_trust
 
+    if any(stage["role"] == "history" for stage in Study(study).meta["stages"].values()):
+        raise ConfigError(
+            "a diagnosis trains a study's own proxies, but these were trained elsewhere; drop --diagnose"
+        )
+    if not fits.transfer:
+        raise ConfigError("a diagnosis needs a stage of role lr_transfer at two widths or more; sweep one")
+    torch.set_num_threads(1)  # models are small: threads would only wait for each other
     runs = {run.name: run for stored in read_all(study).values() for run in stored.trial.runs}
     display, found = Display(quiet=quiet), []
     for name in fits.transfer:

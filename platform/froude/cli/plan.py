@@ -103,6 +103,10 @@ def _next(
         large = {"params": float(parameters(fits.target, trust=trust)), "tokens": float(fits.target.tokens)}
     if write and (not write.endswith(".py") or Path(write).exists()):
         raise ConfigError(f"--write must name a new Python file, but got {write}; choose another name")
+    if write and not Path(write).resolve().parent.is_dir():
+        raise ConfigError(
+            f"--write must be in a folder that is there, but got {write}; make it, or name another"
+        )
     template = _template(study, fits)
     found = next_runs(
         fits,

@@ -56,7 +56,7 @@ class Plan:
 
     def lines(self) -> list[str]:
         """The same for people."""
-        head = f"{'stage':<16}{'trials':>7}{'runs':>6}{'tokens':>9}{'FLOPs':>10}{'CPU min':>9}  known only on the way"
+        head = f"{'stage':<16}{'trials':>7}{'runs':>6}{'tokens':>13}{'FLOPs':>10}{'CPU min':>14}  known only on the way"
         total = StagePlan(
             name="sweep",
             role="",
@@ -69,12 +69,12 @@ class Plan:
         )
         rows = [*self.stages, total, self.target]
         body = [
-            f"{row.name:<16}{row.trials:>7}{row.runs:>6}{row.tokens / 1e6:>8.2f}M{row.flops:>10.1e}"
-            f"{row.seconds / 60:>9.1f}  {row.adaptive}".rstrip()
+            f"{row.name:<16}{row.trials:>7}{row.runs:>6}{row.tokens / 1e6:>12.2f}M{row.flops:>10.1e}"
+            f"{row.seconds / 60:>14.1f}  {row.adaptive}".rstrip()
             for row in rows
         ]
         return [
-            f"{self.space}, seed {self.seed}: a sweep of about {self.seconds / 60:.1f} minutes with {self.workers} "
+            f"{self.space}, seed {self.seed}: a sweep of about {_long(self.seconds)} with {self.workers} "
             "workers of one thread here; CPU minutes are timed on this machine",
             head,
             *body,
@@ -82,6 +82,14 @@ class Plan:
             f"{self.free_bytes / GIB:.1f} GiB are free"
             + ("" if self.needed_bytes <= self.free_bytes else ": too few here, so sweep on a cluster"),
         ]
+
+
+def _long(seconds: float) -> str:
+    """A duration in a unit that people think in."""
+    for size, unit in ((365 * 86_400, "years"), (86_400, "days")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:,.0f} {unit}"
+    return f"{seconds / 60:.1f} minutes"
 
 
 def plan(space: Space, *, trust: bool = False, workers: int | None = None) -> Plan:

@@ -33,10 +33,8 @@ class StageStatus:
 class Status:
     """A study's state; `step` of the large run is that of its newest committed checkpoint, `steps` those it has.
 
-        `run` is empty where the study has no target.
-    =======
-        `noise` is what its gradient noise scale says of the batch, None until it tells.
-    >>>>>>> diag
+    `run` is empty where the study has no target. `noise` is what its gradient noise scale says of the batch, None until
+    it tells.
     """
 
     study: str
@@ -88,7 +86,9 @@ def status(url: str | os.PathLike[str] | Location) -> Status:
     ended: dict[str, list[str]] = {name: [] for name in meta["stages"]}
     rows = study.trials().group_by("trial").agg(pl.col("stage").first(), pl.col("status").unique()).collect()
     for stage, statuses in rows.select("stage", "status").iter_rows():
-        worst = next((word for word in ("failed", "diverged") if word in statuses), "finished")
+        worst = next(
+            (word for word in ("failed", "diverged", "pruned", "running") if word in statuses), "finished"
+        )
         ended.setdefault(stage, []).append(worst)
     stages = {}
     for name, words in ended.items():

@@ -58,7 +58,9 @@ class CriticalBatch:
         return (1 + share) * start + share * self.b_crit
 
     def steps(self, batch: float) -> float:
-        """Return the fitted number of steps to the target loss at `batch`."""
+        """Return the fitted number of steps to the target loss at `batch`; ValueError where nothing was fitted."""
+        if not math.isfinite(self.s_min):
+            raise ValueError(f"No law was fitted: status {self.status} ({'; '.join(self.reasons)}).")
         return self.s_min + self.e_min / positive("batch", batch)
 
     def table(self) -> pl.DataFrame:

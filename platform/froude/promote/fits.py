@@ -20,7 +20,6 @@ from froude.study import Study
 #: Mean and standard deviation of the loss law's exponents where a study is too small to find its own. The centre
 #: is near Chinchilla's 0.35 and 0.37 (2404.10102); the width covers published laws.
 PRIOR = {"alpha": (0.35, 0.1), "beta": (0.35, 0.1)}
-PARAMETRIZATIONS = ("mup", "sp")
 LEVEL = 0.9  # of a forecast's interval
 
 
@@ -78,9 +77,7 @@ class Fits:
         try:
             return self.loss.predict(params=params, tokens=tokens, level=LEVEL)
         except ValueError as error:
-            raise ConfigError(
-                f"{error} A forecast needs at least four runs at two sizes and two horizons."
-            ) from None
+            raise ConfigError(f"{error} Add runs of other sizes and horizons.") from None
 
     def summary(self) -> dict[str, Any]:
         """The numbers of the fits in plain types, without those that do not exist."""
@@ -141,6 +138,8 @@ class Fits:
             text.append(
                 f"loss law        E {law_of_loss.E:.3g}, alpha {law_of_loss.alpha:.3g}, beta {law_of_loss.beta:.3g} "
                 f"({law_of_loss.status})"
+                if math.isfinite(law_of_loss.E)
+                else f"loss law        none: {law_of_loss.status} ({'; '.join(law_of_loss.reasons)})"
             )
         return text or ["no finished stage: nothing to fit"]
 
@@ -174,7 +173,7 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
         here = search.filter((pl.col("batch") == target.batch) & (pl.col("schedule") == target.schedule.name))
     rows: dict[str, pl.DataFrame] = {"search": search}
     transfer = {}
-    for name in PARAMETRIZATIONS:
+    for name in history.PARAMETRIZATIONS:
         base_width = target.model.base_width if target is not None else 0
         grid = pl.concat([transfer_rows(of("lr_transfer"), name, base_width), history.rates(past, name)])
         if grid["width"].n_unique() > 1:

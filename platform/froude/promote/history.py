@@ -58,6 +58,19 @@ SETTINGS = (
     "parametrization",
     "precision",
 )
+NOTHING = [
+    "nan",
+    "NaN",
+    "NAN",
+    "inf",
+    "Inf",
+    "-inf",
+    "-Inf",
+    "None",
+    "null",
+    "NA",
+]  # what a CSV writes for no number
+PARAMETRIZATIONS = ("mup", "sp")
 RATES = 3  # that make a curve of loss against learning rate
 
 
@@ -149,7 +162,11 @@ def _table(source: Location) -> pl.DataFrame:
         content = source.read()
     try:
         if kind == "csv":
-            return pl.read_csv(io.BytesIO(content), infer_schema_length=None)
+            table = pl.read_csv(io.BytesIO(content), infer_schema_length=None, null_values=NOTHING)
+            empty = [name for name in table.columns if table[name].null_count() == table.height]
+            return table.with_columns(
+                pl.col(empty).cast(pl.Float64)
+            )  # no cell says of which type it would be
         return pl.read_parquet(io.BytesIO(content))
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:
         first = next(iter(str(error).splitlines()), "")
@@ -228,6 +245,13 @@ def _check(named: pl.DataFrame, name: str, source: str) -> None:
             raise ConfigError(
                 f"{source}: column 'status' must be one of {', '.join(STATUSES)}, but holds {odd[0]!r}; correct it"
             )
+    if name == "parametrization":
+        words = column.cast(pl.String).str.to_lowercase().str.replace("^(μ|µ)", "mu")
+        odd = words.filter(~words.is_in(PARAMETRIZATIONS).fill_null(True))
+        if odd.len():
+            raise ConfigError(
+                f"{source}: column 'parametrization' must be sp or mup, but holds {odd[0]!r}; correct it"
+            )
     if kind == pa.string() or name == "loss":
         return
     if column.dtype != pl.Null and not column.dtype.is_numeric():
@@ -241,6 +265,15 @@ def _check(named: pl.DataFrame, name: str, source: str) -> None:
             f"{source}: column {name!r} must be {rule} and finite, but row {bad[0]} holds {column[int(bad[0])]!r}; "
             "correct it, or leave it empty"
         )
+    if kind == pa.int64():
+        whole = values.round()
+        wrong = ((whole - values).abs() > 0.005 * values) | (values >= 2.0**63)
+        broken = (values.is_not_null() & wrong).arg_true()
+        if broken.len():
+            raise ConfigError(
+                f"{source}: column {name!r} must hold whole counts below 2^63, but row {broken[0]} holds "
+                f"{column[int(broken[0])]!r}; write 1.3 billion as 1300000000 or 1.3e9"
+            )
 
 
 def _names(rows: pl.DataFrame, source: str) -> pl.DataFrame:
@@ -248,7 +281,7 @@ def _names(rows: pl.DataFrame, source: str) -> pl.DataFrame:
     rows = rows.with_row_index("_row")
     if "parametrization" in rows.columns:
         rows = rows.with_columns(
-            pl.col("parametrization").cast(pl.String).str.to_lowercase().str.replace("^μ|^µ", "m")
+            pl.col("parametrization").cast(pl.String).str.to_lowercase().str.replace("^(μ|µ)", "mu")
         )
     if "run" not in rows.columns:
         rows = rows.with_columns(

@@ -16,7 +16,7 @@ PATIENCE = 0.005
 #: Share of the run's tokens over which the run's own level is measured, and how many blocks that takes.
 LEVEL_SHARE, LEVEL_BLOCKS = 0.05, 8
 #: The curve's half-width is at 90%; a run makes hundreds of blocks and may leave it now and then.
-TOLERANCE = 1.75
+TOLERANCE = 1.5
 
 
 @dataclass(frozen=True)

@@ -173,3 +173,20 @@ def test_the_effects_of_theta_and_of_drifts_are_derivatives() -> None:
         for x in n
     ]
     assert bends[:, 0] == pytest.approx(np.diag(np.array(moved) - changed) / 1e-6, abs=1e-6)
+
+
+def test_few_runs_of_many_checkpoints_have_an_interval() -> None:
+    rng = np.random.default_rng(0)
+    tokens = np.geomspace(1e6, 1e8, 900)
+    rows = [
+        pl.DataFrame({"run": f"r{i}", "params": float(n), "tokens": tokens}).with_columns(
+            loss=1.7
+            + 400 / n**0.34
+            + 400 / pl.col("tokens") ** 0.3
+            + pl.Series(0.002 * rng.standard_normal(900))
+        )
+        for i, n in enumerate((1e5, 3e5, 1e5, 1e6))
+    ]
+    seen = laws.loss_law(pl.concat(rows), groups="run").predict(params=2e6, tokens=2e8)
+    assert seen.low < seen.loss < seen.high
+    assert not seen.certified

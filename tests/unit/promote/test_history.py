@@ -255,7 +255,7 @@ def test_few_rows_take_the_prior_and_say_so(tmp_path: Path) -> None:
     assert fits.loss.status == "prior_driven"
     truth = law(26 * 64**2, 768_000)
     assert fits.predict(params=26 * 64**2, tokens=768_000).loss == pytest.approx(truth, rel=0.02)
-    with pytest.raises(ConfigError, match="at least four runs"):
+    with pytest.raises(ConfigError, match="too_few_points"):
         fit(made_again(tmp_path, grid().head(2))).predict(params=1e6, tokens=1e7)
 
 
@@ -274,3 +274,34 @@ def test_a_studys_frame_feeds_the_laws(gemstones: Study, name: str) -> None:
     else:
         with pytest.raises(ValueError, match="'lr'"):
             laws.lr_curve(gemstones.trials())
+
+
+def test_counts_in_billions_are_refused_and_compute_over_size_is_not(tmp_path: Path) -> None:
+    (tmp_path / "billions").mkdir()
+    text = refused(tmp_path / "billions", grid().with_columns(pl.col("params") / 1e5))
+    assert "whole counts" in text
+    (tmp_path / "large").mkdir()
+    assert "2^63" in refused(
+        tmp_path / "large", grid().drop("batch", "steps").with_columns(tokens=pl.lit(1e20))
+    )
+    fractional = grid().drop("batch", "steps").with_columns(pl.col("tokens") + 0.3)
+    assert made(tmp_path, fractional).trials().collect().height == fractional.height
+
+
+def test_mup_may_be_written_with_a_letter_of_its_own(tmp_path: Path) -> None:
+    assert "lr_transfer_mup" in fit(made(tmp_path, grid(parametrization="μP"))).rows
+    (tmp_path / "odd").mkdir()
+    assert "sp or mup" in refused(tmp_path / "odd", grid(parametrization="ntk"))
+
+
+def test_a_csv_may_write_nan_in_any_way_and_leave_columns_empty(tmp_path: Path) -> None:
+    head = "params,tokens,loss,lr\n"
+    rows = [
+        f"{1000 * i},{30_000 * j},{3 / i + 1 / j if i + j < 6 else 'nan'},\n"
+        for i in (1, 2, 3)
+        for j in (1, 2, 3)
+    ]
+    (tmp_path / "runs.csv").write_text(head + "".join(rows))
+    trials = make_study(str(tmp_path / "runs.csv"), str(tmp_path / "study")).trials().collect()
+    assert trials.filter(pl.col("status") == "diverged").height == 1
+    assert trials["lr"].null_count() == trials.height
