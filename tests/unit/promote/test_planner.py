@@ -103,7 +103,7 @@ def test_what_cannot_be_planned_is_refused(small_study: Path) -> None:
     with pytest.raises(ConfigError, match="begin with a few sizes"):
         next_runs(none, **LARGE)
     few = fit_trials(trials.filter(pl.col("stage") == "law").head(3), stages=stages, target=target)
-    with pytest.raises(ConfigError, match="at least four runs"):
+    with pytest.raises(ConfigError, match="too_few_points"):
         next_runs(few, **LARGE)
     with pytest.raises(ConfigError, match="cost less"):
         next_runs(fit(study), params=1e3, tokens=1e4)
