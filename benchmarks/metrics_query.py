@@ -2,7 +2,7 @@
 
 Both sides hold the same steps (loss, learning rate, gradient norm) of the same runs, one file a run, written by each
 side's own writer. The question: the mean loss over the last tenth of the steps, for each peak learning rate. Both read
-in one process from a warm file cache; TensorBoard's reader is `EventAccumulator`, keeping every scalar. As it takes
+in one process, the first round of ours from a cold file cache; TensorBoard's reader is `EventAccumulator`, keeping every scalar. As it takes
 minutes, it reads a sample of the runs, chosen by the seed, in each round; its time is scaled to all of them, and both
 answers are compared on the sample. Writes benchmarks/metrics_query.md.
 
