@@ -2,9 +2,9 @@
 
 Both sides hold the same steps (loss, learning rate, gradient norm) of the same runs, one file a run, written by each
 side's own writer. The question: the mean loss over the last tenth of the steps, for each peak learning rate. Both read
-in one process, the first round of ours from a cold file cache; TensorBoard's reader is `EventAccumulator`, keeping every scalar. As it takes
-minutes, it reads a sample of the runs, chosen by the seed, in each round; its time is scaled to all of them, and both
-answers are compared on the sample. Writes benchmarks/metrics_query.md.
+in one process, the first round of ours from a cold file cache; TensorBoard's reader is `EventAccumulator`, keeping
+every scalar. As it takes minutes, it reads a sample of the runs, chosen by the seed, in each round; its time is scaled
+to all of them, and both answers are compared on the sample. Writes benchmarks/metrics_query.md.
 
     pip install tensorboard
     python benchmarks/metrics_query.py [--runs 10000] [--sample 500] [--steps 100] [--rounds 3] [--seed 0]
