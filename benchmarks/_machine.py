@@ -12,15 +12,20 @@ import psutil
 HERE = Path(__file__).resolve().parent
 
 
-def hardware() -> str:
-    """The machine, and how busy it was before."""
+def cpu() -> str:
+    """The cores that this process may use, and of what model they are."""
     model = platform.processor()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
         lines = cpuinfo.read_text().splitlines()
         model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), model)
-    memory, cores = psutil.virtual_memory().total / 2**30, len(os.sched_getaffinity(0))
-    return f"{cores} cores of {model}, {memory:.0f} GiB, load {os.getloadavg()[0]:.1f} at the start"
+    return f"{len(os.sched_getaffinity(0))} cores of {model}"
+
+
+def hardware() -> str:
+    """The machine, and how busy it was before."""
+    memory = psutil.virtual_memory().total / 2**30
+    return f"{cpu()}, {memory:.0f} GiB, load {os.getloadavg()[0]:.1f} at the start"
 
 
 def commit(*files: str) -> str:

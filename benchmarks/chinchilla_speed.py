@@ -14,7 +14,6 @@ import itertools
 import os
 import platform
 import statistics
-import subprocess
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,8 +21,8 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import psutil
 import scipy
+from _machine import commit, hardware
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
@@ -98,28 +97,6 @@ def one_round(frame: pl.DataFrame, sample: int, rng: np.random.Generator, seed: 
     return Round(ours, starts, law.objective, best)
 
 
-def hardware() -> str:
-    """The machine, and how busy it was before."""
-    model = platform.processor()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        lines = cpuinfo.read_text().splitlines()
-        model = next((line.partition(":")[2].strip() for line in lines if "model name" in line), model)
-    cores = len(os.sched_getaffinity(0))
-    return f"{cores} cores of {model}, load {os.getloadavg()[0]:.1f} of {psutil.cpu_count()} at the start"
-
-
-def commit() -> str:
-    """The commit, and whether what was measured has changed since."""
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-
-    changed = git("status", "--porcelain", "--", "chinchilla_speed.py", "../platform/froude/laws")
-    return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
-
-
 def write(rounds: list[Round], machine: str, seed: int) -> tuple[str, bool]:
     """The result as Markdown, and whether the goal is met with the same objective."""
     whole, frugal, lines = [], [], []
@@ -154,8 +131,8 @@ Ratios from {min(whole):,.0f} to {max(whole):,.0f} whole and {min(frugal):.0f} t
 {GOAL:.0f}. Objectives: froude {objective:.11f}, published {PUBLISHED:.11f}, the best of the reference's starts on
 the rows as they are {best:.11f}. The goal is {"met" if good else "missed"}.
 
-{datetime.now(UTC):%Y-%m-%d}, commit {commit()}, seed {seed}; {machine}; Python {platform.python_version()},
-numpy {np.__version__}, scipy {scipy.__version__}, one BLAS thread.
+{datetime.now(UTC):%Y-%m-%d}, commit {commit("chinchilla_speed.py")}, seed {seed}; {machine};
+Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}, one BLAS thread.
 """
     return text, good
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 import platform
+import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,9 @@ from typing import Any
 import numpy as np
 from _planner_oracles import Points
 from scipy.optimize import isotonic_regression
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _machine import cpu
 
 GOAL = -2  # the width to reach is that of the last uniform grid but one
 SHARE = 0.6  # of the grid's cost, at most, is what the planner is to need
@@ -108,17 +111,11 @@ def truth(kind: str, got: dict[str, Any]) -> list[str]:
     return lines
 
 
-def hardware() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())
-    return f"{os.cpu_count()} cores of {model}"
-
-
 def report(command: str, results: dict[str, dict[str, Any]]) -> list[str]:
     return [
         "# The planner against a uniform grid and chance",
         "",
-        f"{command}, seeds from 0, {datetime.now(UTC):%Y-%m-%d}, on {hardware()} (shared; no number here is a time), "
+        f"{command}, seeds from 0, {datetime.now(UTC):%Y-%m-%d}, on {cpu()} (shared; no number here is a time), "
         f"Python {platform.python_version()}.",
         "",
         "Costs are tokens of all runs bought, those to begin with included, over the uniform grid's at the same width: "

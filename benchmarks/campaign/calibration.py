@@ -16,7 +16,7 @@ import math
 import multiprocessing
 import os
 import platform
-import subprocess
+import sys
 import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from datetime import UTC, datetime
@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import psutil
 import scipy
 from _calibration_report import INTERVALS, tables
 from _worlds import KINDS, Study, published, world
@@ -35,6 +34,9 @@ from froude import laws
 from froude.laws import loss, loss_calibration
 
 HERE = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(HERE))
+from _machine import commit, cpu  # noqa: E402
+
 RESULT = HERE / "calibration.md"
 LEVEL = 0.9
 FIRST = 2000  # seeds below were used to choose how the interval is made
@@ -139,31 +141,10 @@ There were {REPLICATES} bootstrap replicates, {SPLIT_REPLICATES} for each split 
 
 {body}
 
-{datetime.now(UTC):%Y-%m-%d}, commit {commit()}; {hardware()}; Python {platform.python_version()},
+{datetime.now(UTC):%Y-%m-%d}, commit {commit("campaign")}; {cpu()}; Python {platform.python_version()},
 numpy {np.__version__}, scipy {scipy.__version__}.
 """
     return text, good
-
-
-def hardware() -> str:
-    """The machine."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    model = next(
-        (line.partition(":")[2].strip() for line in lines if "model name" in line), platform.processor()
-    )
-    return f"{len(os.sched_getaffinity(0))} of {psutil.cpu_count()} threads of {model}"
-
-
-def commit() -> str:
-    """The commit, and whether what was measured has changed since."""
-
-    def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=HERE, capture_output=True, text=True, check=False)
-        return done.stdout.strip()
-
-    return git("rev-parse", "--short", "HEAD") + (
-        " with changes" if git("status", "--porcelain", "--", "campaign", "../platform/froude/laws") else ""
-    )
 
 
 def main() -> int:

@@ -30,6 +30,9 @@ from froude.promote.recipe import FILE, read, seal
 from froude.store import Location
 
 HERE = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(HERE))
+from _machine import cpu  # noqa: E402
+
 EVERY = 20
 
 
@@ -102,18 +105,10 @@ def page(pieces: list[dict[str, Any]]) -> list[str]:
     failures = [failure for one in pieces for failure in one["failures"]]
     survived = [failure for failure in failures if failure["seconds"] is not None]
     bad = [one["seed"] for one in pieces if not one["good"]]
-    cpu = next(
-        (
-            line.split(":")[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.processor(),
-    )
     lines = [
         "# Failures, one after another",
         "",
-        f"`python benchmarks/campaign/chaos.py`, {datetime.now(UTC):%Y-%m-%d}, on {os.cpu_count()} cores of {cpu} "
+        f"`python benchmarks/campaign/chaos.py`, {datetime.now(UTC):%Y-%m-%d}, on {cpu()} "
         f"(shared, so times vary), Python {platform.python_version()}; three simulated nodes, the "
         f"quickstart's recipe with a checkpoint every {EVERY} steps.",
         "",

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import subprocess
 import sys
@@ -23,6 +22,9 @@ from typing import Any
 import psutil
 
 HERE = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(HERE))
+from _machine import cpu  # noqa: E402
+
 #: Acceptance of the loop; each is (name, test of a summary).
 CHECKS = {
     "no failed trial": lambda s: s["trials"]["failed"] == 0,
@@ -157,21 +159,13 @@ def main() -> int:
     commit = subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
     ).stdout.strip()
-    cpu = next(
-        (
-            line.split(":")[1].strip()
-            for line in Path("/proc/cpuinfo").read_text().splitlines()
-            if "model name" in line
-        ),
-        platform.processor(),
-    )
     passed = {name: sum(bool(test(row)) for row in rows) for name, test in CHECKS.items()}
     needed = {name: len(rows) - ("4 of 5" in name) for name in CHECKS}
     lines = [
         "# The quickstart over seeds",
         "",
         f"`python benchmarks/campaign/quickstart_seeds.py --seeds {len(rows)}` at commit {commit}, "
-        f"{datetime.now(UTC):%Y-%m-%d}, on {os.cpu_count()} cores of {cpu} (shared, so times vary), "
+        f"{datetime.now(UTC):%Y-%m-%d}, on {cpu()} (shared, so times vary), "
         f"Python {platform.python_version()}. Installation is not in the wall time.",
         "",
         *table(rows),

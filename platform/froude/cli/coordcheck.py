@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -63,7 +63,7 @@ def coordcheck(
     torch.set_num_threads(1)  # models are small: threads would only wait for each other
     run = load_run(path)
     check_trust(run, trust)
-    over = "depth" if depths else "width"
+    over: Literal["depth", "width"] = "depth" if depths else "width"
     sizes = integers(f"--{over}s", depths or widths) if depths or widths else sizes_of(run)
     largest = short(run.replace({f"model.{over}": max(sizes)}), 1)
     check_memory(worker_bytes(largest), what=f"a coordinate check up to {over} {max(sizes)}")
@@ -71,7 +71,7 @@ def coordcheck(
     display.stage("coordcheck")
     found = check(
         run,
-        "depth" if depths else "width",
+        over,
         sizes,
         seeds=seeds,
         times=integers("--times", times),

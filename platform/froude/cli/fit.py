@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from froude.laws import Prediction
     from froude.promote.diagnosis import Diagnosis
     from froude.promote.fits import Fits
-    from froude.store import Location
     from froude.study import Study
     from froude.train.branches import Branched
 
@@ -70,7 +69,7 @@ def fit(
     found = _imported(study, source, columns, out, target) or Study(study)
     fits = fit_study(found)
     prediction = fits.predict(**wanted) if wanted is not None else None
-    diagnoses = _diagnoses(found.location, fits, trust=trust, quiet=as_json) if diagnose else []
+    diagnoses = _diagnoses(found, fits, trust=trust, quiet=as_json) if diagnose else []
     branched = _branched(found, fits.target, trust=trust, quiet=as_json) if branches else None
     if as_json:
         content = fits.summary() | {"fingerprints": dict(fits.fingerprints)}
@@ -121,7 +120,7 @@ def _imported(study: str, source: str, columns: str, out: str, target: str) -> S
     return make_study(source, out, columns=pairs("--columns", columns), target=large)
 
 
-def _diagnoses(study: Location, fits: Fits, *, trust: bool, quiet: bool) -> list[Diagnosis]:
+def _diagnoses(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> list[Diagnosis]:
     """One of each parametrization that the study has a transfer curve of, from the runs of its trials."""
     import torch
 
@@ -129,17 +128,16 @@ def _diagnoses(study: Location, fits: Fits, *, trust: bool, quiet: bool) -> list
     from froude.launch.display import Display
     from froude.launch.parts import read_all
     from froude.promote.diagnosis import diagnose
-    from froude.study import Study
     from froude.train.api import check_trust
 
-    if any(stage["role"] == "history" for stage in Study(study).meta["stages"].values()):
+    if any(stage["role"] == "history" for stage in study.meta["stages"].values()):
         raise ConfigError(
             "a diagnosis trains a study's own proxies, but these were trained elsewhere; drop --diagnose"
         )
     if not fits.transfer:
         raise ConfigError("a diagnosis needs a stage of role lr_transfer at two widths or more; sweep one")
     torch.set_num_threads(1)  # models are small: threads would only wait for each other
-    runs = {run.name: run for stored in read_all(study).values() for run in stored.trial.runs}
+    runs = {run.name: run for stored in read_all(study.location).values() for run in stored.trial.runs}
     display, found = Display(quiet=quiet), []
     for name in fits.transfer:
         rows = fits.rows[f"lr_transfer_{name}"]

@@ -79,7 +79,7 @@ def measure(runs: Sequence[Run]) -> Speed:
 
 
 def _stand_in(run: Run) -> tuple[float, Run]:
-    """A step of one window through one narrow layer in fp32 (bf16 can be 100 times as slow on a CPU), and its FLOPs."""
+    """A step of one window through one narrow layer in fp32 (on a CPU bf16 can be ten times as slow), and its FLOPs."""
     shape = run.model
     context = min(256, shape.context)
     small = {

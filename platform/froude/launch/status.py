@@ -113,9 +113,7 @@ def status(url: str | os.PathLike[str] | Location) -> Status:
 
 def _noise(study: Study, run: Run) -> BatchRamp | None:
     """Advice from the run's newest steps: a noise scale grows as training goes."""
-    import polars as pl
-
-    from froude.laws import noise_scale
+    from froude.laws import noise_scale  # scipy, which most studies' status does not need
 
     measured = (
         study.steps(trials=False).filter(pl.col("run") == run.name).drop_nulls("small_sq_norm").collect()

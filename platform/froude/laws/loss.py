@@ -23,7 +23,6 @@ REPLICATES = 300  # of the bootstrap behind intervals
 REACH = 100.0  # certified up to so many times the largest compute fitted
 RATIO = (5.0, 500.0)  # tokens per parameter outside of which the law's form is less well tested
 LEFT_OUT_GROUPS = 400  # with more groups than this, one of them cannot move the fit: no refits for `.rows`
-NO_LAW: tuple[Status, ...] = ("too_few_points", "flat")
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares, minimize, nnls
 
+from froude.laws import robust
 from froude.laws.frames import Array
 
 EXPONENTS = (0.005, 3.0)  # bounds of alpha and beta; a fit that reaches one has status at_bound
@@ -294,9 +295,4 @@ def undetermined(problem: Problem, theta: Array) -> bool:
     jacobian = problem.jacobian(theta) * np.sqrt(problem.weights)[:, None]
     if problem.tied:
         jacobian = np.column_stack([jacobian[:, :3], jacobian[:, 3] + jacobian[:, 4]])
-    norms = np.linalg.norm(jacobian, axis=0)
-    if not np.all(norms > 0):
-        return True
-    _, r = np.linalg.qr(jacobian / norms)
-    singular = np.linalg.svd(r, compute_uv=False)
-    return bool(singular[-1] < 1e-7 * singular[0])
+    return robust.undetermined(jacobian)

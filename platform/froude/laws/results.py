@@ -42,6 +42,11 @@ class Prediction:
     reasons: tuple[str, ...]
     extrapolation: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def half_width(self) -> float:
+        """Half the interval as a proportion of the loss."""
+        return (self.high - self.low) / 2 / self.loss
+
 
 @dataclass(frozen=True)
 class Allocation:

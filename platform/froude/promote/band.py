@@ -34,10 +34,8 @@ def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run, params: fl
     if not rows.height:
         return forecast
     law = laws.curve.annealing(rows, floor="params")
-    if law.status not in (
-        "ok",
-        "at_bound",
-    ):  # a floor at zero says nothing of the final loss, and draws the same curve
+    # at_bound: a floor at zero says nothing of the final loss, and draws the same curve
+    if law.status not in ("ok", "at_bound"):
         return forecast
     assert fits.loss is not None
     gap = float(np.mean(gaps))
@@ -71,9 +69,11 @@ def curves(study: Study, fits: Fits, block: int, batch: int) -> tuple[pl.DataFra
     the study kept no steps.
     """
     proxies = fits.rows["loss_law"].filter(pl.col("status") == "finished").sort("tokens")
+    longest = proxies.unique("trial", keep="last", maintain_order=True)
+    kept = study.steps().filter(pl.col("run").is_in(longest["run"].implode())).sort("tokens").collect()
     parts, gaps = [], []
-    for proxy in proxies.unique("trial", keep="last", maintain_order=True).iter_rows(named=True):
-        steps = study.steps().filter(pl.col("run") == proxy["run"]).sort("tokens").collect()
+    for proxy in longest.iter_rows(named=True):
+        steps = kept.filter(pl.col("run") == proxy["run"])
         own = max(batch, min(block, proxy["tokens"] // BLOCKS))
         if steps.height * proxy["batch"] < MIN_BLOCKS * own:
             continue

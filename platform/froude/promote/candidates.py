@@ -10,6 +10,7 @@ import polars as pl
 from froude.config import Run, whole_steps
 from froude.laws.frames import Array
 from froude.laws.loss import RATIO
+from froude.promote.promotion import parameters
 
 POINTS = 14  # sizes, and horizons, of the grid
 
@@ -77,8 +78,6 @@ def _widths(
     template: Run, tried: set[int], low: float, high: float, trust: bool
 ) -> list[tuple[float, int | None]]:
     """Parameters and widths of the template's model: those tried, and multiples of its head size by sixths."""
-    from froude.promote.promotion import parameters
-
     found: dict[int, float] = {}
     head = width = template.model.head_dim
     while (size := float(parameters(template.replace({"model.width": width}), trust=trust))) <= high * 1.001:

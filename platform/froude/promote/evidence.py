@@ -153,16 +153,14 @@ def spikes(study: Study, rows: pl.DataFrame) -> dict[str, int]:
     finished = rows.filter(pl.col("status") == "finished").with_columns(
         compute=pl.col("params").cast(pl.Float64) * pl.col("tokens")
     )
+    ranked = finished.sort("compute", descending=True).unique("trial", keep="first", maintain_order=True)
+    largest = ranked.head(LARGEST).select("run", "warmup_tokens")
+    kept = study.steps().filter(pl.col("run").is_in(largest["run"].implode())).sort("step").collect()
     found = {}
-    for row in (
-        finished.sort("compute", descending=True)
-        .unique("trial", keep="first", maintain_order=True)
-        .head(LARGEST)
-        .iter_rows(named=True)
-    ):
-        steps = study.steps().filter(pl.col("run") == row["run"]).sort("step").collect()
+    for run, warmup in largest.iter_rows():
+        steps = kept.filter(pl.col("run") == run)
         if steps.height:
-            found[row["run"]] = unrecovered(steps.filter(pl.col("tokens") > row["warmup_tokens"]))
+            found[run] = unrecovered(steps.filter(pl.col("tokens") > warmup))
     return found
 
 

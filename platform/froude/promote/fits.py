@@ -204,13 +204,14 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
 
 def loss_law(rows: pl.DataFrame) -> LossLaw:
     """The law with free exponents where its interval at the largest proxy is certified, else the prior's posterior."""
-    free = laws.loss_law(rows, groups="trial")
+    law = laws.loss_law(rows, prior=PRIOR, groups="trial")
+    free = law.free
     finished = rows.filter(pl.col("status") == "finished").sort("params", "tokens")
-    if free.status == "ok" and finished.height:
+    if free is not None and free.status == "ok" and finished.height:
         largest = finished.row(-1, named=True)
         if free.predict(params=largest["params"], tokens=largest["tokens"]).certified:
             return free
-    return laws.loss_law(rows, prior=PRIOR, groups="trial")
+    return law
 
 
 def transfer_rows(rows: pl.DataFrame, parametrization: str, base_width: int) -> pl.DataFrame:

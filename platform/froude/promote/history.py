@@ -20,28 +20,6 @@ from froude.study import Study
 
 ROLE = "history"
 REQUIRED = ("params", "tokens", "loss")
-#: What a table may say of a run, besides what is required: columns of `trials()`.
-OPTIONAL = (
-    "run",
-    "trial",
-    "status",
-    "params_with_embeddings",
-    "width",
-    "depth",
-    "steps",
-    "batch",
-    "lr",
-    "warmup_tokens",
-    "beta2",
-    "weight_decay",
-    "optimizer",
-    "schedule",
-    "parametrization",
-    "precision",
-    "seed",
-    "flops",
-    "seconds",
-)
 MAY_BE_ZERO = ("warmup_tokens", "beta2", "weight_decay", "seed", "seconds")
 STATUSES = ("finished", "diverged", "failed", "pruned", "running")
 #: Two runs that agree in these (and in params and tokens) differ by their seed only.
@@ -58,18 +36,14 @@ SETTINGS = (
     "parametrization",
     "precision",
 )
-NOTHING = [
-    "nan",
-    "NaN",
-    "NAN",
-    "inf",
-    "Inf",
-    "-inf",
-    "-Inf",
-    "None",
-    "null",
-    "NA",
-]  # what a CSV writes for no number
+#: What a table may say of a run, besides what is required: columns of `trials()`.
+OPTIONAL = (
+    *("run", "trial", "status", "params_with_embeddings", "steps"),
+    *SETTINGS,
+    *("seed", "flops", "seconds"),
+)
+#: What a CSV writes for no number.
+NOTHING = [*("nan", "NaN", "NAN", "inf", "Inf", "-inf", "-Inf"), *("None", "null", "NA")]
 PARAMETRIZATIONS = ("mup", "sp")
 RATES = 3  # that make a curve of loss against learning rate
 
@@ -230,9 +204,12 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str]) -> pl.DataFrame:
             raise ConfigError(
                 f"column {name!r} is missing; the file has: {have}. Say which it is: --columns {name}=…"
             )
-    return table.select(
+    named = table.select(
         pl.col(theirs).alias(name) for name, theirs in mapping.items() if theirs in table.columns
     )
+    # both letters that look like mu
+    letters = pl.col("^parametrization$").cast(pl.String).str.to_lowercase().str.replace("^(μ|µ)", "mu")
+    return named.with_columns(letters)
 
 
 def _check(named: pl.DataFrame, name: str, source: str) -> None:
@@ -246,8 +223,7 @@ def _check(named: pl.DataFrame, name: str, source: str) -> None:
                 f"{source}: column 'status' must be one of {', '.join(STATUSES)}, but holds {odd[0]!r}; correct it"
             )
     if name == "parametrization":
-        words = column.cast(pl.String).str.to_lowercase().str.replace("^(μ|µ)", "mu")
-        odd = words.filter(~words.is_in(PARAMETRIZATIONS).fill_null(True))
+        odd = column.filter(~column.is_in(PARAMETRIZATIONS).fill_null(True))
         if odd.len():
             raise ConfigError(
                 f"{source}: column 'parametrization' must be sp or mup, but holds {odd[0]!r}; correct it"
@@ -279,10 +255,6 @@ def _check(named: pl.DataFrame, name: str, source: str) -> None:
 def _names(rows: pl.DataFrame, source: str) -> pl.DataFrame:
     """The rows with a `run` of their own each and the `trial` that computed it; ConfigError where one comes twice."""
     rows = rows.with_row_index("_row")
-    if "parametrization" in rows.columns:
-        rows = rows.with_columns(
-            pl.col("parametrization").cast(pl.String).str.to_lowercase().str.replace("^(μ|µ)", "mu")
-        )
     if "run" not in rows.columns:
         rows = rows.with_columns(
             run="row" + pl.col("_row").cast(pl.String).str.zfill(math.ceil(math.log10(rows.height + 1)))

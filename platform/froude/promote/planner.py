@@ -62,11 +62,6 @@ class NextRuns:
     after: float
     noise_share: float
 
-    @property
-    def half_width(self) -> float:
-        """Half the forecast's interval as a proportion of its loss, now."""
-        return (self.forecast.high - self.forecast.low) / 2 / self.forecast.loss
-
     def to_dict(self, top: int) -> dict[str, Any]:
         """Plain JSON types; the first `top` of the ranking."""
         now = self.forecast
@@ -75,7 +70,7 @@ class NextRuns:
             "forecast": {
                 **{name: getattr(now, name) for name in ("loss", "low", "high", "level", "certified")},
                 "reasons": list(now.reasons),
-                "half_width": self.half_width,
+                "half_width": now.half_width,
                 "extrapolation": dict(now.extrapolation),
             },
             "failing": dict(self.failing),
@@ -117,7 +112,7 @@ class NextRuns:
         now, first = self.forecast, self.ranked.row(0, named=True)
         said = [
             f"The forecast for a run of {_named(self.params, self.tokens)} is {now.loss:.4g} nats per token "
-            f"± {100 * self.half_width:.2g}% at {100 * now.level:.0f}%."
+            f"± {100 * now.half_width:.2g}% at {100 * now.level:.0f}%."
         ]
         if self.failing:
             checks = "; ".join(f"{name} ({why})" for name, why in self.failing.items())
@@ -190,7 +185,6 @@ def next_runs(
     for place in picked:
         gains.append(float(after.shrinkage()[place]))
         after = after.after(place)
-    half_width = (forecast.high - forecast.low) / 2 / forecast.loss
     return NextRuns(
         params=params,
         tokens=tokens,
@@ -204,7 +198,7 @@ def next_runs(
             shrink=pl.Series(gains, dtype=pl.Float64),
             seed=pl.col("seed") + pl.int_range(pl.len()).over("params", "tokens"),
         ),
-        after=half_width * after.deviation / design.deviation,
+        after=forecast.half_width * after.deviation / design.deviation,
         noise_share=design.noise_share,
     )
 
@@ -217,10 +211,9 @@ def _failing(forecast: Prediction, bounds: Profile) -> tuple[dict[str, str], boo
         if forecast.extrapolation[name] > _bound(bounds, axis)
     }
     beyond = bool(failing)
-    half_width = (forecast.high - forecast.low) / 2 / forecast.loss
-    if half_width > bounds.forecast_half_width:
+    if forecast.half_width > bounds.forecast_half_width:
         failing["forecast_interval"] = (
-            f"± {100 * half_width:.2g}%, at most {100 * bounds.forecast_half_width:g}%"
+            f"± {100 * forecast.half_width:.2g}%, at most {100 * bounds.forecast_half_width:g}%"
         )
     if not forecast.certified:
         failing["forecast_certified"] = "; ".join(forecast.reasons)

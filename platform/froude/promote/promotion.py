@@ -18,8 +18,6 @@ from froude.promote.recipe import FILE, Recipe, read, seal
 from froude.runlog import LogReader
 from froude.study import Study
 
-LEVEL = 0.9
-
 
 def promote(
     study: Study,
@@ -111,7 +109,7 @@ def predict(fits: Fits, *, trust: bool = False) -> Forecast | None:
     if not math.isfinite(law.E):
         return None
     params, tokens = float(parameters(fits.target, trust=trust)), float(fits.target.tokens)
-    prediction = law.predict(params=params, tokens=tokens, level=LEVEL)
+    prediction = fits.predict(params=params, tokens=tokens)
     free = law.free
     return Forecast(
         loss=prediction.loss,

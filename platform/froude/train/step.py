@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 from froude.config import Run
 from froude.train import parallel, schedules
 from froude.train.reduce import Reduction
-from froude.train.stability import Decision
+from froude.train.stability import Decision, Judge
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ def train_step(
     windows: Tensor,
     run: Run,
     step: int,
-    judge: Callable[[float, float], Decision] | None = None,
+    judge: Judge | None = None,
     *,
     noise: bool = False,
 ) -> StepResult:

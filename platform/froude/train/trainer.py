@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from froude.train.objective import summed_loss
 from froude.train.parallel import World
 from froude.train.reduce import keeps_gathered, reduction
 from froude.train.slots import halved_sum
-from froude.train.stability import Decision
+from froude.train.stability import Judge
 from froude.train.step import StepResult, train_step
 
 #: Windows of one forward pass of an evaluation: bounds memory; changes no result beyond rounding.
@@ -59,7 +58,7 @@ class Trainer:
         attempt: int = 1,
         *,
         batch: int | None = None,
-        judge: Callable[[float, float], Decision] | None = None,
+        judge: Judge | None = None,
         noise: bool = False,
     ) -> StepResult:
         """The update from `step` to `step + 1` under `run`'s schedule; ledger rows of this rank are added to `rows`.

@@ -52,12 +52,12 @@ def test_the_set_keeps_to_the_budget_and_names_no_run_twice(planned: NextRuns) -
     assert planned.chosen.height >= 2
     assert planned.chosen["cost"].sum() <= 3e6
     assert not planned.chosen.select("params", "tokens", "seed").is_duplicated().any()
-    assert planned.after < planned.half_width
+    assert planned.after < planned.forecast.half_width
     # What a run adds is worth less after those before it, and together they give what is promised.
     alone = planned.ranked.filter(pl.col("shrink") == pl.col("shrink").max())["shrink"][0]
     assert planned.chosen["shrink"].max() <= alone
     assert planned.after == pytest.approx(
-        planned.half_width * math.prod(1 - planned.chosen["shrink"]), rel=0.02
+        planned.forecast.half_width * math.prod(1 - planned.chosen["shrink"]), rel=0.02
     )
 
 
