@@ -62,13 +62,18 @@ def fit(
     Example: froude fit --from runs.csv --columns params=N,tokens=D --out runs/mine --predict params=7e9,tokens=1.4e11
     """
     from froude.cli.options import point
+    from froude.config import ConfigError
     from froude.promote.fits import fit as fit_study
     from froude.study import Study
 
     wanted = point("--predict", predict) if predict else None
     found = _imported(study, source, columns, out, target) or Study(study)
     fits = fit_study(found)
-    prediction = fits.predict(**wanted) if wanted is not None else None
+    try:
+        prediction = fits.predict(**wanted) if wanted is not None else None
+    except ConfigError as error:
+        made = f" The study itself was made: `froude fit {out}`." if source else ""
+        raise ConfigError(f"{error}{made}") from None
     diagnoses = _diagnoses(found, fits, trust=trust, quiet=as_json) if diagnose else []
     branched = _branched(found, fits.target, trust=trust, quiet=as_json) if branches else None
     if as_json:

@@ -31,8 +31,13 @@ def plan(
         ),
     ] = "",
     budget: Annotated[
-        float, typer.Option(min=0, metavar="TOKENS", help="Choose a set of next runs that costs no more.")
-    ] = 0.0,
+        float | None,
+        typer.Option(
+            metavar="TOKENS",
+            help="Choose a set of next runs that costs no more.",
+            show_default="the best run alone",
+        ),
+    ] = None,
     per: Annotated[
         Literal["tokens", "flops"], typer.Option(help="Unit of costs and of --budget.")
     ] = "tokens",
@@ -62,9 +67,9 @@ def plan(
             "give SPACE, or --next STUDY"
         )
     if next_of:
-        _next(next_of, target, budget or None, per, top, write, profile, trust, as_json)
+        _next(next_of, target, budget, per, top, write, profile, trust, as_json)
         return None
-    if target or budget or write:
+    if target or budget is not None or write:
         raise ConfigError(
             "--target, --budget and --write plan the next runs of a study; give --next STUDY, too"
         )
@@ -95,10 +100,19 @@ def _next(
     from froude.promote.promotion import parameters
     from froude.study import Study
 
+    if budget is not None and not budget > 0:
+        raise ConfigError(
+            f"--budget must be above 0, but got {budget:g}; leave it out for the best run alone"
+        )
     study = Study(url)
     fits = fit(study)
     if target:
         large = point("--target", target)
+    elif fits.large is None:
+        raise ConfigError(
+            "the next runs are for the forecast of a large run, but this history has none; "
+            "give --target params=N,tokens=D"
+        )
     else:
         large = {"params": float(parameters(fits.target, trust=trust)), "tokens": float(fits.target.tokens)}
     if write and (not write.endswith(".py") or Path(write).exists()):

@@ -266,7 +266,9 @@ def multi_power(frame: pl.DataFrame | pl.LazyFrame, *, floor: str | None = None)
 def _read(
     frame: pl.DataFrame | pl.LazyFrame, floor: str | None
 ) -> tuple[Sample, tuple[Run, ...], list[float]]:
-    sample = read(frame, ["step", "lr", *([floor] if floor else [])], loss=True, groups="run")
+    columns = ["step", "lr", *([floor] if floor else [])]
+    # A log begins before the first update, and a linear decay ends at a rate of zero.
+    sample = read(frame, columns, loss=True, groups="run", zero=["step", "lr"])
     plausible(sample, ["lr", "loss"])
     keys = sample[floor] if floor else np.zeros(sample.size)
     floors, codes = np.unique(keys, return_inverse=True)

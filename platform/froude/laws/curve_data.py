@@ -141,7 +141,11 @@ def runs_of(sample: Sample, floors: NDArray[np.intp], floor: str | None) -> tupl
             )
         if np.any(floors[rows] != floors[rows[0]]):
             raise ValueError(f"Column {floor!r} must be the same in all rows of a run.")
-        schedule = Schedule(np.interp(np.arange(1, at[-1] + 1), at, lr[rows]))
+        if not lr[rows].max() > 0:
+            raise ValueError(
+                "Column 'lr' must be above 0 somewhere in each run. Leave out runs that never learned."
+            )
+        schedule = Schedule(np.interp(np.arange(1, max(at[-1], 1) + 1), at, lr[rows]))
         late = at > schedule.warm
         warm[rows[~late]] = True
         kept = rows[late]

@@ -78,14 +78,15 @@ def read(
     loss: bool = False,
     weights: str | None = None,
     groups: str | Sequence[str] | None = None,
+    zero: Sequence[str] = (),
 ) -> Sample:
     """Validate `frame` and return its rows that count.
 
-    `columns` must be positive and finite in every counted row; with `loss=True` the column `loss` is read
-    too, where null, NaN and inf mean diverged. With a `status` column only finished and diverged rows
-    count. Raises TypeError for anything but a polars frame and for non-numeric columns, ValueError for a
-    missing column, for a value out of range, and where batch · steps differs from tokens by more than 1%;
-    each names the column.
+    `columns` must be positive and finite in every counted row (those in `zero` may be 0); with `loss=True`
+    the column `loss` is read too, where null, NaN and inf mean diverged. With a `status` column only
+    finished and diverged rows count. Raises TypeError for anything but a polars frame and for non-numeric
+    columns, ValueError for a missing column, for a value out of range, and where batch · steps differs from
+    tokens by more than 1%; each names the column.
     """
     table = collect(frame)
     keys = [groups] if isinstance(groups, str) else list(groups or ())
@@ -97,7 +98,7 @@ def read(
             )
     counted, diverged = _status(table)
     _same_units(table, counted)
-    read_columns = {name: _positive(table, name, counted) for name in numeric}
+    read_columns = {name: _positive(table, name, counted, zero=name in zero) for name in numeric}
     if loss:
         values, lost = _loss(table, counted)
         read_columns["loss"] = values
@@ -117,7 +118,7 @@ def read(
 def plausible(sample: Sample, names: Sequence[str]) -> None:
     """Raise ValueError if the used values of a column span more than SPAN: powers of them would overflow."""
     for name in names:
-        values = sample[name]
+        values = sample[name][sample[name] > 0]
         if values.size and np.log(values.max()) - np.log(values.min()) > np.log(SPAN):
             raise ValueError(
                 f"Column {name!r} must not span more than {SPAN:g}, but goes from {values.min():g} to {values.max():g}."
@@ -152,13 +153,13 @@ def _numbers(table: pl.DataFrame, name: str) -> Array:
     return np.array(column.cast(pl.Float64).fill_null(np.nan).to_numpy(), dtype=np.float64)
 
 
-def _positive(table: pl.DataFrame, name: str, counted: Mask) -> Array:
+def _positive(table: pl.DataFrame, name: str, counted: Mask, *, zero: bool = False) -> Array:
     values = _numbers(table, name)
-    bad = np.flatnonzero(counted & ~(np.isfinite(values) & (values > 0)))
+    bad = np.flatnonzero(counted & ~(np.isfinite(values) & ((values >= 0) if zero else (values > 0))))
     if bad.size:
-        row = int(bad[0])
+        row, rule = int(bad[0]), "zero or more" if zero else "positive"
         raise ValueError(
-            f"Column {name!r} must be positive and finite, but row {row} holds {table[name][row]!r}"
+            f"Column {name!r} must be {rule} and finite, but row {row} holds {table[name][row]!r}"
             f" ({bad.size} such row{'s' if bad.size > 1 else ''}). Correct or filter these rows."
         )
     return values

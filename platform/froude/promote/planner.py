@@ -100,7 +100,7 @@ class NextRuns:
         found = [f"next{head}  {word} per {short(scale)} {self.unit}"]
         for place, row in enumerate(self.ranked.head(top).iter_rows(named=True), 1):
             found.append(f"{place:>4}{cells(row)}  {row['value'] * scale:.2%}")
-        if self.budget is not None:
+        if self.budget is not None and self.chosen.height:
             total = float(self.chosen["cost"].sum())
             spent = f"{short(total)} of {short(self.budget)} {self.unit}"
             found += ["", f"set of {self.chosen.height} for {spent}, each given those before:"]
@@ -116,7 +116,7 @@ class NextRuns:
         ]
         if self.failing:
             checks = "; ".join(f"{name} ({why})" for name, why in self.failing.items())
-            said.append(f"It would not pass promotion's gate: {checks}.")
+            said.append(f"Of the gate's checks on it these would fail: {checks}.")
         best = _named(first["params"], first["tokens"])
         most = f"the most per {self.unit.removesuffix('s')} of {self.ranked.height} candidates"
         narrows = f"narrow the interval by {100 * first['shrink']:.2g}% of itself"
@@ -132,7 +132,10 @@ class NextRuns:
             what = "That run" if self.budget is None else f"The set of {self.chosen.height}"
             said.append(f"{what} should bring it to ± {100 * self.after:.2g}%.")
         else:
-            said.append("Within the budget no candidate narrows it noticeably.")
+            said.append(
+                f"Within {short(self.budget or 0.0)} {self.unit} no candidate narrows it noticeably; the cheapest "
+                f"costs {short(float(self.ranked['cost'].min()))}."  # type: ignore[arg-type]
+            )
         said.append(
             "The design is Bayesian c-optimal: it lowers the expected variance of the forecast, over draws of the law, "
             "with room for what the law misses far from all runs. By it "

@@ -60,3 +60,14 @@ def test_bad_options_are_exit_code_2(
     assert words in captured.err
     assert captured.out == ""
     assert not (tmp_path / "out").exists()
+
+
+def test_a_forecast_that_fails_says_that_the_study_was_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table, out = tmp_path / "two.csv", tmp_path / "made"
+    table.write_text("params,tokens,loss\n1e6,1e8,3.1\n2e6,2e8,2.9\n")
+    command = ["fit", "--from", str(table), "--out", str(out), "--predict", "params=1e9,tokens=1e10"]
+    assert main(command) == 2
+    assert f"The study itself was made: `froude fit {out}`" in capsys.readouterr().err
+    assert main(["fit", str(out)]) == 0

@@ -223,6 +223,25 @@ def test_warmups_do_not_enter_and_rows_may_be_sparse() -> None:
     )
 
 
+@pytest.mark.parametrize("fit", [laws.curve.annealing, laws.curve.multi_power])
+def test_a_log_may_begin_before_the_first_update_and_end_at_a_rate_of_zero(
+    fit: Callable[..., laws.CurveLaw],
+) -> None:
+    to_zero = {"constant": constant(600), "linear": PEAK * np.linspace(1, 0, 600), "wsd": wsd(600)}
+    frame = runs(annealing(), **to_zero)
+    start = (
+        frame.group_by("run", maintain_order=True)
+        .first()
+        .with_columns(step=pl.lit(0, pl.Int64), lr=0.0, loss=5.5)
+    )
+    law = fit(pl.concat([frame, start.select(frame.columns)]))
+    assert law.status == fit(frame).status
+    assert law.predict(UNSEEN).loss == pytest.approx(fit(frame).predict(UNSEEN).loss, rel=1e-3)
+    assert law.rows["fitted"].is_null().sum() == 3
+    with pytest.raises(ValueError, match="'lr'"):
+        fit(frame.with_columns(lr=pl.lit(0.0)))
+
+
 def test_a_row_that_contradicts_the_rest_is_marked() -> None:
     frame = runs(annealing(), noise=0.002, **FITTED).sample(fraction=1, shuffle=True, seed=1)
     spoiled = frame.with_columns(

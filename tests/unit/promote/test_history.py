@@ -111,6 +111,8 @@ def test_without_a_target_it_is_forecast_and_reported_but_not_promoted(
     assert said["certified"] or said["reasons"]
     assert main(["promote", place]) == 2
     assert "--target target.toml" in capsys.readouterr().err
+    assert main(["plan", "--next", place]) == 2
+    assert "--target params=N,tokens=D" in capsys.readouterr().err
     assert main(["status", place]) == 0
     assert "history" in capsys.readouterr().out
     write_report(gemstones)

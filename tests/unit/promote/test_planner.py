@@ -158,6 +158,7 @@ def test_a_space_needs_to_know_the_whole_run(small_study: Path, planned: NextRun
         (["--next", "STUDY", "--target", "params=x,tokens=1"], "positive number"),
         (["--next", "STUDY", "--target", "parms=1,tokens=1"], "did you mean params"),
         (["--next", "STUDY", "--write", "next.txt"], "new Python file"),
+        (["--next", "STUDY", "--budget", "0"], "above 0"),
         (["--next", "nowhere"], "froude sweep"),
     ],
 )
@@ -166,6 +167,15 @@ def test_bad_options(
 ) -> None:
     assert main(["plan", *(str(small_study) if a == "STUDY" else a for a in arguments)]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_a_budget_that_buys_nothing_is_said_without_a_set(
+    small_study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--next", str(small_study), "--budget", "10"]) == 0
+    out = capsys.readouterr().out
+    assert "set of" not in out
+    assert "Within 10 tokens no candidate" in " ".join(out.split())
 
 
 def test_the_table_is_for_people(small_study: Path, capsys: pytest.CaptureFixture[str]) -> None:
