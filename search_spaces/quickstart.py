@@ -227,9 +227,9 @@ def loss_law(seed: int) -> Grid:
             "eval_windows": LAW_WINDOWS,
         }
         found = []
-        for width in (32, 48, 64, 80):
+        for width in (32, 48, 64, 96):
             name = f"law-w{width}"
-            runs = (proxy(seed, width, steps=n, name=f"{name}-n{n}", **changes) for n in (432, 610, 860))
+            runs = (proxy(seed, width, steps=n, name=f"{name}-n{n}", **changes) for n in (432, 648, 972))
             found.append(Trial(name, tuple(runs)))
         return found
 
