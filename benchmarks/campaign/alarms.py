@@ -15,7 +15,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ from froude.promote.forecast import Forecast
 from froude.promote.monitor import alarms
 from froude.promote.promotion import parameters, predict, promoted_run
 from froude.train.ledger import Drawn
-from froude.train.stability import Decision
 from froude.train.trainer import Trainer
 
 HERE = Path(__file__).resolve().parents[1]
@@ -112,30 +110,35 @@ def target(study: Study) -> tuple[Run, Forecast]:
     return run, with_band(forecast, study, fits, run, float(parameters(run)))
 
 
-def wrong_rate(factor: float, loss: float, norm: float) -> Decision:
-    return Decision(lr_factor=factor)
-
-
 def train(run: Run, fault: Fault | None) -> pl.DataFrame:
-    """`tokens` and `loss` of every step."""
+    """`tokens`, `loss` and `lr` of every step; a wrong rate is the optimizer's, behind the schedule's back."""
     trainer = Faulty(run)
     trainer.fault = fault
+    factor, update = 1.0, trainer.optimizer.step
+
+    def spoiled() -> None:
+        for group in trainer.optimizer.param_groups:
+            group["lr"] *= factor
+        update()
+
+    trainer.optimizer.step = spoiled  # type: ignore[method-assign]
     rows = []
     for step in range(run.steps):
-        used, judge = run, None
+        used = run
         if fault is not None and step >= fault.start * run.steps:
             used = run.replace({"schedule.name": fault.schedule or run.schedule.name})
-            judge = partial(wrong_rate, fault.rate)
-        rows.append(((step + 1) * run.batch, trainer.step(used, step, judge=judge).loss))
-    return pl.DataFrame(rows, schema=["tokens", "loss"], orient="row")
+            factor = fault.rate
+        result = trainer.step(used, step)
+        rows.append(((step + 1) * run.batch, result.loss, result.lr))
+    return pl.DataFrame(rows, schema=["tokens", "loss", "lr"], orient="row")
 
 
 def judge(
     run: Run, forecast: Forecast, seed: int, fault: Fault | None, steps: pl.DataFrame
 ) -> dict[str, Any]:
-    """When the monitor spoke: shares of the run's tokens, after the fault or the band began."""
-    found = alarms(forecast, run.tokens, steps)
-    began = max(fault.start * run.tokens, forecast.band[0].tokens) if fault is not None else 0.0
+    """When the monitor spoke: shares of the run's tokens, after the fault began; and by the loss alone."""
+    found = alarms(forecast, run, steps)
+    began = fault.start * run.tokens if fault is not None else 0.0
     after = [alarm for alarm in found if alarm.tokens > began]
     return {
         "fault": fault.name if fault is not None else "",
@@ -144,6 +147,7 @@ def judge(
         "early": len(found) - len(after) if fault is not None else 0,
         "delay": (after[0].tokens - began) / run.tokens if after and fault is not None else None,
         "kind": after[0].kind if after else "",
+        "by loss": next(((a.tokens - began) / run.tokens for a in after if a.kind != "rate"), None),
     }
 
 
@@ -152,10 +156,13 @@ def page(rows: list[dict[str, Any]], run: Run, forecast: Forecast, machine: str)
     false = sum(row["alarms"] for row in clean)
     faulty = [row for row in rows if row["fault"]]
     caught = sum(row["delay"] is not None and row["delay"] <= WITHIN for row in faulty)
-    delays = ["never" if row["delay"] is None else f"{row['delay']:.2%}" for row in faulty]
+
+    def share(delay: float | None) -> str:
+        return "never" if delay is None else f"{delay:.2%}"
+
     lines = [
-        f"| {row['fault']} | {row['kind'] or 'none'} | {delay} |"
-        for row, delay in zip(faulty, delays, strict=True)
+        f"| {row['fault']} | {row['kind'] or 'none'} | {share(row['delay'])} | {share(row['by loss'])} |"
+        for row in faulty
     ]
     return f"""# Alarms of a run that leaves its forecast
 
@@ -163,10 +170,12 @@ Width {run.model.width}, {run.steps} steps, forecast {forecast.loss:.3f} [{forec
 per token with a band from the study's proxies; every row is a training of its own, with a seed of its own.
 
 Clean runs: {len(clean)}, with {false} false alarms. Faulty runs: {len(faulty)}, of which the alarm came in {caught}
-within {WITHIN:.0%} of the run's tokens (from the fault, or from the end of the warmup, where the band begins).
+within {WITHIN:.0%} of the run's tokens after the fault. A wrong rate is planted in the optimizer; the monitor compares
+what the optimizer had with the sealed schedule. The last column is what the loss alone would have said, whose band
+begins where the warmup ends, at {forecast.band[0].tokens / run.tokens:.1%}.
 
-| fault | alarm | tokens until the alarm, of the run's |
-|---|---|---|
+| fault | alarm | tokens until the alarm, of the run's | by the loss alone |
+|---|---|---|---|
 {chr(10).join(lines)}
 
 {machine}; {datetime.now(UTC):%Y-%m-%d}, commit {commit("campaign/alarms.py")}.

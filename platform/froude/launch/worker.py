@@ -105,7 +105,7 @@ class RayHost:
     def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
         self._row = rows[-1]
         for row in rows if self.monitor else ():
-            if alarm := self.monitor.step(row["tokens"], row["loss"]):  # type: ignore[union-attr]
+            for alarm in self.monitor.step(row["tokens"], row["loss"], row["lr"]):  # type: ignore[union-attr]
                 self.notes.raise_alarm(alarm.line())
 
     def hold(self) -> None:
@@ -134,7 +134,7 @@ def monitor_of(order: Order, run: Run) -> Monitor | None:
     if order.recipe == run.fingerprint or not place.exists():
         return None
     recipe = read(place)
-    return Monitor(recipe.forecast, run.tokens) if recipe.sha256 == order.recipe else None
+    return Monitor(recipe.forecast, recipe.run) if recipe.sha256 == order.recipe else None
 
 
 def warm() -> None:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
+from froude.config import Run
 from froude.promote.forecast import Forecast
+from froude.train import schedules
 
 if TYPE_CHECKING:
     import polars as pl
@@ -17,46 +19,64 @@ PATIENCE = 0.005
 LEVEL_SHARE, LEVEL_BLOCKS = 0.05, 8
 #: The curve's half-width is at 90%; a run makes hundreds of blocks and may leave it now and then.
 TOLERANCE = 1.5
+RATE_TOLERANCE = 0.01  # of the sealed schedule's rate: what a schedule of other code may differ by
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """The loss left the band at `since` tokens; raised at `tokens`, where it was `loss` against `expected`.
+    """The run left its forecast at `since` tokens; raised at `tokens`, where it had `seen` against `expected`.
 
-    `kind` is "band" outside the sealed band, "shape" where it left the curve that the run itself had followed.
+    `kind` is "band" for a loss outside the sealed band, "shape" for one that left the curve which the run itself had
+    followed, "rate" for a learning rate that is not the recipe's.
     """
 
     kind: str
     since: int
     tokens: int
-    loss: float
+    seen: float
     expected: float
 
     def line(self) -> str:
         """What a person is told."""
-        side = "above" if self.loss > self.expected else "below"
+        side = "above" if self.seen > self.expected else "below"
+        if self.kind == "rate":
+            return (
+                f"learning rate {self.seen:.3g} is {side} the recipe's ({self.expected:.3g}) since {self.since:,} "
+                "tokens; look at the spike ladder's actions and the optimizer"
+            )
         what = "the sealed band" if self.kind == "band" else "its own curve"
         return (
-            f"training loss {self.loss:.3f} is {side} {what} ({self.expected:.3f}) since {self.since:,} tokens; "
+            f"training loss {self.seen:.3f} is {side} {what} ({self.expected:.3f}) since {self.since:,} tokens; "
             "look at the data and the rate of that stretch"
         )
 
 
 @dataclass
 class Monitor:
-    """Fed with a run's steps in order; raises at most one alarm until the loss is back."""
+    """Fed with the steps of the recipe's `run` in order; raises one alarm of each, loss and rate, until it is back."""
 
     forecast: Forecast
-    horizon: int
+    run: Run
     _sum: float = 0.0
     _count: int = 0
     _block: int = 0
     _offsets: list[tuple[int, float]] = field(default_factory=list)
     _since: int | None = None
     _raised: bool = False
+    _off: bool = False
 
-    def step(self, tokens: int, loss: float) -> Alarm | None:
-        """A step's mean loss over its batch, after `tokens` tokens in all; an alarm, if there is a new one."""
+    def step(self, tokens: int, loss: float, lr: float) -> list[Alarm]:
+        """A step's mean loss over its batch and its rate, after `tokens` tokens in all; the alarms that are new."""
+        return [alarm for alarm in (self._rate(tokens, lr), self._loss(tokens, loss)) if alarm is not None]
+
+    def _rate(self, tokens: int, lr: float) -> Alarm | None:
+        before = self._off
+        expected = self.run.optimizer.lr * schedules.at_step(self.run, tokens // self.run.batch - 1)
+        self._off = not abs(lr - expected) <= RATE_TOLERANCE * expected
+        first = self._off and not before
+        return Alarm("rate", tokens - self.run.batch, tokens, lr, expected) if first else None
+
+    def _loss(self, tokens: int, loss: float) -> Alarm | None:
         block = self.forecast.block
         if not block or not self.forecast.band or tokens <= self.forecast.band[0].tokens:
             return None
@@ -71,7 +91,7 @@ class Monitor:
     def _judge(self, tokens: int, loss: float) -> Alarm | None:
         at = self.forecast.at(tokens)
         offset = loss - at.loss
-        recent = [o for t, o in self._offsets if t > tokens - LEVEL_SHARE * self.horizon]
+        recent = [o for t, o in self._offsets if t > tokens - LEVEL_SHARE * self.run.tokens]
         level = median(recent) if len(recent) >= LEVEL_BLOCKS else None
         outside = not at.low <= loss <= at.high  # so is a loss that is no number
         if not outside and (level is None or abs(offset - level) <= TOLERANCE * at.shape):
@@ -80,17 +100,15 @@ class Monitor:
             return None
         if self._since is None:
             self._since = tokens - self.forecast.block
-        if self._raised or tokens - self._since <= PATIENCE * self.horizon:
+        if self._raised or tokens - self._since <= PATIENCE * self.run.tokens:
             return None
         self._raised = True
         expected = at.loss if outside or level is None else at.loss + level
         return Alarm("band" if outside else "shape", self._since, tokens, loss, expected)
 
 
-def alarms(forecast: Forecast, horizon: int, steps: pl.DataFrame) -> list[Alarm]:
-    """Every alarm that a run's `steps` (`tokens`, `loss`) give rise to; `horizon` in tokens."""
-    monitor = Monitor(forecast, horizon)
-    found = (
-        monitor.step(tokens, loss) for tokens, loss in steps.sort("tokens").select("tokens", "loss").rows()
-    )
-    return [alarm for alarm in found if alarm is not None]
+def alarms(forecast: Forecast, run: Run, steps: pl.DataFrame) -> list[Alarm]:
+    """Every alarm that the `steps` (`tokens`, `loss`, `lr`) of the recipe's `run` give rise to."""
+    monitor = Monitor(forecast, run)
+    rows = steps.sort("tokens").select("tokens", "loss", "lr").rows()
+    return [alarm for row in rows for alarm in monitor.step(*row)]

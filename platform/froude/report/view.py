@@ -119,7 +119,7 @@ def _run(study: Study, recipe: Recipe) -> dict[str, Any]:
         "actions": _actions(study, run.name),
         "actual": actual,
         "score": score(recipe.forecast, actual, steps) if actual is not None else None,
-        "alarms": tuple(alarms(recipe.forecast, run.tokens, steps)),
+        "alarms": tuple(alarms(recipe.forecast, recipe.run, steps)),
         "account": token_account(study, run.name, run) if elastic and elastic.finished else None,
     }
 

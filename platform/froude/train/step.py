@@ -16,10 +16,11 @@ from froude.train.stability import Decision, Judge
 
 @dataclass(frozen=True)
 class StepResult:
-    """Mean loss of the batch before the update (nats per token), gradient norm before clipping, peak rate used.
+    """Mean loss of the batch before the update (nats per token), gradient norm before clipping, learning rate.
 
-    `slot_square` is the mean of the squared norms of the gradients of the batch's slots, None where it was not asked
-    for or slots have none. Only a decision to update, on finite numbers, has changed the parameters.
+    The rate is that of the base width which the optimizer had in its update, else the schedule's. `slot_square` is the
+    mean of the squared norms of the gradients of the batch's slots, None where it was not asked for or slots have none.
+    Only a decision to update, on finite numbers, has changed the parameters.
     """
 
     loss: float
@@ -52,8 +53,7 @@ def train_step(
     loss, norm, slot_square = reduction.backward(windows, noise=noise)
     decision = judge(loss, norm) if judge else Decision()
     share = schedules.at_step(run, step) * decision.lr_factor
-    result = StepResult(loss, norm, run.optimizer.lr * share, decision, slot_square)
-    if result.finite and decision.action == "update":
+    if decision.action == "update" and math.isfinite(loss) and math.isfinite(norm):
         clip = run.optimizer.clip * decision.clip_factor
         scale = min(clip / (norm + 1e-6), 1.0)  # as torch.nn.utils.clip_grad_norm_
         if scale < 1.0:
@@ -61,5 +61,7 @@ def train_step(
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * share
         optimizer.step()
+        had = [group["lr"] / group["peak"] for group in optimizer.param_groups]
+        share = max(had, key=lambda each: abs(each - share))
     optimizer.zero_grad(set_to_none=True)
-    return result
+    return StepResult(loss, norm, run.optimizer.lr * share, decision, slot_square)

@@ -10,11 +10,21 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
+from froude.config import Run
 from froude.promote.forecast import BandPoint, Forecast, score
 from froude.promote.monitor import PATIENCE, Alarm, alarms
+from froude.train import schedules
 
 STEPS, BATCH = 2000, 1000
 HORIZON = STEPS * BATCH
+RUN = Run(
+    model={"context": 100},
+    batch=BATCH,
+    tokens=HORIZON,
+    optimizer={"lr": 2e-3},
+    schedule={"name": "wsd", "warmup_tokens": 50 * BATCH},
+    eval_windows=1,
+)
 
 
 def course(step: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -47,7 +57,8 @@ def forecast(level: float = 0.0) -> Forecast:
 def run(seed: int, bend: NDArray[np.float64] | float = 0.0) -> pl.DataFrame:
     step = np.arange(1, STEPS + 1)
     loss = course(step) + bend + 0.02 * np.random.default_rng(seed).standard_normal(STEPS)
-    return pl.DataFrame({"tokens": step * BATCH, "loss": loss})
+    lr = [RUN.optimizer.lr * schedules.at_step(RUN, n) for n in range(STEPS)]
+    return pl.DataFrame({"tokens": step * BATCH, "loss": loss, "lr": lr})
 
 
 def stretch(first: int, last: int, height: float) -> NDArray[np.float64]:
@@ -57,20 +68,20 @@ def stretch(first: int, last: int, height: float) -> NDArray[np.float64]:
 
 @pytest.mark.slow
 def test_runs_that_follow_the_forecast_raise_no_alarm() -> None:
-    assert sum(len(alarms(forecast(), HORIZON, run(seed))) for seed in range(15)) == 0
+    assert sum(len(alarms(forecast(), RUN, run(seed))) for seed in range(15)) == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("level", [-0.02, 0.02])
 def test_a_law_that_was_off_within_its_interval_raises_none(level: float) -> None:
-    assert sum(len(alarms(forecast(level), HORIZON, run(seed))) for seed in range(8)) == 0
+    assert sum(len(alarms(forecast(level), RUN, run(seed))) for seed in range(8)) == 0
 
 
 @pytest.mark.parametrize(
     ("height", "kind"), [(0.035, "shape"), (1.0, "band"), (-0.035, "shape"), (math.nan, "band")]
 )
 def test_a_stretch_of_other_data_is_noticed_within_a_twentieth_of_the_run(height: float, kind: str) -> None:
-    found = alarms(forecast(), HORIZON, run(0, stretch(1200, 1300, height)))
+    found = alarms(forecast(), RUN, run(0, stretch(1200, 1300, height)))
     assert found[0].kind == kind
     assert 1195 * BATCH <= found[0].since <= 1215 * BATCH
     assert found[0].tokens - 1200 * BATCH <= 0.05 * HORIZON
@@ -78,18 +89,36 @@ def test_a_stretch_of_other_data_is_noticed_within_a_twentieth_of_the_run(height
 
 
 def test_one_alarm_until_the_loss_is_back_and_then_another() -> None:
-    found = alarms(forecast(), HORIZON, run(1, stretch(600, 700, 0.5) + stretch(1500, 1600, 0.5)))
+    found = alarms(forecast(), RUN, run(1, stretch(600, 700, 0.5) + stretch(1500, 1600, 0.5)))
     assert [alarm.since // (100 * BATCH) for alarm in found] == [6, 15]
 
 
 def test_a_run_that_lies_beside_the_band_from_its_start_is_noticed_at_once() -> None:
-    found = alarms(forecast(), HORIZON, run(2, 0.15))
+    found = alarms(forecast(), RUN, run(2, 0.15))
     assert found[0].kind == "band"
     assert found[0].tokens < (0.1 + 0.05) * HORIZON
 
 
+@pytest.mark.parametrize("banded", [True, False])
+@pytest.mark.parametrize("factor", [8.0, 0.125, 0.7])
+def test_a_rate_that_is_not_the_recipes_is_noticed_at_once_and_said_once(factor: float, banded: bool) -> None:
+    made = forecast() if banded else replace(forecast(), band=(), block=0)
+    here = pl.col("tokens").is_between(1001 * BATCH, 1500 * BATCH)
+    steps = run(0).with_columns(lr=pl.when(here).then(factor * pl.col("lr")).otherwise("lr"))
+    (found,) = alarms(made, RUN, steps)
+    assert (found.kind, found.since, found.tokens) == ("rate", 1000 * BATCH, 1001 * BATCH)
+    assert found.seen / found.expected == pytest.approx(factor)
+    assert ("above" if factor > 1 else "below") in found.line()
+
+
+def test_a_rate_that_does_not_decay_is_noticed_where_the_decay_begins() -> None:
+    (found,) = alarms(forecast(), RUN, run(0).with_columns(lr=pl.col("lr").cum_max()))
+    assert found.kind == "rate"
+    assert 0.8 * HORIZON < found.tokens <= 0.81 * HORIZON
+
+
 def test_without_a_band_there_is_nothing_to_leave() -> None:
-    assert alarms(replace(forecast(), band=(), block=0), HORIZON, run(0, 5.0)) == []
+    assert alarms(replace(forecast(), band=(), block=0), RUN, run(0, 5.0)) == []
 
 
 def test_a_forecast_with_a_band_comes_back_whole() -> None:
