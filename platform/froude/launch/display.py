@@ -74,13 +74,13 @@ class Display:
 
 def following(display: Display) -> Callable[[Progress], None]:
     """A function that shows where a run is, and once each how it leaves its forecast."""
-    told = ""
+    told = 0
 
     def show(now: Progress) -> None:
         nonlocal told
-        if now.alarm and now.alarm != told:
-            told = now.alarm
-            display.line(f"[train] alarm: {told}")
+        for line in now.alarms[told:]:
+            display.line(f"[train] alarm: {line}")
+        told = len(now.alarms)
         display.update(
             now.step / now.steps,
             f"step {now.step} of {now.steps}, {now.world} workers, attempt {now.attempt}",

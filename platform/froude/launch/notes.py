@@ -67,11 +67,11 @@ class Notes:
 
     def raise_alarm(self, line: str) -> None:
         """Tell whoever watches that the run has left its forecast."""
-        put_note(f"{self.run}#alarm", {"line": line})
+        put_note(f"{self.run}#alarms", {"lines": [*self.alarms(), line]})
 
-    def alarm(self) -> str:
-        """The newest alarm of this driver's run, "" if there is none."""
-        return str((get_note(f"{self.run}#alarm") or {}).get("line", ""))
+    def alarms(self) -> tuple[str, ...]:
+        """All alarms of this driver's run, oldest first."""
+        return tuple((get_note(f"{self.run}#alarms") or {}).get("lines", ()))
 
     def give_up(self) -> None:
         put_note(f"{self.run}#no-progress", {})
@@ -81,5 +81,5 @@ class Notes:
 
     def clear(self) -> None:
         """Forget requests that an earlier driver left; the beat stays."""
-        for name in ("hold", "held", "template", "no-progress", "alarm"):
+        for name in ("hold", "held", "template", "no-progress", "alarms"):
             put_note(f"{self.run}#{name}", None)

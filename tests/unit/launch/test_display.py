@@ -7,7 +7,8 @@ import io
 import pytest
 
 from froude.launch import display
-from froude.launch.display import Display, clock
+from froude.launch.display import Display, clock, following
+from froude.launch.elastic import Progress
 
 
 class Terminal(io.StringIO):
@@ -84,3 +85,17 @@ def test_quiet_says_nothing(time: Clock) -> None:
 )
 def test_clock(seconds: float, text: str) -> None:
     assert clock(seconds) == text
+
+
+def test_each_alarm_is_said_once_also_where_two_come_between_two_looks() -> None:
+    out = io.StringIO()
+    show = following(Display(out))
+    for step, alarms in (
+        (1, ()),
+        (2, ("rate", "band")),
+        (3, ("rate", "band")),
+        (4, ("rate", "band", "shape")),
+    ):
+        show(Progress(step, 100, 3, 1, alarms))
+    said = [line for line in out.getvalue().splitlines() if "alarm" in line]
+    assert said == [f"[train] alarm: {kind}" for kind in ("rate", "band", "shape")]
