@@ -15,7 +15,7 @@ from froude.space import WARMUP, Choice, Grid, LogUniform, Search, Space, Trial,
 BASE_WIDTH, BATCH = 64, 768
 DEFAULT_LR, DEFAULT_BETA2 = 2**-7.5, 0.95
 SHORT = 170  # steps of stages search and lr_transfer: 131k tokens
-TARGET_STEPS = 880  # of the large run
+TARGET_STEPS = 1000  # of the large run
 LONGEST_LAW_WARMUP = 300  # steps: the shortest branch of stage loss_law begins its tail at step 345
 TARGET_LOSS = 2.2  # nats per token, to which stage critical_batch counts steps
 OFFSETS = (-1.5, -0.75, 0.0, 0.75, 1.5)  # octaves of learning rate
@@ -240,7 +240,7 @@ def space(seed: int = 0) -> Space:
     """The study; another seed changes initialisation, order of data and search of every run."""
     target = proxy(
         seed,
-        144,
+        160,
         steps=TARGET_STEPS,
         name="large",
         slots=6,  # two windows each, for one, two or three workers; with twelve of one a step took up to a third longer

@@ -124,8 +124,6 @@ def simulated(
     for name, value in (("nodes", nodes), ("cpus_per_node", cpus_per_node)):
         if value < 1:
             raise ValueError(f"a simulated cluster needs {name} >= 1, got {value}")
-    import ray
-
     log_dir.mkdir(parents=True, exist_ok=True)
     _remove_stale()
     with (
@@ -133,6 +131,8 @@ def simulated(
         sigterm_exits() as arm,
         _host(log_dir.resolve()) as (host, channel),
     ):
+        import ray  # while the other process does the same
+
         given = {"object_store": OBJECT_STORE_BYTES, "environment": dict(node_environment or {})}
         started = _request(channel, op="start", cpus=cpus_per_node, **given)
         added = _request(channel, op="add", count=nodes)

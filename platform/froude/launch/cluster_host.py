@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import psutil
+from ray.cluster_utils import Cluster
 
 T = TypeVar("T")
 
@@ -87,8 +88,6 @@ class Host:
     """A `ray.cluster_utils.Cluster` and the nodes that were added to it."""
 
     def __init__(self, temp: Path, cpus: int, object_store: int, environment: dict[str, str]) -> None:
-        from ray.cluster_utils import Cluster
-
         self.object_store = object_store
         self.environment = environment  # of the worker nodes; `{node}` stands for the node's number
         self.cpus = cpus

@@ -45,8 +45,8 @@ def test_the_plan_has_the_measured_sizes(space):
     assert [r.steps for r in planned["loss_law"][0].runs] == [432, 648, 972]
     target = space.target
     assert (target.model.width, target.steps, target.batch, target.slots, target.workers) == (
-        144,
-        880,
+        160,
+        1000,
         768,
         6,
         (1, 3),
