@@ -111,7 +111,7 @@ def target(study: Study) -> tuple[Run, Forecast]:
 
 
 def train(run: Run, fault: Fault | None) -> pl.DataFrame:
-    """`tokens`, `loss` and `lr` of every step; a wrong rate is the optimizer's, behind the schedule's back."""
+    """`tokens`, `loss` and `lr` of every step; a factor on the rate is the optimizer's, behind the schedule's back."""
     trainer = Faulty(run)
     trainer.fault = fault
     factor, update = 1.0, trainer.optimizer.step
@@ -122,13 +122,12 @@ def train(run: Run, fault: Fault | None) -> pl.DataFrame:
         update()
 
     trainer.optimizer.step = spoiled  # type: ignore[method-assign]
+    wrong = run.replace({"schedule.name": fault.schedule}) if fault and fault.schedule else run
     rows = []
     for step in range(run.steps):
-        used = run
-        if fault is not None and step >= fault.start * run.steps:
-            used = run.replace({"schedule.name": fault.schedule or run.schedule.name})
-            factor = fault.rate
-        result = trainer.step(used, step)
+        late = fault is not None and step >= fault.start * run.steps
+        factor = fault.rate if fault and late else 1.0
+        result = trainer.step(wrong if late else run, step)
         rows.append(((step + 1) * run.batch, result.loss, result.lr))
     return pl.DataFrame(rows, schema=["tokens", "loss", "lr"], orient="row")
 
@@ -170,9 +169,9 @@ Width {run.model.width}, {run.steps} steps, forecast {forecast.loss:.3f} [{forec
 per token with a band from the study's proxies; every row is a training of its own, with a seed of its own.
 
 Clean runs: {len(clean)}, with {false} false alarms. Faulty runs: {len(faulty)}, of which the alarm came in {caught}
-within {WITHIN:.0%} of the run's tokens after the fault. A wrong rate is planted in the optimizer; the monitor compares
-what the optimizer had with the sealed schedule. The last column is what the loss alone would have said, whose band
-begins where the warmup ends, at {forecast.band[0].tokens / run.tokens:.1%}.
+within {WITHIN:.0%} of the run's tokens after the fault. A factor on the rate is planted in the optimizer, a missing
+decay in the schedule; the monitor compares what the optimizer had with the sealed schedule. The last column is what
+the loss alone would have said, whose band begins where the warmup ends, at {forecast.band[0].tokens / run.tokens:.1%}.
 
 | fault | alarm | tokens until the alarm, of the run's | by the loss alone |
 |---|---|---|---|

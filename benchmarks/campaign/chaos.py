@@ -31,7 +31,7 @@ from froude.store import Location
 
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE))
-from _machine import cpu  # noqa: E402
+from _machine import commit, cpu  # noqa: E402
 
 EVERY = 20
 
@@ -94,9 +94,8 @@ def piece(recipe: Path, seed: int, failures: int, kinds: str, where: Location, s
     )
     if done.returncode not in (0, 1):
         raise SystemExit(f"seed {seed}: froude chaos ended with exit code {done.returncode}")
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout)
-    about = {"seed": seed, "store": store, "commit": commit.stdout.strip(), "steps": steps}
+    about = {"seed": seed, "store": store, "commit": commit(), "steps": steps}
     return found | about | {"seconds": time.monotonic() - began}
 
 

@@ -23,7 +23,7 @@ import psutil
 
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE))
-from _machine import cpu  # noqa: E402
+from _machine import commit, cpu  # noqa: E402
 
 #: Acceptance of the loop; each is (name, test of a summary).
 CHECKS = {
@@ -156,15 +156,12 @@ def main() -> int:
     last = arguments.seeds - 1
     rows = [loop(seed, arguments.out / f"seed{seed}", sample=seed == last) for seed in range(arguments.seeds)]
     alone = undisturbed(arguments.out / "seed0")
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
     passed = {name: sum(bool(test(row)) for row in rows) for name, test in CHECKS.items()}
     needed = {name: len(rows) - ("4 of 5" in name) for name in CHECKS}
     lines = [
         "# The quickstart over seeds",
         "",
-        f"`python benchmarks/campaign/quickstart_seeds.py --seeds {len(rows)}` at commit {commit}, "
+        f"`python benchmarks/campaign/quickstart_seeds.py --seeds {len(rows)}` at commit {commit()}, "
         f"{datetime.now(UTC):%Y-%m-%d}, on {cpu()} (shared, so times vary), "
         f"Python {platform.python_version()}. Installation is not in the wall time.",
         "",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +53,8 @@ def train_step(
     loss, norm, slot_square = reduction.backward(windows, noise=noise)
     decision = judge(loss, norm) if judge else Decision()
     share = schedules.at_step(run, step) * decision.lr_factor
-    if decision.action == "update" and math.isfinite(loss) and math.isfinite(norm):
+    result = StepResult(loss, norm, run.optimizer.lr * share, decision, slot_square)
+    if result.finite and decision.action == "update":
         clip = run.optimizer.clip * decision.clip_factor
         scale = min(clip / (norm + 1e-6), 1.0)  # as torch.nn.utils.clip_grad_norm_
         if scale < 1.0:
@@ -62,6 +63,6 @@ def train_step(
             group["lr"] = group["peak"] * share
         optimizer.step()
         had = [group["lr"] / group["peak"] for group in optimizer.param_groups]
-        share = max(had, key=lambda each: abs(each - share))
+        result = replace(result, lr=run.optimizer.lr * max(had, key=lambda each: abs(each - share)))
     optimizer.zero_grad(set_to_none=True)
-    return StepResult(loss, norm, run.optimizer.lr * share, decision, slot_square)
+    return result
