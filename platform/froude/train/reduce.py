@@ -255,9 +255,11 @@ def _install(model: nn.Module, exact: Exact) -> None:
             )
             present = [slot for slot in slots if slot is not None]
             for slot, part in zip(present, received.split(size), strict=True):
-                self.tree.add((0, slot), [part])
+                self.tree.add((0, slot), [part], owned=True)
             if rounds.is_last:
                 output_tensor.copy_(self.tree.root()[0])
+            else:
+                self.tree.leave_buffers()
 
     for module in model.modules():
         if isinstance(module, FSDPModule):

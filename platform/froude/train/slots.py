@@ -79,6 +79,11 @@ class SlotTree:
             level, index = level + 1, index >> 1
         self.nodes[level, index] = value if owned else [tensor.clone() for tensor in value]
 
+    def leave_buffers(self) -> None:
+        """Copy what waits out of larger buffers of which it is a part, so that those can be freed."""
+        for node, value in self.nodes.items():
+            self.nodes[node] = [t.clone() if t.untyped_storage().nbytes() > t.nbytes else t for t in value]
+
     def take(self) -> list[tuple[Node, list[Tensor]]]:
         """The nodes that could not be added to one another, leftmost first; the tree is empty again."""
         found = sorted(self.nodes.items(), key=lambda item: item[0][1] << item[0][0])
