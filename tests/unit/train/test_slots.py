@@ -63,6 +63,20 @@ def test_sums_of_a_blocks_subtrees_are_those_of_its_leaves(slots, world):
     assert torch.equal(tree.root()[0], by_definition(leaves))
 
 
+@given(SLOTS, st.integers(1, 12))
+def test_rounds_added_within_the_buffer_that_brought_them_keep_no_buffer(slots, world):
+    leaves, tree, rounds = values(slots), SlotTree(slots), Rounds(slots, 0, world)
+    for rounds.now in range(len(rounds)):
+        present = [slot for rank in range(world) if (slot := rounds.slot(rank)) is not None]
+        received = torch.cat([leaves[slot] for slot in present])
+        for slot, part in zip(present, received.split(64), strict=True):
+            tree.add((0, slot), [part], owned=True)
+        tree.leave_buffers()
+        kept = [tensor for value in tree.nodes.values() for tensor in value]
+        assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in kept)
+    assert torch.equal(tree.root()[0], by_definition(leaves))
+
+
 def test_another_order_of_addition_gives_other_bits():
     """Otherwise the tests above could not fail."""
     leaves = values(12)
