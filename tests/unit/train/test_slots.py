@@ -66,7 +66,8 @@ def test_sums_of_a_blocks_subtrees_are_those_of_its_leaves(slots, world):
 @given(SLOTS, st.integers(1, 12))
 def test_rounds_added_within_the_buffer_that_brought_them_keep_no_buffer(slots, world):
     leaves, tree, rounds = values(slots), SlotTree(slots), Rounds(slots, 0, world)
-    for rounds.now in range(len(rounds)):
+    for number in range(len(rounds)):
+        rounds.now = number
         present = [slot for rank in range(world) if (slot := rounds.slot(rank)) is not None]
         received = torch.cat([leaves[slot] for slot in present])
         for slot, part in zip(present, received.split(64), strict=True):
