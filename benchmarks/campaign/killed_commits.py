@@ -11,17 +11,18 @@ At the end every checkpoint is read against its hashes. Writes benchmarks/killed
 from __future__ import annotations
 
 import argparse
-import os
+import multiprocessing
 import platform
 import random
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
+from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,6 +33,10 @@ from froude.runlog import LogReader
 from froude.store import Location
 
 HERE = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(HERE))
+from _machine import commit, hardware  # noqa: E402
+
+PROCESSES: Any = multiprocessing.get_context("forkserver")
 RUN_COMMITS = 50  # of one run: a longer log takes longer to read
 RESULT = HERE / "killed_commits.md"
 
@@ -46,15 +51,17 @@ def state_of(step: int) -> dict[str, torch.Tensor]:
     }
 
 
-def write(place: Location, pipe: int) -> None:
-    """One writer's life: the acknowledgement is one byte."""
+def write(place: Location, pipe: Connection) -> None:
+    """One writer's life: it says when it begins, and then what it acknowledges."""
+    torch.set_num_threads(1)
+    pipe.send("begins")
     store = RunStore(place, "large")
     attempt = store.open_attempt("recipe")
     state = {name: torch.zeros_like(tensor) for name, tensor in state_of(0).items()}
     step = store.load(state)["step"] + 1
     rows = [{"run": "large", "attempt": attempt, "step": step, "slot": 0, "tokens": 10}]
     store.save(state_of(step), step=step, tokens=10 * step, tables={"ledger": table(LEDGER, rows)})
-    os.write(pipe, b"a")
+    pipe.send("acknowledged")
 
 
 def newest(place: Location) -> int:
@@ -66,34 +73,37 @@ def newest(place: Location) -> int:
     return step
 
 
+def writer(place: Location) -> tuple[Any, Connection]:
+    """A process that has begun, and its pipe. It is forked off one without threads: those of pools do not survive it."""
+    ours, theirs = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=write, args=(place, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    assert ours.recv() == "begins"
+    return process, ours
+
+
 def one(place: Location, delay: float) -> bool:
     """Start a writer and kill it after so many seconds; whether it had acknowledged."""
-    ours, theirs = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            write(place, theirs)
-        finally:
-            os._exit(0)
-    os.close(theirs)
+    process, pipe = writer(place)
     time.sleep(delay)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    acknowledged = bool(os.read(ours, 1))
-    os.close(ours)
-    return acknowledged
+    process.kill()
+    process.join()
+    with pipe, suppress(EOFError):
+        return bool(pipe.recv() == "acknowledged")
+    return False
 
 
 def median_commit(place: Location) -> float:
     """Seconds that an undisturbed writer takes."""
     usual = []
     for step in range(1, 6):
-        ours, theirs = os.pipe()
+        process, pipe = writer(place)
         began = time.monotonic()
-        write(place, theirs)
+        with pipe:
+            assert pipe.recv() == "acknowledged"
         usual.append(time.monotonic() - began)
-        os.close(ours)
-        os.close(theirs)
+        process.join()
         assert newest(place) == step
     return statistics.median(usual)
 
@@ -107,6 +117,7 @@ def main() -> int:
     parser.add_argument("--out", default="")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    PROCESSES.set_forkserver_preload([RunStore.__module__, "froude.checkpoint.tools"])
     chance = random.Random(arguments.seed)
     counts = {"acknowledged": 0, "there though not acknowledged": 0, "not offered": 0}
     checkpoints, damaged, typical = 0, 0, 0.0
@@ -116,7 +127,7 @@ def main() -> int:
             typical = median_commit(place)
             for number in range(first, min(first + RUN_COMMITS, arguments.commits)):
                 before = newest(place)
-                acknowledged = one(place, chance.uniform(0, 1.6 * typical))
+                acknowledged = one(place, chance.uniform(0, 2.2 * typical))
                 after = newest(place)
                 if after not in (before, before + 1) or (acknowledged and after == before):
                     raise SystemExit(
@@ -130,18 +141,15 @@ def main() -> int:
                 checkpoints + len(found),
                 damaged + sum(bool(damage) for _, damage in found),
             )
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
     lines = [
         "# Writers killed in the middle of a commit",
         "",
         f"`python benchmarks/campaign/killed_commits.py --commits {arguments.commits} --seed {arguments.seed}` at "
-        f"commit {commit}, {datetime.now(UTC):%Y-%m-%d}, on {arguments.out or 'a local disk'}, "
+        f"commit {commit()}, {datetime.now(UTC):%Y-%m-%d}, on {arguments.out or 'a local disk'}, {hardware()}, "
         f"Python {platform.python_version()}.",
         "",
         f"{arguments.commits} writers, each killed with SIGKILL at a random moment of the {1e3 * typical:.0f} ms "
-        "that a commit takes, and a little beyond:",
+        "that a commit takes, or within as long again and a bit:",
         "",
         "| what became of its commit | writers |",
         "|---|---|",
