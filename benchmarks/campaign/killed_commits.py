@@ -74,7 +74,7 @@ def newest(place: Location) -> int:
 
 
 def writer(place: Location) -> tuple[Any, Connection]:
-    """A process that has begun, and its pipe. It is forked off one without threads: those of pools do not survive it."""
+    """A process that has begun, and its pipe. It is forked off one without threads, which would not survive that."""
     ours, theirs = PROCESSES.Pipe(duplex=False)
     process = PROCESSES.Process(target=write, args=(place, theirs), daemon=True)
     process.start()
