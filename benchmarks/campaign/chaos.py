@@ -2,7 +2,8 @@
 
 Works in pieces of `--failures` failures with seeds 0, 1, …, each a run of its own (`froude chaos`), the last of them
 on S3; results are kept as JSON lines, so that the same command goes on where it was stopped. `--pieces` ends a call
-after so many. Writes benchmarks/chaos.md from what there is. S3 is the server at AWS_ENDPOINT_URL, else moto's.
+after so many. Writes benchmarks/chaos.md from what there is. S3 is the server at AWS_ENDPOINT_URL, else Ceph's RADOS
+Gateway (tests/data/gateway.py).
 The run is that of a recipe, such as the quickstart's, but for its checkpoints, which come every 20 steps, so that many
 failures fit between its first and its last.
 
@@ -19,7 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -30,7 +31,8 @@ from froude.promote.recipe import FILE, read, seal
 from froude.store import Location
 
 HERE = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "data")]
+import gateway  # noqa: E402
 from _machine import commit, cpu  # noqa: E402
 
 EVERY = 20
@@ -38,30 +40,13 @@ EVERY = 20
 
 @contextmanager
 def s3_server() -> Iterator[tuple[str, Location]]:
-    """Which S3 server it is, and a bucket there."""
-    from moto.server import ThreadedMotoServer
-
-    name = os.environ.get("AWS_ENDPOINT_URL", "")
-    server = None
-    if not name:
-        server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        server.start()
-        host, port = server.get_host_and_port()
-        os.environ |= {
-            "AWS_ENDPOINT_URL": f"http://{host}:{port}",
-            "AWS_ACCESS_KEY_ID": "chaos",
-            "AWS_SECRET_ACCESS_KEY": "chaos",
-            "AWS_REGION": "us-east-1",
-        }
-    bucket = Location.parse("s3://froude-chaos")
-    filesystem, key = bucket.fsspec()
-    if not filesystem.exists(key):
-        filesystem.call_s3("create_bucket", Bucket=key)
-    try:
-        yield (name or "moto's server"), bucket
-    finally:
-        if server is not None:
-            server.stop()
+    """Which S3 server it is, and a bucket there: the one at AWS_ENDPOINT_URL, else a gateway of our own."""
+    with ExitStack() as stack:
+        name = os.environ.get("AWS_ENDPOINT_URL", "")
+        if not name:
+            name = "Ceph's RADOS Gateway"
+            stack.enter_context(gateway.reached(stack.enter_context(gateway.serve())))
+        yield name, Location.parse(f"s3://{gateway.new_bucket()}")
 
 
 def prepared(given: Path, home: Path) -> Path:
