@@ -14,7 +14,6 @@ import argparse
 import contextlib
 import gc
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -27,6 +26,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import _machine
 import torch
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter
 from torch.distributed.checkpoint._fsspec_filesystem import FsspecReader, FsspecWriter
@@ -302,13 +302,10 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
 
 
 def hardware(disk: Path) -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((x.split(":")[1].strip() for x in lines if "model name" in x), platform.processor())
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     kind = subprocess.run(
         ["df", "--output=fstype", str(disk)], capture_output=True, text=True, check=True
     ).stdout.split()[-1]
-    return f"{os.cpu_count()} cores of {cpu}, {memory:.0f} GiB, virtual disk with {kind}"
+    return f"{_machine.hardware()}, virtual disk with {kind}"
 
 
 def main() -> int:
@@ -323,14 +320,10 @@ def main() -> int:
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
     arguments.disk.mkdir(parents=True, exist_ok=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
     head = f"""# Speed of checkpoints
 
 `python benchmarks/checkpoint_speed.py --pairs {arguments.pairs} --depth {arguments.depth} --seed {arguments.seed}` at
-commit {commit}, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, on {hardware(arguments.disk)}; load
-{os.getloadavg()[0]:.1f} at the start.
+commit {_machine.commit()}, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, on {hardware(arguments.disk)}.
 
 {METHOD}
 """

@@ -13,7 +13,6 @@ import argparse
 import gc
 import json
 import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -23,6 +22,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+from _machine import commit, cpu
 
 HERE = Path(__file__).resolve().parent
 RESULT = HERE / "exact_cost.md"
@@ -192,16 +193,11 @@ def main() -> int:
     if arguments.rank:
         rank_main(json.loads(arguments.rank))
         return 0
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    cpu = next((x.split(":")[1].strip() for x in lines if "model name" in x), platform.processor())
     lines = [
         '# What `reduction = "exact"` costs',
         "",
         f"`python benchmarks/exact_cost.py --pairs {arguments.pairs} --width {arguments.width} --seed "
-        f"{arguments.seed}` at commit {commit}, {datetime.now(UTC):%Y-%m-%d}, on {os.cpu_count()} cores of {cpu} "
+        f"{arguments.seed}` at commit {commit()}, {datetime.now(UTC):%Y-%m-%d}, on {cpu()} "
         f"(shared), one thread a worker, gloo. Width {arguments.width}, 2 layers, 512 tokens a slot; the ratio is the "
         f"median of {arguments.pairs} interleaved pairs of steps. Memory: width 512, 6 layers, 64 tokens "
         "a slot, least of 3 steps.",

@@ -14,7 +14,7 @@ from _planner_oracles import Points
 from scipy.optimize import isotonic_regression
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from _machine import cpu
+from _machine import commit, cpu
 
 GOAL = -2  # the width to reach is that of the last uniform grid but one
 SHARE = 0.6  # of the grid's cost, at most, is what the planner is to need
@@ -115,8 +115,8 @@ def report(command: str, results: dict[str, dict[str, Any]]) -> list[str]:
     return [
         "# The planner against a uniform grid and chance",
         "",
-        f"{command}, seeds from 0, {datetime.now(UTC):%Y-%m-%d}, on {cpu()} (shared; no number here is a time), "
-        f"Python {platform.python_version()}.",
+        f"{command} at commit {commit()}, seeds from 0, {datetime.now(UTC):%Y-%m-%d}, on {cpu()} "
+        f"(shared; no number here is a time), Python {platform.python_version()}.",
         "",
         "Costs are tokens of all runs bought, those to begin with included, over the uniform grid's at the same width: "
         f"median and quartiles over seeds, to be at most {SHARE:g} and below chance's. The width is half the 90% "

@@ -12,9 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import platform
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,8 +22,9 @@ import polars as pl
 import torch
 
 HERE = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(HERE.parent / "tests" / "data"))
+sys.path[:0] = [str(HERE), str(HERE.parent / "tests" / "data")]
 
+from _machine import commit, cpu  # noqa: E402
 from planted import BUGS, WIDTHS, Bug, runs  # noqa: E402
 
 from froude import laws  # noqa: E402
@@ -101,14 +100,11 @@ def main() -> int:
         print("| " + " | ".join(table[-1]) + " |", flush=True)
     table.sort(key=lambda row: list(CASES).index(row[0]))
     right = sum(row[2] == (CASES[row[0]].name or "none") for row in table)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
     lines = [
         "# Planted bugs and what is named",
         "",
-        f"`python benchmarks/campaign/diagnosis.py --steps {arguments.steps}` at commit {commit}, "
-        f"{datetime.now(UTC):%Y-%m-%d}, on {os.cpu_count()} cores (shared), Python {platform.python_version()}. Widths "
+        f"`python benchmarks/campaign/diagnosis.py --steps {arguments.steps}` at commit {commit()}, "
+        f"{datetime.now(UTC):%Y-%m-%d}, on {cpu()} (shared), Python {platform.python_version()}. Widths "
         f"{', '.join(map(str, WIDTHS))}, two blocks, {len(RATES)} rates, King James Bible, seed 0. Measured and rule "
         "are exponents of the width (for epsilon the share of an update that is left). Runs: what their rows show.",
         "",

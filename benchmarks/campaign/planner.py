@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -168,13 +167,8 @@ def main() -> int:
         for world in WORLDS
         for law in LAWS
     }
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
     results = {kind: summary(found) for kind, found in kinds.items() if found}
-    lines = report(
-        f"`python benchmarks/campaign/planner.py --seeds {arguments.seeds}` at commit {commit}", results
-    )
+    lines = report(f"`python benchmarks/campaign/planner.py --seeds {arguments.seeds}`", results)
     (HERE / "planner.md").write_text("\n".join(lines))
     print("\n".join(lines))
     reached = [
