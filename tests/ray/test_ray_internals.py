@@ -33,7 +33,7 @@ from froude.launch.knobs import RAY_KNOBS, TRAIN_HUNG_SECONDS, TRAIN_POLL_SECOND
 from froude.launch.notes import Beat, Notes
 from froude.launch.ray_internals.policy import BoundedFailures, ElasticTrainer, PlannedResize, find_cause
 from froude.launch.ray_internals.spares import own_template, prestart
-from froude.launch.worker import Fatal, warm
+from froude.launch.worker import Fatal, use_own_cores, warm
 from froude.runlog import LogReader
 from froude.store import Location
 
@@ -263,6 +263,25 @@ def test_a_spare_has_imported_all_and_is_given_to_the_next_worker(cluster: Simul
     assert warmed
     assert pid in spare
     ray.kill(second)
+
+
+def test_a_spare_trains_with_as_many_threads_as_a_worker_that_starts_cold(cluster: SimulatedCluster) -> None:
+    """Bits depend on their number, and workers with a node's cores each wait for one another."""
+
+    @ray.remote(num_cpus=1)
+    class Actor:
+        def threads(self) -> tuple[int, int]:
+            import torch
+
+            before = torch.get_num_threads()
+            use_own_cores()
+            return before, torch.get_num_threads()
+
+    environment = ray_internals.run_first(warm)
+    environment["env_vars"]["OMP_NUM_THREADS"] = ""  # as for users, who have none; tests set 1
+    actor = Actor.options(runtime_env=environment).remote()
+    assert ray.get(actor.threads.remote(), timeout=120) == (psutil.cpu_count(logical=False), 1)
+    ray.kill(actor)
 
 
 def test_connecting_again_keeps_the_connection(cluster: SimulatedCluster) -> None:

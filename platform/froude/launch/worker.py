@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -156,6 +157,19 @@ def warm() -> None:
         confirm_warm()
 
 
+def use_own_cores() -> None:
+    """Let torch use as many threads as this worker has CPUs, or as OMP_NUM_THREADS says, in the thread that calls.
+
+    Ray sets OMP_NUM_THREADS when an actor begins. A spare has imported torch by then, which took all of the cores:
+    workers then wait for each other's, and bits depend on whether a worker was a spare.
+    """
+    import ray
+    import torch
+
+    cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, int(cpus))))
+
+
 def work(order: dict[str, Any]) -> None:
     """Train the ordered run to its end as one rank of Ray Train's current worker group."""
     from ray import train
@@ -167,6 +181,7 @@ def work(order: dict[str, Any]) -> None:
     from froude.train import build, parallel, stability
     from froude.train.worker import Diverged, run_worker
 
+    use_own_cores()
     given = Order(**order)
     run = Run.from_dict(given.run)
     location = Location.parse(given.study) / "runs" / run.name
