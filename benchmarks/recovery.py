@@ -37,12 +37,12 @@ HERE = Path(__file__).resolve().parent
 RESULT = HERE / "recovery.md"
 ROWS = HERE.parent / "runs" / "recovery.jsonl"
 FAILURES = ("worker", "node")
-#: Events of each side, and the share of `--repeats` that is asked of those which cost minutes.
+#: Events of each side, and what share of `--repeats` is asked of them.
 WANTED: dict[str, dict[str, float]] = {
-    "spares": {"worker": 1, "node": 1, "added": 0.6, "drain": 0.6, "silent": 0.2},
-    "ours": {"worker": 1, "node": 1, "added": 0.6, "drain": 0.6, "silent": 0.2},
+    "spares": {"worker": 1, "node": 1, "added": 1, "drain": 1, "silent": 0.2},
+    "ours": {"worker": 1, "node": 1, "added": 0.2, "drain": 0.2, "silent": 0.2},
     "knobs": {"worker": 1, "node": 1, "silent": 0.2},
-    "defaults": {"worker": 1, "node": 0.6, "silent": 0.2},
+    "defaults": {"worker": 1, "node": 1, "silent": 0.2},
 }
 TITLES = {
     "worker": "worker SIGKILL",
