@@ -9,6 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+#: Of a table that is read whole: bytes of its columns, and values of one of them. A few kB can claim to be gigabytes.
+MOST_BYTES, MOST_VALUES = 1 << 28, 1 << 22
+
 _S, _I, _F = pa.string(), pa.int64(), pa.float64()
 _TIME = pa.timestamp("us", tz="UTC")
 
@@ -147,3 +150,15 @@ def to_bytes(frame: pa.Table) -> bytes:
     sink = io.BytesIO()
     pq.write_table(frame, sink, compression="zstd")
     return sink.getvalue()
+
+
+def table_of(content: bytes) -> pa.Table:
+    """A small Parquet file in memory as a table; ValueError (Arrow's too) or OSError if it is none, or is not small."""
+    # Arrow's threads may hold a Python file until after the interpreter has ended, which aborts the process.
+    file = pq.ParquetFile(pa.BufferReader(content))
+    groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]
+    size = sum(group.total_byte_size for group in groups)
+    values = max((g.column(i).num_values for g in groups for i in range(g.num_columns)), default=0)
+    if not 0 <= size <= MOST_BYTES or not 0 <= max(values, file.metadata.num_rows) <= MOST_VALUES:
+        raise ValueError(f"{size} bytes with {values} values in a column are too much")
+    return file.read(use_threads=False)

@@ -6,19 +6,20 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from froude.config import ConfigError
+from froude.records import table_of
 from froude.store import Location
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 KINDS = ("attempt", "checkpoint", "finished")
 MOST_BYTES = 64 << 20  # of a record; one that names a thousand parts has 100 kB
 NO_BASE = -1  # `base` of what started from initial weights
@@ -45,7 +46,6 @@ RECORD = pa.schema(
         ("meta", pa.string()),  # JSON: what the attempt says of itself
         ("parts", pa.list_(_PART)),
     ],
-    metadata={"froude": json.dumps({"schema": SCHEMA_VERSION})},
 )
 
 
@@ -64,6 +64,8 @@ class Part:
 
     def __post_init__(self) -> None:
         pieces = self.path.split("/")
+        if type(self.size) is not int or not (isinstance(self.kind, str) and isinstance(self.hash, str)):
+            raise ValueError(f"a part must have a kind, a size and a hash, but {self.path!r} has not")
         if not all(pieces) or ".." in pieces or "." in pieces or "\\" in self.path or "\0" in self.path:
             raise ValueError(f"a part must lie inside its run's directory, but a record names {self.path!r}")
 
@@ -94,8 +96,10 @@ class Record:
         row = {name: getattr(self, name) for name in RECORD.names}
         row["scalars"], row["meta"] = json.dumps(self.scalars), json.dumps(self.meta)
         row["parts"] = [{part.name: getattr(p, part.name) for part in fields(Part)} for p in self.parts]
+        about = {"schema": SCHEMA_VERSION, "sha256": _row_hash(row)}
+        schema = RECORD.with_metadata({"froude": json.dumps(about)})
         sink = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist([row], schema=RECORD), sink)
+        pq.write_table(pa.Table.from_pylist([row], schema=schema), sink)
         return sink.getvalue()
 
     @classmethod
@@ -104,25 +108,52 @@ class Record:
         if len(data) > MOST_BYTES:
             raise ValueError(f"not a commit record: more than {MOST_BYTES} bytes")
         try:
-            table = pq.read_table(io.BytesIO(data))
-            version = json.loads((table.schema.metadata or {})[b"froude"])["schema"]
+            table = table_of(data)
+            about = json.loads((table.schema.metadata or {})[b"froude"])
+            version = about["schema"]
             if version != SCHEMA_VERSION:
                 raise BrokenLog(
                     f"a commit record must have schema {SCHEMA_VERSION}, but got {version!r}; "
                     "use the froude that wrote it"
                 )
             (row,) = table.select(RECORD.names).cast(RECORD).to_pylist()
+            if _row_hash(row) != about["sha256"]:
+                raise ValueError("its content is not that of its hash")
             row["scalars"], row["meta"] = json.loads(row["scalars"]), json.loads(row["meta"])
             row["parts"] = tuple(Part(**part) for part in row["parts"])
             record = cls(**row, digest=hashlib.sha256(data).hexdigest())
-            required = (record.seq, record.base, record.attempt, record.step, record.tokens, record.time)
-            if record.kind not in KINDS or None in required:
-                raise ValueError(f"kind {record.kind!r}")
+            record._check()
         except BrokenLog:
             raise
-        except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
+        except (
+            pa.ArrowException,
+            OSError,
+            OverflowError,
+            AttributeError,
+            KeyError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:
             raise ValueError(f"not a commit record ({type(error).__name__}: {error})") from error
         return record
+
+    def _check(self) -> None:
+        """ValueError unless every field is there and is what its readers take it for."""
+        missing = [name for name in RECORD.names if name != "parent" and getattr(self, name) is None]
+        counts = (self.seq, self.attempt, self.step, self.tokens, self.world, self.base + 1)
+        if missing or self.kind not in KINDS or min(counts) < 0:
+            raise ValueError(f"kind {self.kind!r}, nothing for {missing}, or a negative count")
+        if not isinstance(self.scalars, dict) or not isinstance(self.meta, dict):
+            raise ValueError("its scalars and meta must be JSON objects")
+        if any(type(seq) is not int for seq in self.meta.get("expired", ())):
+            raise ValueError("`expired` must be numbers of records")
+
+
+def _row_hash(row: Mapping[str, Any]) -> str:
+    """SHA-256 over a row of RECORD: nothing else vouches for the newest record."""
+    time = row["time"].astimezone(UTC).isoformat()
+    return hashlib.sha256(json.dumps({**row, "time": time}, sort_keys=True).encode()).hexdigest()
 
 
 def record_name(seq: int) -> str:

@@ -16,7 +16,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from froude.checkpoint.manifest import Manifest
+from froude.checkpoint.manifest import Manifest, manifest_of
 from froude.checkpoint.parts import Corrupt
 from froude.checkpoint.run_store import RunStore
 from froude.checkpoint.tensors import Tensors, digest
@@ -24,7 +24,7 @@ from froude.config import ConfigError, Run
 from froude.promote import recipe as recipes
 from froude.promote.forecast import Forecast
 from froude.records import LEDGER, table
-from froude.runlog import RECORD, LogReader, Record
+from froude.runlog import RECORD, SCHEMA_VERSION, LogReader, Record, _row_hash, expired
 from froude.store import Location
 
 MANY = settings(max_examples=700, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -67,6 +67,17 @@ def damaged(draw: st.DrawFn, content: bytes) -> bytes:
     return bytes(found)
 
 
+def forged(row: dict[str, Any], **options: Any) -> bytes:
+    """A record's file with this row, and the hash of it."""
+    import pyarrow as pa
+
+    about = json.dumps({"schema": SCHEMA_VERSION, "sha256": _row_hash(row)})
+    made = io.BytesIO()
+    schema = RECORD.with_metadata({"froude": about})
+    pq.write_table(pa.Table.from_pylist([row], schema=schema), made, **options)
+    return made.getvalue()
+
+
 ANYTHING = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
@@ -76,10 +87,10 @@ ANYTHING = st.recursive(
 
 @MANY
 @given(st.data())
-def test_a_mutated_record_is_refused_or_a_record(saved: Location, data: st.DataObject) -> None:
+def test_a_mutated_record_is_refused_or_the_record(saved: Location, data: st.DataObject) -> None:
     content = (saved / "commits" / "00000001.parquet").read()
     with contextlib.suppress(ValueError):
-        Record.from_bytes(data.draw(damaged(content)))
+        assert Record.from_bytes(data.draw(damaged(content))) == Record.from_bytes(content)
 
 
 @pytest.mark.long
@@ -94,10 +105,11 @@ def test_a_record_with_anything_in_a_field_is_refused_or_a_record(
     row = pq.read_table(io.BytesIO((saved / "commits" / "00000001.parquet").read())).to_pylist()[0]
     row[name] = json.dumps(value) if name in ("scalars", "meta") else value
     with contextlib.suppress(pa.ArrowException, TypeError, OverflowError, ValueError):
-        made = io.BytesIO()
-        pq.write_table(pa.Table.from_pylist([row], schema=RECORD), made)
+        made = forged(row)
         with contextlib.suppress(ValueError):
-            Record.from_bytes(made.getvalue())
+            record = Record.from_bytes(made)
+            expired([record])  # what readers ask of it
+            manifest_of(record.parts)
 
 
 @pytest.mark.long
@@ -164,14 +176,20 @@ def test_a_mutated_recipe_is_refused(recipe: Path, data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("field", ["scalars", "meta"])
 def test_json_nested_ten_thousand_deep_is_refused(saved: Location, field: str) -> None:
-    import pyarrow as pa
 
     row = pq.read_table(io.BytesIO((saved / "commits" / "00000001.parquet").read())).to_pylist()[0]
     row[field] = "[" * 10_000 + "]" * 10_000
-    made = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist([row], schema=RECORD), made)
-    with pytest.raises(ValueError, match="not a commit record"):
-        Record.from_bytes(made.getvalue())
+    with pytest.raises(ValueError, match=r"not a commit record.*RecursionError"):
+        Record.from_bytes(forged(row))
+
+
+def test_a_record_that_unpacks_to_a_gigabyte_is_refused_packed(saved: Location) -> None:
+    row = pq.read_table(io.BytesIO((saved / "commits" / "00000001.parquet").read())).to_pylist()[0]
+    row["meta"] = json.dumps({"a": " " * (1 << 29)})
+    content = forged(row, compression="zstd")
+    assert len(content) < 1 << 20
+    with pytest.raises(ValueError, match="are too much"):
+        Record.from_bytes(content)
 
 
 def test_a_record_of_a_gigabyte_is_refused_unread(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from froude.checkpoint.parts import Corrupt
 from froude.config import ConfigError
+from froude.records import table_of
 from froude.runlog import Part
 
 SCHEMA_VERSION = 1
@@ -84,7 +85,7 @@ class Manifest:
     def from_bytes(cls, data: bytes) -> Manifest:
         """Corrupt if this is no manifest; ConfigError if a newer froude wrote it."""
         try:
-            table = pq.read_table(io.BytesIO(data))
+            table = table_of(data)
             content = json.loads((table.schema.metadata or {})[_KEY])
             version = content["schema"]
             if version == SCHEMA_VERSION:

@@ -146,7 +146,10 @@ def verify(run: Location, records: Sequence[Record], step: int | None = None) ->
                 for name in tensors:
                     tensors[name]
             yield record, ""
-        except Corrupt as error:
+        except (
+            Corrupt,
+            ConfigError,
+        ) as error:  # a newer froude's checkpoint is no reason to leave out the others
             yield record, str(error)
 
 

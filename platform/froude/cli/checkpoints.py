@@ -75,19 +75,38 @@ def verify(
     Example: froude checkpoints verify runs/quickstart
     """
     from froude.checkpoint.tools import verify as damages
-    from froude.runlog import LogReader
+    from froude.config import ConfigError
+    from froude.runlog import LogReader, expired
 
     place = _run(run, name)
-    rows = []
-    for record, damage in damages(place, LogReader(place).records(), step):
-        rows.append({"step": record.step, "seq": record.seq, "whole": not damage, "damage": damage})
+    records = LogReader(place).records()
+    steps = {record.step for record in records if record.kind != "attempt"}
+    if step is not None and step not in steps:
+        newest = ", ".join(map(str, sorted(steps)[-8:])) or "none"
+        raise ConfigError(
+            f"a checkpoint must be committed to be verified, but {place} has none of step {step}; it has {newest}"
+        )
+    rows, gone = [], expired(records)
+    for record, damage in damages(place, records, step):
+        given_up = record.seq in gone
+        rows.append(
+            {
+                "step": record.step,
+                "seq": record.seq,
+                "whole": not damage,
+                "damage": damage,
+                "expired": given_up,
+            }
+        )
         if not as_json:
-            print(f"step {record.step:>9}  {damage or 'whole'}", flush=True)
-    bad = sum(not row["whole"] for row in rows)
+            word = "expired; its ledger and metrics are whole" if given_up else "whole"
+            print(f"step {record.step:>9}  {damage or word}", flush=True)
+    bad, kept = sum(not row["whole"] for row in rows), [row for row in rows if not row["expired"]]
     if as_json:
         emit({"run": place.url, "checkpoints": rows, "damaged": bad})
     else:
-        print(f"{len(rows) - bad} of {len(rows)} checkpoints are whole")
+        whole = sum(bool(row["whole"]) for row in kept)
+        print(f"{whole} of {len(kept)} checkpoints are whole; {len(rows) - len(kept)} have expired")
     return FAILED if bad else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from froude import records
 from froude.config import ConfigError
@@ -68,8 +66,8 @@ def read(study: Location, name: str) -> Stored:
     with reported(place, "a study must be readable"):
         content = place.read()
     try:
-        table = pq.read_table(io.BytesIO(content))
-    except pa.ArrowInvalid as error:
+        table = records.table_of(content)
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise ConfigError(f"a trial must be a Parquet file, but {place} is not: {error}; delete it") from None
     metadata = table.schema.metadata or {}
     known = {field.name: field.type for field in records.TRIALS}

@@ -52,6 +52,9 @@ def verify_run(
 
     ConfigError if the run has not begun, is of another recipe, or can't be trained again here.
     """
+    from froude.checkpoint.tensors import digest
+    from froude.checkpoint.tools import verify
+
     run = study.location / "runs" / recipe.run.name
     log = LogReader(run)
     head = log.head_under(recipe.sha256)
@@ -61,11 +64,19 @@ def verify_run(
     records, line = log.records(), log.lineage()
     yield Verdict("the log is one chain", True, f"{len(records)} records, {head.attempt} attempts")
     yield _sealed(study.location, recipe, records[0])
-    yield Verdict("the run is finished", head.kind == "finished", f"step {head.step} of {recipe.run.steps}")
+    over = head.kind == "finished" and head.step == recipe.run.steps
+    yield Verdict("the run is finished", over, f"step {head.step} of {recipe.run.steps}")
+    damages = {record.seq: damage for record, damage in verify(run, records)}
+    # What a restart left behind may be damaged: the run did not come through it.
+    damaged = [damages[record.seq] for record in line if damages[record.seq]]
+    yield Verdict(
+        "what the run's commits keep is whole", not damaged, damaged[0] if damaged else f"{len(line)} commits"
+    )
     yield from _ledger(study, recipe, line[-1] if line else None, progress)
     bits = ""
     if line:
-        bits, damage = _bits(run, line[-1])
+        damage = damages[line[-1].seq]
+        bits = "" if damage else digest(run, line[-1])
         yield Verdict(
             f"the checkpoint of step {line[-1].step} is whole", not damage, damage or f"digest {bits}"
         )
@@ -98,7 +109,11 @@ def _ledger(study: Study, recipe: Recipe, last: Record | None, progress: Progres
     if last is None:
         yield Verdict("every planned token was trained once", False, "nothing is committed yet")
         return
-    ledger = study.ledger().filter(pl.col("run") == run.name).collect()
+    try:
+        ledger = study.ledger().filter(pl.col("run") == run.name).collect()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        yield Verdict("every planned token was trained once", False, f"the ledger can't be read: {error}")
+        return
     account = token_account(ledger.lazy(), run, last.step)
     yield Verdict(
         "every planned token was trained once",
@@ -134,15 +149,6 @@ def _wrong(ledger: pl.DataFrame, batches: Batches, progress: Progress) -> Iterat
         fits = sample >= 0 and place == slot * batches.windows_per_slot
         if not fits or batches.digest(batches.slot(batch, slot).tokens[:, :-1]) != digest:
             yield step
-
-
-def _bits(run: Location, record: Record) -> tuple[str, str]:
-    """The digest of a checkpoint and what is wrong with it; one of them is empty."""
-    from froude.checkpoint.tensors import digest
-    from froude.checkpoint.tools import verify
-
-    ((_, damage),) = verify(run, [record])
-    return ("", damage) if damage else (digest(run, record), "")
 
 
 def _rerun_device(recipe: Recipe, head: Record, *, other_build: bool) -> torch.device:

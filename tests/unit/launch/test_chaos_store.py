@@ -62,6 +62,21 @@ def test_a_held_request_gets_no_answer_until_it_flows_again(s3: Location, proxy:
     assert (s3 / "a").read() == b"1"
 
 
+def test_a_trap_holds_the_next_upload_into_its_folder_and_nothing_else(s3: Location, proxy: S3Proxy) -> None:
+    folder = f"{s3.url.removeprefix('s3:/')}/data/"
+    proxy.trap(folder)
+    client = threading.Thread(target=lambda: (s3 / "data" / "part").create(b"1"), daemon=True)
+    client.start()
+    wait_for(lambda: proxy.caught, "the upload")
+    assert proxy.caught.partition("?")[0] == f"{folder}part"
+    assert (s3 / "a").create(b"2")
+    assert (s3 / "data" / "b").create(b"3")
+    assert not (s3 / "data" / "part").exists()
+    proxy.flow()
+    client.join(60)
+    assert (s3 / "data" / "part").read() == b"1"  # the client asked again
+
+
 @pytest.mark.skipif(
     bool(available._mount(Location("/"))), reason="mounting a file system needs root on Linux"
 )

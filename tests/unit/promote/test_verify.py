@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 import pytest
@@ -16,6 +17,7 @@ from froude.config import ConfigError, Run
 from froude.promote.forecast import Forecast
 from froude.promote.recipe import Recipe, seal
 from froude.promote.verify import locate, verify_run
+from froude.runlog import Record
 from froude.store import Location
 from froude.study import Study
 from froude.train import build
@@ -39,6 +41,7 @@ RUN = Run(
     eval_windows=64,
     model={"width": 32},
 )
+KEPT = "what the run's commits keep is whole"
 TRAINED = "every planned token was trained once"
 POLICY = "only what the run's policy decided was left out"
 DIGESTS = "every digest is that of the corpus's tokens"
@@ -85,7 +88,7 @@ def test_an_honest_run_passes_and_a_rerun_has_its_bits(tmp_path, recipe, capsys)
     assert main(["verify-run", str(tmp_path), "--rerun", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["failed"] == 0
-    assert len(content["checks"]) == 9
+    assert len(content["checks"]) == 10
     assert main(["checkpoints", "digest", str(tmp_path)]) == 0
     digest = capsys.readouterr().out.strip()
     assert {check["seen"] for check in content["checks"] if "bits" in check["name"]} == {f"digest {digest}"}
@@ -142,7 +145,7 @@ def test_a_ledger_that_was_rewritten_is_caught(tmp_path, recipe):
     content = io.BytesIO()
     rows.write_parquet(content)
     part.write_bytes(content.getvalue())
-    assert DIGESTS in failed(tmp_path)
+    assert failed(tmp_path) == [KEPT, DIGESTS]
     assert main(["checkpoints", "verify", str(tmp_path)]) == 1
 
 
@@ -152,7 +155,31 @@ def test_a_damaged_checkpoint_is_caught(tmp_path, recipe):
     content = bytearray(part.read_bytes())
     content[-3000] ^= 1
     part.write_bytes(content)
-    assert failed(tmp_path) == ["the checkpoint of step 5 is whole"]
+    assert failed(tmp_path) == [KEPT, "the checkpoint of step 5 is whole"]
+
+
+def test_metrics_that_were_rewritten_are_caught(tmp_path, recipe):
+    train(tmp_path, recipe)
+    part = min((tmp_path / "runs" / "large" / "parts").glob("steps-*"))
+    rows = pl.read_parquet(part).with_columns(pl.col("loss") - 0.3)
+    rows.write_parquet(part)
+    assert failed(tmp_path) == [KEPT]
+
+
+def test_a_ledger_that_was_cut_short_is_no_traceback(tmp_path, recipe):
+    train(tmp_path, recipe)
+    part = next((tmp_path / "runs" / "large" / "parts").glob("ledger-*"))
+    part.write_bytes(part.read_bytes()[:-100])
+    assert failed(tmp_path) == [KEPT, TRAINED]
+
+
+def test_a_run_that_only_says_that_it_is_finished_is_caught(tmp_path, recipe):
+    train(tmp_path, recipe)
+    commits = sorted((tmp_path / "runs" / "large" / "commits").glob("*.parquet"))
+    commits[-1].unlink()
+    last = Record.from_bytes(commits[-2].read_bytes())
+    commits[-2].write_bytes(replace(last, kind="finished").to_bytes())
+    assert failed(tmp_path) == ["the run is finished"]
 
 
 def test_a_forecast_that_was_sealed_afterwards_is_caught(tmp_path, recipe):

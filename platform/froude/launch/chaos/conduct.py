@@ -147,7 +147,7 @@ def stage(recipe: Recipe, study: Location, kinds: set[str], *, nodes: int, trust
         proxy = disk = None
         if "disk-full" in kinds:
             disk = stack.enter_context(SmallDisk(place.path, disk_bytes(run)))
-        if kinds & {"s3-5xx", "s3-hang"}:
+        if not place.is_local:
             proxy = stack.enter_context(S3Proxy(Settings.from_environment().endpoint or ""))
             environment = {"AWS_ENDPOINT_URL": proxy.url, "AWS_ENDPOINT_URL_S3": proxy.url}
         if "clock-jump" in kinds:

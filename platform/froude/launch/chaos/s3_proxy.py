@@ -1,4 +1,4 @@
-"""An HTTP proxy in front of an S3 server, which can refuse requests, or leave them without an answer."""
+"""An HTTP proxy in front of an S3 server, which can refuse requests, leave them unanswered, or catch an upload."""
 
 from __future__ import annotations
 
@@ -27,6 +27,9 @@ class S3Proxy:
         self._flowing = threading.Event()
         self._flowing.set()
         self.held = 0  # requests that got no answer
+        self._trap = ""
+        self._sprung = threading.Event()
+        self.caught = ""  # path of the upload that the trap holds
         self._server = _Server(self)
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
@@ -40,7 +43,7 @@ class S3Proxy:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._flowing.set()
+        self.flow()
         self._server.shutdown()
         self._server.server_close()
 
@@ -59,12 +62,28 @@ class S3Proxy:
         self.held = 0
         self._flowing.clear()
 
+    def trap(self, folder: str) -> None:
+        """Hold the next upload to a path with this piece in it, before the server sees it, until `flow`."""
+        with self._lock:
+            self._trap, self.caught = folder, ""
+            self._sprung.clear()
+
     def flow(self) -> None:
         """Answer again; what was held gets its connection closed."""
+        with self._lock:
+            self._trap = ""
+        self._sprung.set()
         self._flowing.set()
 
-    def verdict(self) -> str:
+    def verdict(self, method: str, path: str) -> str:
         """What becomes of a request that has just arrived: pass, refuse or drop (after it was held)."""
+        with self._lock:
+            caught = bool(self._trap) and method in ("PUT", "POST") and self._trap in path
+            if caught:
+                self._trap, self.caught = "", path
+        if caught:
+            self._sprung.wait()
+            return "drop"
         if not self._flowing.is_set():
             with self._lock:
                 self.held += 1
@@ -103,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
             if "chunked" in self.headers.get("Transfer-Encoding", "")
             else self.rfile.read(length)
         )
-        verdict = proxy.verdict()
+        verdict = proxy.verdict(self.command, self.path)
         if verdict == "drop":
             self.close_connection = True
         elif verdict == "refuse":

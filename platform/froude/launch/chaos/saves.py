@@ -1,7 +1,8 @@
 """Failures at a chosen moment of a commit, and damage to what was committed; generators as in `processes`.
 
-The store is watched from outside. At the moment in question the workers are stopped (SIGSTOP), so that it can be looked
-at in peace; if it was missed they go on, and the next commit is waited for.
+On a disk the store is watched from outside. At the moment in question the workers are stopped (SIGSTOP), so that it can
+be looked at in peace; if it was missed they go on, and the next commit is waited for. On S3, where what is being
+written can't be seen, the proxy in front of the server holds the upload in question until the workers are killed.
 """
 
 from __future__ import annotations
@@ -13,25 +14,32 @@ from froude.checkpoint.format import MANIFEST
 from froude.checkpoint.manifest import Manifest, manifest_of
 from froude.checkpoint.parts import read_part
 from froude.launch.chaos.life import send
+from froude.launch.chaos.s3_proxy import S3Proxy
 from froude.launch.chaos.scene import Act, NotInjected, Scene, choose, wait_for
 from froude.runlog import Record, record_name
 from froude.store import Location
 
 TRIES = 50
 NEWEST = 4  # steps: a run that went back saves before the last one that is there
-LOCAL_POLL, REMOTE_POLL = 0.001, 0.02
+POLL = 0.001
 
 
 def kill_in_save(scene: Scene, target: float) -> Act:
     """SIGKILL of all workers while a checkpoint's data is written."""
-    step = strike_save(scene, lambda folder: True, lambda folder: not (folder / MANIFEST).exists())
-    yield f"the save of step {step}"
+    if scene.proxy:
+        yield strike_upload(scene, scene.proxy, "data")
+    else:
+        step = strike_save(scene, lambda folder: True, lambda folder: not (folder / MANIFEST).exists())
+        yield f"the save of step {step}"
 
 
 def kill_before_record(scene: Scene, target: float) -> Act:
     """SIGKILL of all workers when the data is whole and the record is not there yet."""
-    step = strike_save(scene, lambda folder: (folder / MANIFEST).exists(), lambda folder: True)
-    yield f"the save of step {step}"
+    if scene.proxy:
+        yield strike_upload(scene, scene.proxy, "commits")
+    else:
+        step = strike_save(scene, lambda folder: (folder / MANIFEST).exists(), lambda folder: True)
+        yield f"the save of step {step}"
 
 
 def flipped_byte(scene: Scene, target: float) -> Act:
@@ -55,12 +63,25 @@ def flipped_byte(scene: Scene, target: float) -> Act:
         raise NotInjected(f"record {newest.seq} is damaged, but the run went on from it")
 
 
+def strike_upload(scene: Scene, proxy: S3Proxy, folder: str) -> str:
+    """SIGKILL all workers while one uploads something into this folder of the run, which never arrives; its path."""
+    piece = f"{scene.place.url.removeprefix('s3:/')}/{folder}/"
+    proxy.trap(piece)
+    try:
+        wait_for(lambda: proxy.caught, "the next save")
+        workers = scene.life.workers()
+        scene.strike()
+        send(workers, signal.SIGKILL)
+    finally:
+        proxy.flow()
+    return f"the upload of {folder}/{proxy.caught.partition(piece)[2].partition('?')[0]}"
+
+
 def strike_save(
     scene: Scene, begun: Callable[[Location], bool], not_yet_over: Callable[[Location], bool]
 ) -> int:
     """SIGKILL all workers while a checkpoint's folder is in the state asked for, and no record names it; its step."""
     known = set(folders(scene.place))
-    poll = LOCAL_POLL if scene.place.is_local else REMOTE_POLL
     for _ in range(TRIES):
         workers = scene.life.workers()
 
@@ -68,7 +89,7 @@ def strike_save(
             new = [name for name in folders(scene.place) if name not in known]
             return new[-1] if new and begun(scene.place / f"data/{new[-1]}") else ""
 
-        name = wait_for(found, "the next save", poll=poll)
+        name = wait_for(found, "the next save", poll=POLL)
         send(workers, signal.SIGSTOP)
         folder = scene.place / f"data/{name}"
         number = int(name.rpartition(".")[2])  # of the record that would name it
