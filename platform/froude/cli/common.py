@@ -74,6 +74,9 @@ def guarded(action: Callable[[], int | None], *, debug: bool = False) -> int:
         if code == REFUSED:
             return refused(error)
         first = next(iter(str(error).strip().splitlines()), "") or "no message"
+        if type(error).__module__.partition(".")[0] == "polars":
+            remedy = "`froude checkpoints verify` names the damaged part of a run"
+            return say(f"a stored table must be readable, but Polars says: {first}; {remedy}", code)
         hint = "" if debug else " (--debug shows the traceback)"
         return say(f"{type(error).__name__}: {first}{hint}", code)
 

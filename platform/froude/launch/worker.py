@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from froude.config import ConfigError, Run
@@ -195,7 +196,8 @@ def work(order: dict[str, Any]) -> None:
     try:
         device = parallel.resolve_device(given.device)
         here = build.agreed(run, store, device, allow_other=given.other_build)
-        meta = {"run_id": given.run_id, "alive": str(alive), "build": here}
+        versions = {name: version(name) for name in ("froude", "ray")}
+        meta = {"run_id": given.run_id, "alive": str(alive), "build": here, "versions": versions}
         attempt = store.open_attempt(given.recipe, meta)
         if rank == 0:
             notes.write_beat(Beat(attempt, world, before.step if before else 0, alive))

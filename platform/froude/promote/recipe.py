@@ -15,7 +15,7 @@ import tomli_w
 from froude.config import ConfigError, Run
 from froude.promote.forecast import Forecast
 from froude.promote.gate import Check
-from froude.store import Location
+from froude.store import Location, reported
 
 SCHEMA = 1
 FILE = "recipe.toml"
@@ -113,10 +113,9 @@ def read(location: Location | str) -> Recipe:
         raise ConfigError(
             f"a recipe must exist to be trained, but there is none at {place}; run `froude promote` first"
         ) from None
-    except OSError as error:
-        raise ConfigError(
-            f"a recipe must be a readable file, but {place} is not: {error}; name a recipe.toml"
-        ) from None
+    except OSError:
+        with reported(place, "a recipe must be a readable file, named recipe.toml"):
+            raise
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"a recipe must be valid TOML, but {place} is not: {error}; promote again"

@@ -16,7 +16,7 @@ from froude.promote import recipe as recipes
 from froude.promote.account import account as token_account
 from froude.promote.recipe import Recipe
 from froude.runlog import LogReader, Record
-from froude.store import Location
+from froude.store import Location, reported
 from froude.study import Study
 
 if TYPE_CHECKING:
@@ -213,6 +213,7 @@ def locate(place: str) -> tuple[Study, Recipe]:
     location = Location.parse(place)
     if location.name.endswith(".toml"):
         return Study(location.parent), recipes.read(location)
-    if "commits" in location.children():
-        location = location.parent.parent
+    with reported(location, "a run must be readable to be verified"):
+        if "commits" in location.children():
+            location = location.parent.parent
     return Study(location), recipes.read(location / recipes.FILE)

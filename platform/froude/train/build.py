@@ -15,7 +15,17 @@ if TYPE_CHECKING:
 
 Build = dict[str, str | int]
 #: Variables that choose among kernels with different rounding.
-VARIABLES = ("ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "CUBLAS_WORKSPACE_CONFIG")
+VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "MKL_CBWR",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "ONEDNN_MAX_CPU_ISA",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "CUBLAS_WORKSPACE_CONFIG",
+    "NVIDIA_TF32_OVERRIDE",
+)
+#: Of /proc/cpuinfo: virtual machines give many processors one name.
+PROCESSOR = ("model name", "cpu family", "model", "stepping")
 
 
 def describe(device: torch.device) -> Build:
@@ -33,14 +43,13 @@ def describe(device: torch.device) -> Build:
 
 
 def _processor() -> str:
-    """Model of the CPU, which matrix libraries look at; its architecture where Linux does not tell."""
+    """Name, family, model and stepping of the CPU, at which matrix libraries look; else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         lines = []
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), os.uname().machine
-    )
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    return ", ".join(told[key] for key in PROCESSOR if key in told) or os.uname().machine
 
 
 def agreed(run: Run, store: RunStore, device: torch.device, *, allow_other: bool = False) -> Build:

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from froude.config import Run
+from froude.config import ConfigError, Run
 from froude.train import parallel
 from froude.train.objective import summed_loss
 from froude.train.parallel import World
@@ -96,6 +96,11 @@ class Exact:
         self.whole = keeps_gathered(run, world)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.tree = SlotTree(run.slots)
+        if any(p._post_accumulate_grad_hooks for p in self.parameters):
+            raise ConfigError(
+                "an exact run needs whole gradients before a step, but the model has hooks on gradients, such as those "
+                'of an optimizer in the backward pass; remove them, or set `reduction` to "fast"'
+            )
         #: Squared norms by module of the gradient of this rank's slot in this round; None while nobody asks.
         self.squares: list[float] | None = None
         if not self.whole:
