@@ -63,9 +63,9 @@ class Part:
     hash: str
 
     def __post_init__(self) -> None:
+        if [type(getattr(self, part.name)) for part in fields(self)] != [str, str, int, str]:
+            raise ValueError(f"a part must have a kind, a path, a size and a hash, but a record names {self}")
         pieces = self.path.split("/")
-        if type(self.size) is not int or not (isinstance(self.kind, str) and isinstance(self.hash, str)):
-            raise ValueError(f"a part must have a kind, a size and a hash, but {self.path!r} has not")
         if not all(pieces) or ".." in pieces or "." in pieces or "\\" in self.path or "\0" in self.path:
             raise ValueError(f"a part must lie inside its run's directory, but a record names {self.path!r}")
 
@@ -144,7 +144,7 @@ class Record:
         counts = (self.seq, self.attempt, self.step, self.tokens, self.world, self.base + 1)
         if missing or self.kind not in KINDS or min(counts) < 0:
             raise ValueError(f"kind {self.kind!r}, nothing for {missing}, or a negative count")
-        if not isinstance(self.scalars, dict) or not isinstance(self.meta, dict):
+        if {type(self.scalars), type(self.meta)} != {dict}:
             raise ValueError("its scalars and meta must be JSON objects")
         if any(type(seq) is not int for seq in self.meta.get("expired", ())):
             raise ValueError("`expired` must be numbers of records")
