@@ -235,7 +235,9 @@ def test_the_driver_prints_nothing_of_rays(cluster: SimulatedCluster) -> None:
     assert global_worker_stdstream_dispatcher.handlers == []
 
 
-def test_a_spare_has_imported_all_and_is_given_to_the_next_worker(cluster: SimulatedCluster) -> None:
+def test_a_spare_has_imported_all_and_is_given_to_the_next_worker_which_uses_its_own_cores(
+    cluster: SimulatedCluster,
+) -> None:
     node = cluster.nodes[0]
 
     @ray.remote(num_cpus=1)
@@ -243,9 +245,18 @@ def test_a_spare_has_imported_all_and_is_given_to_the_next_worker(cluster: Simul
         def look(self) -> tuple[int, bool, dict[str, str]]:
             return os.getpid(), "froude.train.loop" in sys.modules, own_template()
 
+        def threads(self) -> int:
+            import torch
+
+            use_own_cores()  # without it all of the machine's: torch was imported before Ray could say how many
+            return torch.get_num_threads()
+
+    environment = ray_internals.run_first(warm)
+    environment["env_vars"]["OMP_NUM_THREADS"] = ""  # as for users, who have none; tests set 1
+
     def start() -> tuple[ray.actor.ActorHandle, int, bool, dict[str, str]]:
         here = NodeAffinitySchedulingStrategy(node.node_id, soft=False)
-        actor = Actor.options(scheduling_strategy=here, runtime_env=ray_internals.run_first(warm)).remote()
+        actor = Actor.options(scheduling_strategy=here, runtime_env=environment).remote()
         return actor, *ray.get(actor.look.remote(), timeout=120)
 
     def processes() -> set[int]:
@@ -262,25 +273,8 @@ def test_a_spare_has_imported_all_and_is_given_to_the_next_worker(cluster: Simul
     second, pid, warmed, _ = start()
     assert warmed
     assert pid in spare
+    assert ray.get(second.threads.remote(), timeout=60) == 1
     ray.kill(second)
-
-
-def test_a_spare_trains_with_as_many_threads_as_a_worker_that_starts_cold(cluster: SimulatedCluster) -> None:
-    """Bits depend on their number, and workers with a node's cores each wait for one another."""
-
-    @ray.remote(num_cpus=1)
-    class Actor:
-        def threads(self) -> int:
-            import torch
-
-            use_own_cores()  # without it two, or however many cores there are
-            return torch.get_num_threads()
-
-    environment = ray_internals.run_first(warm)
-    environment["env_vars"]["OMP_NUM_THREADS"] = ""  # as for users, who have none; tests set 1
-    actor = Actor.options(runtime_env=environment).remote()
-    assert ray.get(actor.threads.remote(), timeout=120) == 1
-    ray.kill(actor)
 
 
 def test_connecting_again_keeps_the_connection(cluster: SimulatedCluster) -> None:
