@@ -43,6 +43,22 @@ EXACT = RUN.replace(
     }
 )
 
+OTHER = EXACT.replace(
+    {
+        "precision": "fp32",
+        "slots": 5,
+        "batch": 128 * 2 * 5,
+        "tokens": 128 * 2 * 5 * 8,
+        "schedule.warmup_tokens": 128 * 2 * 5,
+        "optimizer.name": "sgd",
+        "optimizer.lr": 0.1,
+        "parametrization": "sp",
+        "model.width": 40,
+        "model.head_dim": 10,
+        "model.base_width": 20,
+    }
+)
+
 WORKER = """
 import json, os, signal, sys, datetime
 import torch, torch.distributed as dist
@@ -139,19 +155,22 @@ def test_three_and_then_two_workers_train_what_one_trains(tmp_path):
 
 
 @pytest.mark.long
-def test_an_exact_run_has_the_same_bits_through_a_kill_and_every_number_of_workers(tmp_path):
+@pytest.mark.parametrize(
+    "run", [EXACT, OTHER], ids=["bf16, adamw, 12 slots", "fp32, sgd, 5 slots, odd width"]
+)
+def test_an_exact_run_has_the_same_bits_through_a_kill_and_every_number_of_workers(tmp_path, run):
     """4 → 2 → 3 → 1 with SIGKILL in mid-step and a switch of schedules, against one worker undisturbed."""
     reference, study = tmp_path / "alone", tmp_path / "elastic"
-    loss = train(reference, 1, run=EXACT)[0]
-    codes = [code for code, _ in launch(study, 4, kill=4, run=EXACT)]
+    loss = train(reference, 1, run=run)[0]
+    codes = [code for code, _ in launch(study, 4, kill=4, run=run)]
     assert codes[-1] == -signal.SIGKILL
     assert all(codes)  # the others find their partner gone
-    train(study, 2, stop=5, run=EXACT.replace(slot_schedule="block"))
-    train(study, 3, stop=7, run=EXACT)
-    assert train(study, 1, run=EXACT) == [loss]
+    train(study, 2, stop=5, run=run.replace(slot_schedule="block"))
+    train(study, 3, stop=7, run=run)
+    assert train(study, 1, run=run) == [loss]
     assert curve(study) == curve(reference)
-    assert len(curve(study)) == EXACT.steps
-    assert bits(study, EXACT) == bits(reference, EXACT)
+    assert len(curve(study)) == run.steps
+    assert bits(study, run) == bits(reference, run)
     commits = Study(study).commits().collect()
     assert commits.filter(pl.col("kind") == "attempt")["world"].to_list() == [4, 2, 3, 1]
     assert commits.filter(pl.col("attempt") == 1)["step"].max() == 3

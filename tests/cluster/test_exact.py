@@ -26,6 +26,14 @@ EXACT = {
     "adamw": {},
     "bf16": {"precision": "bf16"},
     "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.1, "parametrization": "sp"},
+    "sgd, bf16, micro-batches": {
+        "optimizer.name": "sgd",
+        "optimizer.lr": 0.1,
+        "parametrization": "sp",
+        "precision": "bf16",
+        "micro_batch": 64,
+        **FIVE,
+    },
     "five slots": FIVE,
     "micro-batches": {"batch": 2304, "tokens": 2304 * 3, "micro_batch": 128},
     "odd width": {"model.width": 40, "model.head_dim": 10, "model.base_width": 20, "model.tied": True},
@@ -35,12 +43,19 @@ EXACT = {
     "sharded by layers": {"keep_gathered": 0, "micro_batch": 64, **FIVE},
     "sharded by layers, block": {"keep_gathered": 0, "micro_batch": 64, "slot_schedule": "block", **FIVE},
 }
-INEXACT = {"fast": {"reduction": "fast", "optimizer.implementation": "foreach"}}
+ODD = {"model.width": 40, "model.head_dim": 10, "model.base_width": 20}
+INEXACT = {
+    "fast": {"reduction": "fast", "optimizer.implementation": "foreach"},
+    # The test at the start would refuse it.
+    "fused": {**ODD, "optimizer.implementation": "fused", "unchecked": True},
+}
 
 
 def case(changes):
     changes = dict(changes)
-    extra = {name: changes.pop(name) for name in ("switch_at", "keep_gathered") if name in changes}
+    extra = {
+        name: changes.pop(name) for name in ("switch_at", "keep_gathered", "unchecked") if name in changes
+    }
     return BASE.replace(changes).to_dict() | extra
 
 
@@ -82,6 +97,11 @@ def test_the_schedule_of_slots_and_a_switch_between_them_change_no_bit(found):
     for world in (1, 2, 3, 4):
         assert found[world]["adamw"] == found[world]["block"] == found[world]["switched"]
         assert found[world]["sharded by layers"] == found[world]["sharded by layers, block"]
+
+
+def test_a_fused_optimizer_depends_on_the_number_of_workers(found):
+    assert len({found[world]["fused"]["digest"] for world in (1, 2, 3, 4)}) > 1
+    assert found[2]["fused"]["series"][0] == found[1]["fused"]["series"][0]  # up to its first update
 
 
 def test_a_plain_reduction_depends_on_the_number_of_workers(found):
