@@ -112,6 +112,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         (["--kinds", "meteor"], "meteor"),
         (["--kinds", "s3-5xx,worker-kill"], "s3-5xx needs a study on S3"),
         (["--kinds", "s3-hang", "--out", "s3://bucket/x"], "AWS_ENDPOINT_URL"),
+        (["--kinds", "clock-jump", "--out", "s3://bucket/x"], "local disk"),
         (["--kinds", "disk-full", "--out", "s3://bucket/x"], "local disk"),
         (["--failures", "40"], "room for"),
     ],

@@ -15,6 +15,7 @@ import psutil
 
 from froude.config import Run
 from froude.launch.chaos import clock, faults, processes, saves
+from froude.launch.chaos.available import missing
 from froude.launch.chaos.life import Seen
 from froude.launch.chaos.s3_proxy import S3Proxy
 from froude.launch.chaos.scene import Act, NotInjected, Scene
@@ -147,7 +148,7 @@ def stage(recipe: Recipe, study: Location, kinds: set[str], *, nodes: int, trust
         proxy = disk = None
         if "disk-full" in kinds:
             disk = stack.enter_context(SmallDisk(place.path, disk_bytes(run)))
-        if not place.is_local:
+        if not missing("s3-hang", place):  # whatever the kinds: it also sees what is being uploaded
             proxy = stack.enter_context(S3Proxy(Settings.from_environment().endpoint or ""))
             environment = {"AWS_ENDPOINT_URL": proxy.url, "AWS_ENDPOINT_URL_S3": proxy.url}
         if "clock-jump" in kinds:
