@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,8 +62,9 @@ class Silence:
                 self.before = records
                 for process in self.stopped[1:]:
                     process.send_signal(signal.SIGCONT)
-        elif self.worker and self.worker.is_running():
-            self.awake = used(self.worker)
+        elif self.worker:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self.awake = used(self.worker)
 
 
 def used(process: psutil.Process) -> float:
