@@ -235,9 +235,7 @@ def test_the_driver_prints_nothing_of_rays(cluster: SimulatedCluster) -> None:
     assert global_worker_stdstream_dispatcher.handlers == []
 
 
-def test_a_spare_has_imported_all_and_is_given_to_the_next_worker_which_uses_its_own_cores(
-    cluster: SimulatedCluster,
-) -> None:
+def test_a_spare_has_imported_all_and_the_next_worker_is_one(cluster: SimulatedCluster) -> None:
     node = cluster.nodes[0]
 
     @ray.remote(num_cpus=1)
