@@ -96,13 +96,15 @@ def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Ag
         )
     agenda = Agenda(space, parts.read_all(study))
     # Another space adds to a study, as `froude plan --next` means it to; the same one replaces what it said before.
-    kept = meta["stages"] if meta.get("space", space.name) != space.name else {}
+    own = {name: {**stage, "space": space.name} for name, stage in space.stage_table().items()}
+    told = {name: {"space": meta["space"], **stage} for name, stage in meta.get("stages", {}).items()}
+    kept = {name: stage for name, stage in told.items() if name in own or stage["space"] != space.name}
     described = {
         "froude": "study",
         "schema": SCHEMA,
         "space": space.name,
         "seed": space.seed,
-        "stages": {**kept, **space.stage_table()},
+        "stages": {**kept, **own},
         "target": space.target.to_dict(),
     }
     if meta != json.loads(json.dumps(described)):

@@ -43,6 +43,25 @@ def test_a_study_that_is_opened_again_is_not_written_again(study):
     assert (study / "study.json").path.stat().st_mtime_ns == before
 
 
+def test_another_space_adds_its_stages_and_each_replaces_its_own(study):
+    def of(name, *stages):
+        grids = (
+            Grid(stage, lambda rows, s=stage: [Trial(s, (RUN.replace(name=s),))], role="loss_law")
+            for stage in stages
+        )
+        return Space(name, 0, tuple(grids), RUN)
+
+    def stages():
+        return list(json.loads((study / "study.json").read())["stages"])
+
+    begin(study, of("first", "a", "b"))
+    for _ in range(2):  # a command may open it more than once
+        begin(study, of("second", "c"))
+        assert stages() == ["a", "b", "c"]
+    begin(study, of("first", "a", "d"))
+    assert stages() == ["a", "c", "d"]
+
+
 def test_another_target_is_taken_and_another_seed_refused(study):
     begin(study)
     begin(study, space(target=RUN.replace(tokens=768 * 20)))

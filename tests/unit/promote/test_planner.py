@@ -125,10 +125,11 @@ def test_the_written_space_joins_the_study(
     # Sizes are those of real models of the template's shape.
     assert {trial.runs[0].model.width for trial in trials} == {row["width"] for row in said["chosen"]}
     before = Study(folder).meta["stages"]
-    agenda = open_study(space, Location.parse(folder), trust=False, fresh=False)
-    assert len(agenda.left()) == len(trials)
+    for _ in range(2):
+        agenda = open_study(space, Location.parse(folder), trust=False, fresh=False)
+        assert len(agenda.left()) == len(trials)
     after = Study(folder).meta["stages"]
-    assert {name: after[name] for name in before} == before
+    assert {name: after[name] | before[name] for name in before}.items() <= after.items()
     assert after["next1"]["role"] == "loss_law"
 
     trial = trials[0]
