@@ -1,25 +1,25 @@
-"""A study of about an hour on two cores with a certified forecast: the quickstart's, with more and longer proxies.
+"""The beginning of a study of an hour: the quickstart's stages, with more and longer proxies.
 
-It begins with rates, batches, and nine sizes and horizons; `froude plan --next` chooses the runs that the forecast
-still lacks, as benchmarks/campaign/hour.py does until it is narrow enough. Each run is a trial: branches off one
-trunk are one piece of evidence, and a certificate asks for nine that are larger than what they were forecast from.
+A search of beta2, rates, batches, and nine sizes and horizons; `froude plan --next` then chooses the runs that the
+forecast still lacks, as benchmarks/campaign/hour.py does until it is certified and narrow. Each run is a trial:
+branches off one trunk are one piece of evidence, and a certificate asks for nine that are larger than what they were
+forecast from.
 """
 
-from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 
 from froude import laws
 from froude.config import Model, Optimizer, Run, Schedule
-from froude.space import Grid, Space, Trial, load_space
+from froude.space import Grid, LogUniform, Search, Space, Trial, Uniform, load_space
 
 BASE_WIDTH, BATCH = 64, 768
-CENTRE = 2**-7.5  # peak rate about which to look
-TRANSFER_STEPS = 340
+CENTRE, BETA2 = 2**-7.5, 0.95  # peak rate about which to look; where nothing has been found yet
+SHORT = 340  # steps of stages search and lr_transfer
 OFFSETS = (-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5)  # octaves
 TARGET_WIDTH, TARGET_STEPS = 192, 4000
-WARMUP_STEPS = 200  # of the target, and of what the law is fitted to
+WARMUP = 0.05  # share of the steps; what the law is fitted to warms up for as many steps as the target
 LAW_WINDOWS, COMPARED_WINDOWS = 768, 256  # of an evaluation
 
 
@@ -27,8 +27,8 @@ def proxy(seed: int, width: int, steps: int, **changes: object) -> Run:
     """A one-worker run on the King James Bible as bytes; batches are in tokens."""
     return Run(
         model=Model(width=width, base_width=BASE_WIDTH),
-        optimizer=Optimizer(lr=CENTRE, beta2=0.95, weight_decay=0.1),
-        schedule=Schedule(name="wsd", warmup_tokens=WARMUP_STEPS * BATCH),
+        optimizer=Optimizer(lr=CENTRE, beta2=BETA2, weight_decay=0.1),
+        schedule=Schedule(name="wsd", warmup_tokens=round(WARMUP * TARGET_STEPS) * BATCH),
         parametrization="mup",
         batch=BATCH,
         tokens=steps * BATCH,
@@ -37,27 +37,48 @@ def proxy(seed: int, width: int, steps: int, **changes: object) -> Run:
     ).replace(changes)
 
 
+def search(seed: int) -> Search:
+    """beta2, with a rate that suits it, at one width."""
+    return Search(
+        "search",
+        base=proxy(seed, BASE_WIDTH, SHORT, **{"schedule.warmup_tokens": round(WARMUP * SHORT) * BATCH}),
+        axes={"optimizer.lr": LogUniform(2**-10, 2**-5), "optimizer.beta2": Uniform(0.9, 0.99)},
+        trials=12,
+        startup=6,
+        default={"optimizer.lr": CENTRE, "optimizer.beta2": BETA2},
+        parallel=3,
+    )
+
+
+def searched_beta2(rows: pl.DataFrame) -> float:
+    """beta2 of the search's best trial, which the recipe will have."""
+    done = rows.filter((pl.col("stage") == "search") & (pl.col("status") == "finished")).sort("loss", "run")
+    return float(done["beta2"][0]) if done.height else BETA2
+
+
 def lr_transfer(seed: int) -> Grid:
     """Learning rate against width under muP; a second seed about the middle."""
-    points = [
-        (width, octaves, seed + again)
-        for width in (32, 64, 128)
-        for octaves in OFFSETS
-        for again in ((0, 1) if abs(octaves) <= 0.5 else (0,))
-    ]
 
-    def trial(width: int, octaves: float, of: int) -> Trial:
-        lr = CENTRE * 2.0**octaves
-        name = f"mup-w{width}-lr{lr:.2e}-s{of}"
-        changes = {"optimizer.lr": lr, "schedule.warmup_tokens": TRANSFER_STEPS // 10 * BATCH}
-        return Trial(name, (proxy(of, width, TRANSFER_STEPS, name=name, **changes),))
+    def trials(rows: pl.DataFrame) -> list[Trial]:
+        beta2, found = searched_beta2(rows), []
+        for width in (32, 64, 128):
+            for octaves in OFFSETS:
+                lr = CENTRE * 2.0**octaves
+                changes = {
+                    "optimizer.lr": lr,
+                    "optimizer.beta2": beta2,
+                    "schedule.warmup_tokens": round(WARMUP * SHORT) * BATCH,
+                }
+                for of in (seed, seed + 1) if abs(octaves) <= 0.5 else (seed,):
+                    name = f"mup-w{width}-lr{lr:.2e}-s{of}"
+                    found.append(Trial(name, (proxy(of, width, SHORT, name=name, **changes),)))
+        return found
 
-    trials = [trial(*point) for point in points]
-    return Grid("lr_transfer", lambda rows: trials, role="lr_transfer")
+    return Grid("lr_transfer", trials, role="lr_transfer", after=("search",))
 
 
 def pooled_rate(rows: pl.DataFrame) -> float:
-    """The optimum of all widths, at the middle of their range; what the optimum falls with tokens the law absorbs."""
+    """The optimum of all widths, at the middle of their range; every horizon gets it, as the target will."""
     grid = rows.filter(pl.col("stage") == "lr_transfer")
     if not grid.height:
         return CENTRE
@@ -69,14 +90,19 @@ def loss_law(seed: int) -> Grid:
     """The first sizes and horizons; the planner goes on from here."""
 
     def trials(rows: pl.DataFrame) -> list[Trial]:
-        changes = {"optimizer.lr": pooled_rate(rows), "eval_windows": LAW_WINDOWS}
-        points = [(width, steps) for width in (64, 96, 128) for steps in (600, 1200, 2400)]
-        named = [(width, steps, f"law-w{width}-n{steps}") for width, steps in points]
-        return [
-            Trial(name, (proxy(seed, width, steps, name=name, **changes),)) for width, steps, name in named
+        changes = {
+            "optimizer.lr": pooled_rate(rows),
+            "optimizer.beta2": searched_beta2(rows),
+            "eval_windows": LAW_WINDOWS,
+        }
+        runs = [
+            proxy(seed, width, steps, name=f"law-w{width}-n{steps}", **changes)
+            for width in (64, 96, 128)
+            for steps in (600, 1200, 2400)
         ]
+        return [Trial(run.name, (run,)) for run in runs]
 
-    return Grid("loss_law", trials, role="loss_law", after=("lr_transfer",))
+    return Grid("loss_law", trials, role="loss_law", after=("search", "lr_transfer"))
 
 
 def space(seed: int = 0) -> Space:
@@ -95,5 +121,5 @@ def space(seed: int = 0) -> Space:
         eval_windows=LAW_WINDOWS,
         checkpoint_every=200,
     )
-    stages = (lr_transfer(seed), replace(batches, after=("lr_transfer",)), loss_law(seed))
+    stages = (search(seed), lr_transfer(seed), batches, loss_law(seed))
     return Space("hour", seed, stages, target)

@@ -4,7 +4,7 @@ Sweeps search_spaces/hour.py, then asks `froude plan --next` for a set of runs a
 the large run is certified, as narrow as asked, and the gate has no more to say about the law; promotes; trains. All by
 the commands that a user has, so it resumes where it was stopped. Writes benchmarks/hour.md.
 
-    python benchmarks/campaign/hour.py [--seed 0] [--out runs/hour] [--half-width 0.014] [--budget 1.5e13]
+    python benchmarks/campaign/hour.py [--seed 0] [--out runs/hour] [--half-width 0.014] [--budget 2e13]
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ CHECKS = {
     "error ≤ 1%": lambda found: abs(found["actual"]["relative_error"]) <= 0.01,
     "inside": lambda found: found["actual"]["inside"],
     "better than naive": lambda found: found["actual"]["better_than_naive"],
-    "≤ 90 minutes": lambda found: found["seconds"] <= 90 * 60,
+    "≤ 90 minutes": lambda found: sum(found["seconds"].values()) <= 90 * 60,
 }
 
 
 def froude(*words: str) -> Any:
-    """What a command says as JSON; its progress goes to the terminal."""
+    """What a command says as JSON."""
     command = [str(Path(sys.executable).with_name("froude")), *words, "--json"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
@@ -54,11 +54,14 @@ def half_width(forecast: dict[str, Any]) -> float:
     return float((forecast["high"] - forecast["low"]) / 2 / forecast["loss"])
 
 
-def planned(study: Path, budget: float, target: float) -> list[dict[str, Any]]:
-    """Plan and sweep until the forecast is what is asked; each round's plan, the last with nothing left to run."""
+def planned(place: Path, study: Path, budget: float, target: float) -> list[dict[str, Any]]:
+    """Plan and sweep until the forecast is what is asked; each round's plan, the last with nothing left to run.
+
+    Plans are kept in `place`, since a study's directory holds nothing else.
+    """
     rounds: list[dict[str, Any]] = []
     for number in range(1, ROUNDS + 1):
-        file, kept = study / f"next{number}.py", study / f"next{number}.json"
+        file, kept = place / f"next{number}.py", place / f"next{number}.json"
         if kept.exists():
             plan = json.loads(kept.read_text())
         else:
@@ -113,7 +116,7 @@ def page(found: dict[str, Any], seed: int) -> list[str]:
         f"Actual: **{actual['loss']:.4f}**, error {actual['relative_error']:+.2%}, "
         f"{'inside' if actual['inside'] else 'OUTSIDE'}.",
         f"Extrapolation: {', '.join(f'{name} {ratio:.2f}×' for name, ratio in found['extrapolation'].items())}. "
-        f"Minutes: {', '.join(f'{name} {seconds / 60:.1f}' for name, seconds in found['minutes'].items())}.",
+        f"Minutes: {', '.join(f'{name} {seconds / 60:.1f}' for name, seconds in found['seconds'].items())}.",
         "",
         "| check | holds |",
         "|---|---|",
@@ -130,9 +133,9 @@ def main() -> int:
     parser.add_argument("--half-width", type=float, default=0.014, help="at which to stop, a proportion")
     parser.add_argument("--budget", type=float, default=2e13, help="FLOPs of a round")
     arguments = parser.parse_args()
-    study = arguments.out.resolve()
-    study.mkdir(parents=True, exist_ok=True)
-    times = study / "seconds.json"
+    place: Path = arguments.out.resolve()
+    place.mkdir(parents=True, exist_ok=True)
+    study, times = place / "study", place / "seconds.json"
     seconds: dict[str, float] = json.loads(times.read_text()) if times.exists() else {}
 
     def timed(what: str, work: Callable[[], Any]) -> Any:
@@ -149,7 +152,7 @@ def main() -> int:
         "first runs",
         lambda: froude("sweep", str(SPACE), "--out", str(study), "--seed", str(arguments.seed), *simulated),
     )
-    rounds = timed("planned runs", lambda: planned(study, arguments.budget, arguments.half_width))
+    rounds = timed("planned runs", lambda: planned(place, study, arguments.budget, arguments.half_width))
     recipe = study / FILE
     if not recipe.exists():
         timed("promotion", lambda: froude("promote", str(study)))
@@ -162,8 +165,7 @@ def main() -> int:
         "extrapolation": dict(sealed.extrapolation),
         "actual": trained["actual"],
         "batch": sealed.run.batch,
-        "minutes": seconds,
-        "seconds": sum(seconds.values()),
+        "seconds": seconds,
         "commit": commit(),
     }
     lines = page(found, arguments.seed)

@@ -47,9 +47,9 @@ def test_a_search_space_is_planned(
     assert plan["stages"][0]["runs"] == len(made)
 
 
-def test_the_study_of_an_hour_begins_with_what_a_certificate_needs(root: Path) -> None:
+def test_the_study_of_an_hour_begins_with_three_sizes_and_horizons(root: Path) -> None:
     space = load_space(root / "search_spaces" / "hour.py", seed=1)
-    assert [stage.role for stage in space.stages] == ["lr_transfer", "critical_batch", "loss_law"]
+    assert [stage.role for stage in space.stages] == ["search", "lr_transfer", "critical_batch", "loss_law"]
     law = [run for trial in space.planned()["loss_law"] for run in trial.runs]
     assert len({run.model.width for run in law}) == len({run.tokens for run in law}) == 3
     assert all(run.tokens < space.target.tokens for run in law)
