@@ -118,23 +118,30 @@ def chosen(run: Location, step: int | None = None) -> Record:
     line = [record for record in log.lineage() if record.seq not in gone]
     found = [record for record in line if step is None or record.step == step]
     if not found:
-        steps = ", ".join(str(record.step) for record in line[-8:]) or "none"
-        raise ConfigError(
-            f"a checkpoint must be committed to be read, but {run} has none"
-            + (f" of step {step}; it has {steps}" if step is not None else "; train first")
-        )
+        raise _missing(run, line, step)
     return found[-1]
+
+
+def _missing(run: Location, records: Sequence[Record], step: int | None) -> ConfigError:
+    steps = ", ".join(str(record.step) for record in records[-8:]) or "none"
+    return ConfigError(
+        f"a checkpoint must be committed to be read, but {run} has none"
+        + (f" of step {step}; it has {steps}" if step is not None else "; train first")
+    )
 
 
 def verify(run: Location, records: Sequence[Record], step: int | None = None) -> Iterator[tuple[Record, str]]:
     """For each record that commits a state (of a step): what is wrong with it, or "" if parts and tensors are whole.
 
-    Of an expired checkpoint only the ledger and the metrics are there to be read.
+    Of an expired checkpoint only the ledger and the metrics are there to be read. ConfigError if no record is of the
+    step.
     """
     gone = expired(records)
-    for record in records:
-        if record.kind == "attempt" or step not in (None, record.step):
-            continue
+    states = [record for record in records if record.kind != "attempt"]
+    found = [record for record in states if step in (None, record.step)]
+    if not found and step is not None:
+        raise _missing(run, states, step)
+    for record in found:
         try:
             for part in record.parts:
                 if record.seq not in gone or part.kind not in ("data", "manifest"):
@@ -146,10 +153,8 @@ def verify(run: Location, records: Sequence[Record], step: int | None = None) ->
                 for name in tensors:
                     tensors[name]
             yield record, ""
-        except (
-            Corrupt,
-            ConfigError,
-        ) as error:  # a newer froude's checkpoint is no reason to leave out the others
+        except (Corrupt, ConfigError) as error:
+            # A newer froude's checkpoint is no reason to leave out the others.
             yield record, str(error)
 
 

@@ -168,7 +168,8 @@ def use_own_cores() -> None:
     import torch
 
     cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
-    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or max(1, int(cpus))))
+    asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # "4,2": of nested loops too
+    torch.set_num_threads(int(asked) if asked.isdecimal() and int(asked) else max(1, int(cpus)))
 
 
 def work(order: dict[str, Any]) -> None:

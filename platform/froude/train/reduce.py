@@ -83,6 +83,15 @@ class Fast:
         return windows.tensor_split(-(-most // size)) if size and most > size else (windows,)
 
 
+def refuse_hooks(model: nn.Module) -> None:
+    """ConfigError if the model, not sharded yet, has hooks on gradients: sharding would drop them without a word."""
+    if any(p._post_accumulate_grad_hooks for p in model.parameters()):
+        raise ConfigError(
+            "an exact run needs whole gradients before a step, but the model has hooks on gradients, such as those "
+            'of an optimizer in the backward pass; remove them, or set `reduction` to "fast"'
+        )
+
+
 class Exact:
     """Gradient, loss and norm as functions of the slots alone: the same bits at any number of ranks.
 
@@ -96,11 +105,6 @@ class Exact:
         self.whole = keeps_gathered(run, world)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.tree = SlotTree(run.slots)
-        if any(p._post_accumulate_grad_hooks for p in self.parameters):
-            raise ConfigError(
-                "an exact run needs whole gradients before a step, but the model has hooks on gradients, such as those "
-                'of an optimizer in the backward pass; remove them, or set `reduction` to "fast"'
-            )
         #: Squared norms by module of the gradient of this rank's slot in this round; None while nobody asks.
         self.squares: list[float] | None = None
         if not self.whole:

@@ -13,7 +13,7 @@ from froude.train.data.order import Batches, validation_windows
 from froude.train.ledger import Drawn
 from froude.train.objective import summed_loss
 from froude.train.parallel import World
-from froude.train.reduce import keeps_gathered, reduction
+from froude.train.reduce import keeps_gathered, reduction, refuse_hooks
 from froude.train.slots import halved_sum
 from froude.train.stability import Judge
 from froude.train.step import StepResult, train_step
@@ -34,6 +34,8 @@ class Trainer:
             validation_windows(api.build_source(run, "validation"), run.eval_windows)
         )
         self.model = api.build_model(run)
+        if run.reduction == "exact":
+            refuse_hooks(self.model)
         self.counts = api.count_parameters(self.model)
         self.flops_per_token = float(self.model.flops_per_token())  # type: ignore[operator]
         self.model.to(self.world.device)

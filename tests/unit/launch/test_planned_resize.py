@@ -39,7 +39,7 @@ def planned(
     made._get_reserved_resources = dict
     made._count_possible_workers = lambda reserved: possible
     made._get_resize_decision = lambda workers: ResizeDecision(num_workers=workers, resources_per_worker={})
-    return made  # type: ignore[no-any-return]
+    return made
 
 
 def test_a_resize_waits_until_the_workers_hold(monkeypatch):

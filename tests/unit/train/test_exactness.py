@@ -6,7 +6,7 @@ import torch
 from froude.checkpoint.run_store import RunStore
 from froude.config import ConfigError, Run
 from froude.store import Location
-from froude.train import build
+from froude.train import api, build
 from froude.train.optimizers import works_by_rows
 from froude.train.trainer import Trainer
 
@@ -30,6 +30,19 @@ def test_elementwise_optimizers_work_by_rows_and_fused_adamw_does_not():
 def test_an_exact_run_refuses_an_optimizer_that_is_not():
     with pytest.raises(ConfigError, match=r"fused adamw does not on cpu; use implementation \"foreach\""):
         Trainer(RUN.replace({"optimizer.implementation": "fused"}))
+
+
+def test_an_exact_run_refuses_hooks_on_gradients(monkeypatch):
+    def hooked(run):
+        model = build_model(run)
+        next(model.parameters()).register_post_accumulate_grad_hook(lambda parameter: None)
+        return model
+
+    build_model = api.build_model
+    monkeypatch.setattr(api, "build_model", hooked)
+    with pytest.raises(ConfigError, match="has hooks on gradients"):
+        Trainer(RUN)
+    Trainer(RUN.replace(reduction="fast"))
 
 
 def test_exact_and_fast_train_alike():

@@ -2,7 +2,8 @@
 
 On a disk the store is watched from outside. At the moment in question the workers are stopped (SIGSTOP), so that it can
 be looked at in peace; if it was missed they go on, and the next commit is waited for. On S3, where what is being
-written can't be seen, the proxy in front of the server holds the upload in question until the workers are killed.
+written can't be seen, the proxy in front of the server holds the upload in question until the workers are killed; where
+no proxy can stand (https), the store is watched there too.
 """
 
 from __future__ import annotations
@@ -21,25 +22,17 @@ from froude.store import Location
 
 TRIES = 50
 NEWEST = 4  # steps: a run that went back saves before the last one that is there
-POLL = 0.001
+LOCAL_POLL, REMOTE_POLL = 0.001, 0.02  # seconds; a remote look is a request
 
 
 def kill_in_save(scene: Scene, target: float) -> Act:
     """SIGKILL of all workers while a checkpoint's data is written."""
-    if scene.proxy:
-        yield strike_upload(scene, scene.proxy, "data")
-    else:
-        step = strike_save(scene, lambda folder: True, lambda folder: not (folder / MANIFEST).exists())
-        yield f"the save of step {step}"
+    yield strike(scene, "data", lambda folder: True, lambda folder: not (folder / MANIFEST).exists())
 
 
 def kill_before_record(scene: Scene, target: float) -> Act:
     """SIGKILL of all workers when the data is whole and the record is not there yet."""
-    if scene.proxy:
-        yield strike_upload(scene, scene.proxy, "commits")
-    else:
-        step = strike_save(scene, lambda folder: (folder / MANIFEST).exists(), lambda folder: True)
-        yield f"the save of step {step}"
+    yield strike(scene, "commits", lambda folder: (folder / MANIFEST).exists(), lambda folder: True)
 
 
 def flipped_byte(scene: Scene, target: float) -> Act:
@@ -63,6 +56,16 @@ def flipped_byte(scene: Scene, target: float) -> Act:
         raise NotInjected(f"record {newest.seq} is damaged, but the run went on from it")
 
 
+State = Callable[[Location], bool]  # of a checkpoint's folder
+
+
+def strike(scene: Scene, folder: str, begun: State, not_yet_over: State) -> str:
+    """SIGKILL all workers in a save: as one uploads into `folder` of the run, or, on a disk, in the state asked for."""
+    if scene.proxy:
+        return strike_upload(scene, scene.proxy, folder)
+    return f"the save of step {strike_save(scene, begun, not_yet_over)}"
+
+
 def strike_upload(scene: Scene, proxy: S3Proxy, folder: str) -> str:
     """SIGKILL all workers while one uploads something into this folder of the run, which never arrives; its path."""
     piece = f"{scene.place.url.removeprefix('s3:/')}/{folder}/"
@@ -77,11 +80,10 @@ def strike_upload(scene: Scene, proxy: S3Proxy, folder: str) -> str:
     return f"the upload of {folder}/{proxy.caught.partition(piece)[2].partition('?')[0]}"
 
 
-def strike_save(
-    scene: Scene, begun: Callable[[Location], bool], not_yet_over: Callable[[Location], bool]
-) -> int:
+def strike_save(scene: Scene, begun: State, not_yet_over: State) -> int:
     """SIGKILL all workers while a checkpoint's folder is in the state asked for, and no record names it; its step."""
     known = set(folders(scene.place))
+    poll = LOCAL_POLL if scene.place.is_local else REMOTE_POLL
     for _ in range(TRIES):
         workers = scene.life.workers()
 
@@ -89,7 +91,7 @@ def strike_save(
             new = [name for name in folders(scene.place) if name not in known]
             return new[-1] if new and begun(scene.place / f"data/{new[-1]}") else ""
 
-        name = wait_for(found, "the next save", poll=POLL)
+        name = wait_for(found, "the next save", poll=poll)
         send(workers, signal.SIGSTOP)
         folder = scene.place / f"data/{name}"
         number = int(name.rpartition(".")[2])  # of the record that would name it
