@@ -5,10 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
+
+from froude.config import ConfigError
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -106,10 +110,25 @@ def polars(settings: Settings) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def os_errors() -> Iterator[None]:
-    """Raise botocore's connection errors as OSError, which is what pyarrow raises for the same."""
-    from botocore.exceptions import BotoCoreError
+    """Raise botocore's connection errors as OSError, which is what pyarrow raises for the same.
+
+    ConfigError if the server refuses the signature for its time: no other attempt of this host would do better.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
 
     try:
         yield
     except BotoCoreError as error:
         raise OSError(errno.EIO, " ".join(str(error).split())) from error
+    except OSError as error:
+        refusal = error.__cause__
+        if not isinstance(refusal, ClientError):
+            raise
+        if refusal.response.get("Error", {}).get("Code") == "RequestTimeTooSkewed":
+            raise ConfigError(
+                f"an S3 server refuses what was signed at another time than its own, but the clock of "
+                f"{socket.gethostname()} says {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC; set it (NTP), then start again"
+            ) from error
+        if error.args == (None,):  # the server said a code and nothing else
+            raise type(error)(str(refusal)) from refusal
+        raise

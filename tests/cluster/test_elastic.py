@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import polars as pl
@@ -77,10 +77,8 @@ class Storm:
     killed: bool = False
     added: bool = False
     drained: bool = False
-    seen: list[Progress] = field(default_factory=list)
 
     def __call__(self, now: Progress) -> None:
-        self.seen.append(now)
         share = now.step / now.steps
         if now.world == 3 and share >= 1 / 4 and not self.killed:
             self.killed = True

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import botocore.auth
 import gateway
 import pytest
 import torch
@@ -193,6 +194,20 @@ def test_what_keeps_a_run_from_its_store_is_named_and_its_checkpoint_stays(
     loaded = state()
     assert RunStore(s3, "large").load(loaded)["step"] == 1
     assert loaded["w"].unique().tolist() == [1.0]
+
+
+def test_a_wrong_clock_is_named(s3: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = opened(s3)
+    save(store, 1)
+    real = botocore.auth.get_current_datetime
+    with monkeypatch.context() as wrong:
+        wrong.setattr(botocore.auth, "get_current_datetime", lambda *a: real(*a) + timedelta(hours=3))
+        with pytest.raises(ConfigError, match=r"signed at another time.* the clock of .*; set it \(NTP\)"):
+            save(store, 2)
+        with pytest.raises(ConfigError, match="set it"):
+            probe_writable(s3)
+    assert LogReader(s3).lineage()[-1].step == 1
+    save(opened(s3), 2)
 
 
 def test_who_may_only_read_still_loads(s3: Location, monkeypatch: pytest.MonkeyPatch) -> None:
