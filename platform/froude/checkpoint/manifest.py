@@ -108,8 +108,9 @@ class Manifest:
         )
 
     def _checked(self) -> Manifest:
-        """Itself; ValueError unless the blocks of each tensor lie inside it and have as many elements as it has."""
+        """Itself; ValueError unless the blocks of each tensor cover each of its elements once."""
         found = dict.fromkeys(self.tensors, 0)
+        placed: dict[str, list[Block]] = {fqn: [] for fqn in self.tensors}
         for block in self.blocks:
             dtype, shape = self.tensors[block.fqn]
             inside = len(block.offsets) == len(block.sizes) == len(shape) and all(
@@ -122,9 +123,12 @@ class Manifest:
             if block.payload_off < 0:
                 raise ValueError(f"a block of `{block.fqn}` begins before its file")
             found[block.fqn] += elements
+            placed[block.fqn].append(block)
         for fqn, (_, shape) in self.tensors.items():
             if min(shape, default=0) < 0 or found[fqn] != math.prod(shape):
                 raise ValueError(f"the blocks of `{fqn}` hold {found[fqn]} elements of {math.prod(shape)}")
+            if shape and (at := _overlap(placed[fqn])):
+                raise ValueError(f"two blocks of `{fqn}` hold the elements at {list(at)}")
         return self
 
     def check_within(self, sizes: Mapping[str, int]) -> None:
@@ -132,6 +136,19 @@ class Manifest:
         for block in self.blocks:
             if block.payload_off + block.nbytes > sizes.get(block.file, block.payload_off + block.nbytes):
                 raise Corrupt(f"a block of `{block.fqn}` lies beyond the end of {block.file}")
+
+
+def _overlap(blocks: list[Block]) -> tuple[int, ...] | None:
+    """Offsets of a block of one tensor that shares elements with another; a sweep over the first dimension."""
+    open_: list[Block] = []
+    for block in sorted(blocks, key=lambda block: block.offsets):
+        open_ = [other for other in open_ if other.offsets[0] + other.sizes[0] > block.offsets[0]]
+        for other in open_:
+            ranges = zip(block.offsets, block.sizes, other.offsets, other.sizes, strict=True)
+            if all(a < b + m and b < a + n for a, n, b, m in ranges):
+                return block.offsets
+        open_.append(block)
+    return None
 
 
 def _blocks(table: pa.Table) -> Iterable[Block]:

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from froude.checkpoint import format as container
-from froude.checkpoint.manifest import Manifest
+from froude.checkpoint.manifest import Block, Manifest
 from froude.checkpoint.parts import Corrupt, create_part
 from froude.checkpoint.run_store import load_state, save_state
 from froude.config import ConfigError
@@ -138,6 +138,22 @@ def test_no_flipped_bit_of_a_manifest_passes(
 def test_bytes_that_are_no_manifest_are_corrupt(content: bytes) -> None:
     with pytest.raises(Corrupt):
         Manifest.from_bytes(content)
+
+
+def test_blocks_must_cover_a_tensor_once() -> None:
+    def manifest(*rows: tuple[int, int]) -> bytes:
+        blocks = (
+            Block("w", "float32", (at, 0), (n, 3), 12 * n, "", "part", 0, i, 0)
+            for i, (at, n) in enumerate(rows)
+        )
+        return Manifest({"w": (torch.float32, torch.Size((6, 3)))}, tuple(blocks)).to_bytes()
+
+    assert len(Manifest.from_bytes(manifest((4, 2), (0, 4))).blocks) == 2
+    for rows in ([(0, 4), (2, 2)], [(0, 2), (2, 2), (2, 2)], [(3, 3), (1, 3)]):
+        with pytest.raises(Corrupt, match=r"two blocks of `w` hold the elements at \["):
+            Manifest.from_bytes(manifest(*rows))
+    with pytest.raises(Corrupt, match="hold 12 elements of 18"):
+        Manifest.from_bytes(manifest((0, 4)))
 
 
 def test_a_newer_manifest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
