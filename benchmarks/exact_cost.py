@@ -211,7 +211,8 @@ def main() -> int:
     lines += [
         "",
         "The formula is over a `fast` that synchronises at each slot. This one does so once a step and holds whole",
-        "gradients until then, so with several slots a worker the difference may be far below 0.",
+        "gradients until then, so with several slots a worker the difference is probably below 0 for that; that at one",
+        "worker is not explained.",
     ]
     RESULT.write_text("\n".join([*lines, ""]))
     return 0 if good else 1
