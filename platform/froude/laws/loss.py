@@ -11,7 +11,7 @@ import polars as pl
 
 from froude.laws import loss_batch, loss_fit, uncertainty
 from froude.laws.frames import Array, Mask, Sample, plausible, read
-from froude.laws.loss_calibration import Calibration, calibrate
+from froude.laws.loss_calibration import Calibration, calibrate, held_out, needed
 from froude.laws.loss_posterior import ExponentPrior, Posterior, posterior
 from froude.laws.results import Allocation, Prediction, Status, open_unit, positive
 
@@ -168,11 +168,21 @@ class LossLaw:
             return None
         return posterior(self._fit[0], self.prior)
 
+    def held_out(self, level: float = 0.9) -> tuple[int, int, float]:
+        """Return how many larger runs a certificate at this level could be calibrated on, how many it asks for, and the
+        FLOPs (6·params·tokens) beyond which one more run would be one of them; NaN while too few are below.
+        """
+        have, beyond = held_out(self._fit[0], self._sample.groups, self._need)
+        return have, needed(level), beyond
+
     @cached_property
     def _calibration(self) -> Calibration:
         problem, theta = self._fit
-        need = (MIN_ROWS_TIED, 2) if self.form == "tied" else (MIN_ROWS, 3)
-        return calibrate(problem, theta, self._sample.groups, need, REPLICATES)
+        return calibrate(problem, theta, self._sample.groups, self._need, REPLICATES)
+
+    @property
+    def _need(self) -> tuple[int, int]:
+        return (MIN_ROWS_TIED, 2) if self.form == "tied" else (MIN_ROWS, 3)
 
     def _parameter_draws(self) -> pl.DataFrame:
         if self._posterior is None or self._problem is None:

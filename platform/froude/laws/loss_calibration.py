@@ -132,8 +132,8 @@ class Calibration:
             ]
         found = []
         if not self._enough(level):
-            needed = f"needs {math.ceil(_needed(level))} at level {level:g}"
-            found.append(f"{self.count} held-out larger runs were scored; {needed}")
+            wanted = f"needs {needed(level)} at level {level:g}"
+            found.append(f"{self.count} held-out larger runs were scored; {wanted}")
         if self.coverage(level) < level - SLACK:
             found.append(
                 f"splits predict each other's held-out runs in {self.coverage(level):.0%} of cases at level {level:g}"
@@ -168,6 +168,21 @@ def calibrate(
     used = 4 if problem.tied else 5
     count = int(np.unique(groups[scored]).size)
     return Calibration(whole, tuple(scores), count, max(problem.loss.size - used, 1))
+
+
+def held_out(problem: Problem, groups: Groups, need: tuple[int, int]) -> tuple[int, float]:
+    """Return how many groups rolling splits hold out, and beyond which 6·params·tokens one more run would be, too.
+
+    NaN where no split has the rows that it needs below. `need` as in `calibrate`.
+    """
+    splits = _splits(problem, groups, need)
+    if not splits:
+        return 0, math.nan
+    scored = np.any([outside for _, outside in splits], axis=0)
+    compute = problem.n + problem.d + problem.n_mean + problem.d_mean
+    return int(np.unique(groups[scored]).size), 6 * math.exp(
+        min(float(compute[rows].max()) for rows, _ in splits)
+    )
 
 
 def log_losses(thetas: Array, n: Array, d: Array) -> Array:
@@ -253,6 +268,11 @@ def _quantile(scores: Array, count: int, level: float) -> float:
     rank = math.ceil((count + 1) * level / count * scores.size - 1e-9)
     rank = min(rank, scores.size)
     return float(np.sort(scores)[rank - 1])
+
+
+def needed(level: float) -> int:
+    """Return how many held-out larger runs a certificate at this level asks for: their quantile must be among them."""
+    return math.ceil(_needed(level))
 
 
 def _needed(level: float) -> float:

@@ -56,6 +56,7 @@ class NextRuns:
     budget: float | None
     forecast: Prediction
     failing: Mapping[str, str]
+    held_out: tuple[int, int, float]
     sought: Literal["shrink", "closes"]
     ranked: pl.DataFrame
     chosen: pl.DataFrame
@@ -74,6 +75,7 @@ class NextRuns:
                 "extrapolation": dict(now.extrapolation),
             },
             "failing": dict(self.failing),
+            "held_out": dict(zip(("runs", "needed", "beyond_flops"), self.held_out, strict=True)),
             "cost_in": self.unit,
             "budget": self.budget,
             "sought": self.sought,
@@ -128,6 +130,12 @@ class NextRuns:
             )
         else:
             said.append(f"A run of {best} should {narrows}, {most}.")
+        have, wanted, beyond = self.held_out
+        if have < wanted and math.isfinite(beyond):
+            said.append(
+                f"A certificate asks for {wanted} held-out larger runs, those of more than {short(beyond)} FLOPs, and "
+                f"there {'is' if have == 1 else 'are'} {have}; a set begins with the others, as far as its budget goes."
+            )
         if self.chosen.height:
             what = "That run" if self.budget is None else f"The set of {self.chosen.height}"
             said.append(f"{what} should bring it to ± {100 * self.after:.2g}%.")
@@ -183,7 +191,14 @@ def next_runs(
         closes=pl.Series(_closes(offered, forecast, bounds, params, tokens)),
     ).with_columns(value=pl.col(sought) / pl.col("cost"))
     ranked = offered.with_row_index("place").sort("value", "cost", descending=[True, False])
-    picked = [int(ranked["place"][0])] if budget is None else _picked(offered, design, budget, beyond)
+    law = fits.loss.free or fits.loss
+    held_out = law.held_out(forecast.level) if math.isfinite(law.E) else (0, 0, math.nan)
+    if budget is None:
+        picked = [int(ranked["place"][0])]
+    elif beyond:
+        picked = _nearer(offered, design, budget)
+    else:
+        picked = _certified(offered, design, budget, held_out)
     after, gains = design, []
     for place in picked:
         gains.append(float(after.shrinkage()[place]))
@@ -195,6 +210,7 @@ def next_runs(
         budget=budget,
         forecast=forecast,
         failing=failing,
+        held_out=held_out,
         sought=sought,
         ranked=ranked.drop("place"),
         chosen=offered[picked].with_columns(
@@ -241,16 +257,28 @@ def _bound(bounds: Profile, axis: str) -> float:
     return float(getattr(bounds, f"{axis}_ratio"))
 
 
-def _picked(offered: pl.DataFrame, design: Design, budget: float, beyond: bool) -> list[int]:
-    """Indices of a set within the budget: where extrapolation fails, first the run that mends most of it."""
-    cost = offered["cost"].to_numpy()
-    if not beyond:
-        return design.greedy(cost, budget)
+def _nearer(offered: pl.DataFrame, design: Design, budget: float) -> list[int]:
+    """Indices of a set within the budget: first the run that brings the target nearest to the bounds."""
     affordable = offered.with_row_index("place").filter(pl.col("cost") <= budget, pl.col("closes") > 0)
+    cost = offered["cost"].to_numpy()
     if not affordable.height:
         return design.greedy(cost, budget)
     first = int(affordable.sort("closes", "cost", descending=[True, False])["place"][0])
     return [first, *design.after(first).greedy(cost, budget - float(cost[first]))]
+
+
+def _certified(
+    offered: pl.DataFrame, design: Design, budget: float, held_out: tuple[int, int, float]
+) -> list[int]:
+    """Indices of a set within the budget: first the larger runs that a certificate lacks, by shrinkage per cost."""
+    have, wanted, beyond = held_out
+    cost, large = offered["cost"].to_numpy(), offered["flops"].to_numpy() > beyond
+    picked: list[int] = []
+    while have + len(picked) < wanted and (can := large & (cost <= budget)).any():
+        best = int(np.where(can, design.shrinkage() / cost, -1.0).argmax())
+        picked.append(best)
+        budget, design = budget - float(cost[best]), design.after(best)
+    return [*picked, *design.greedy(cost, budget)]
 
 
 def short(value: float) -> str:

@@ -50,16 +50,15 @@ class Reduction(Protocol):
 
 def reduction(run: Run, model: nn.Module, world: World, *, gathered: bool) -> Reduction:
     """The run's choice; `model` has been sharded, and its weights may stay gathered during a step or not."""
-    return (
-        Exact(run, model, world, gathered=gathered) if run.reduction == "exact" else Fast(run, model, world)
-    )
+    kind = Exact if run.reduction == "exact" else Fast
+    return kind(run, model, world, gathered=gathered)
 
 
 class Fast:
     """FSDP's own reduce-scatter, once a step."""
 
-    def __init__(self, run: Run, model: nn.Module, world: World) -> None:
-        self.run, self.model, self.world = run, model, world
+    def __init__(self, run: Run, model: nn.Module, world: World, *, gathered: bool) -> None:
+        self.run, self.model, self.world, self.gathered = run, model, world, gathered
         self.rounds = Rounds(run.slots, world.rank, world.size)
 
     def backward(self, windows: Tensor, *, noise: bool = False) -> Totals:
@@ -67,7 +66,10 @@ class Fast:
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
         chunks = self._chunks(windows)
         for i, chunk in enumerate(chunks):
-            parallel.set_gradient_sync(self.model, i == len(chunks) - 1, self.world)
+            last = i == len(chunks) - 1
+            parallel.set_gradient_sync(self.model, last, self.world)
+            if self.gathered:
+                parallel.set_reshard(self.model, last, self.world)
             loss = summed_loss(self.model, chunk, self.run)
             total += loss.detach().double()
             (loss * (self.world.size / self.run.batch)).backward()

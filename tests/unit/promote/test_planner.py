@@ -8,14 +8,16 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from small_study import law
 
 from froude.cli import main
 from froude.config import ConfigError
 from froude.launch import parts
 from froude.launch.sweep import open_study
+from froude.laws import loss_law
 from froude.promote.fits import fit, fit_trials
 from froude.promote.next_space import space_source
-from froude.promote.planner import NextRuns, next_runs
+from froude.promote.planner import NextRuns, next_runs, short
 from froude.space import load_space
 from froude.store import Location
 from froude.study import Study
@@ -87,6 +89,32 @@ def test_beyond_the_bounds_runs_are_ranked_by_what_brings_the_target_nearer(smal
     assert first["closes"] == pytest.approx(found.ranked["closes"].max())
     assert first["params"] > 2 * 26 * 96**2
     assert "bounds on extrapolation" in found.paragraph()
+
+
+def test_a_set_begins_with_the_larger_runs_that_a_certificate_lacks(small_study: Path) -> None:
+    fits = fit(Study(small_study))
+    found = next_runs(fits, **LARGE, budget=1e8)
+    have, needed, beyond = found.held_out
+    assert needed == 9
+    assert 0 < have < needed
+    first = found.chosen.head(needed - have)
+    assert (first["flops"] > beyond).all()
+    assert f"asks for 9 held-out larger runs, those of more than {short(beyond)} FLOPs" in found.paragraph()
+    # With those runs, wherever their losses fall on the law, so many are held out.
+    rows = fits.rows["loss_law"].select("params", "tokens", "loss", "trial")
+    new = (
+        first.select("params", "tokens", "seed")
+        .with_row_index("trial")
+        .with_columns(
+            loss=pl.struct("params", "tokens").map_elements(lambda x: law(**x), pl.Float64),
+            trial=pl.format("new-{}", "trial"),
+        )
+    )
+    more = pl.concat([rows.cast({"params": pl.Float64, "tokens": pl.Float64}), new.select(rows.columns)])
+    assert loss_law(more, groups="trial").held_out()[0] >= needed
+    # A budget that is too small for one is spent on what narrows.
+    dear = found.ranked.filter(pl.col("flops") > beyond)["cost"].min()
+    assert (next_runs(fits, **LARGE, budget=dear - 1).chosen["flops"] <= beyond).all()
 
 
 def test_costs_may_be_flops(small_study: Path) -> None:
