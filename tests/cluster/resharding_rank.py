@@ -1,4 +1,4 @@
-"""One rank of test_resharding: `resharding_rank.py RANK FOLDER`. Saves at world 3, loads at 3, 2, 1, and is killed."""
+"""One rank of test_resharding: `resharding_rank.py RANK FOLDER`. Saves at world 4, loads at 3, 2, 1, and is killed."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def save(rank: int, folder: Path, place: Location) -> None:
         (folder / "saved.json").write_text(json.dumps(expected))
         (record,) = LogReader(place).lineage()
         kinds = sorted(part.kind for part in record.parts)
-        assert kinds == ["data"] * 3 + ["ledger"] * 3 + ["manifest"], kinds
-        assert record.world == 3
+        assert kinds == ["data"] * 4 + ["ledger"] * 4 + ["manifest"], kinds
+        assert record.world == 4
     # One rank's bad table is every rank's error, and commits nothing.
     bad = {"ledger": pa.table({"x": [1]}) if rank == 1 else rows}
     assert raises(ValueError, lambda: store.save(state, step=2, tokens=20, tables=bad))
@@ -121,7 +121,7 @@ def die(*args: Any, **kwargs: Any) -> None:
 
 def main(rank: int, folder: Path) -> None:
     place = Location.parse(folder / "run")
-    for phase, world in enumerate((3, 3, 2, 1)):
+    for phase, world in enumerate((4, 3, 2, 1)):
         if rank >= world:
             return
         dist.init_process_group(

@@ -1,4 +1,4 @@
-"""What three ranks saved loads at three, two and one; a rank killed between data and record commits nothing."""
+"""What four ranks saved loads at three, two and one; a rank killed between data and record commits nothing."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ RANK = Path(__file__).with_name("resharding_rank.py")
 
 @pytest.fixture(scope="module")
 def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What three real gloo processes with FSDP2 leave behind; each phase's own checks are there."""
+    """What four real gloo processes with FSDP2 leave behind; each phase's own checks are there."""
     folder = tmp_path_factory.mktemp("sharded")
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ranks = [
         subprocess.Popen(
             [sys.executable, str(RANK), str(rank), str(folder)], env=environment, stderr=subprocess.PIPE
         )
-        for rank in range(3)
+        for rank in range(4)
     ]
     try:
         errors = [rank.communicate(timeout=240)[1].decode() for rank in ranks]
@@ -36,11 +36,11 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for rank in ranks:
             rank.kill()
             rank.wait()
-    assert [rank.returncode for rank in ranks] == [-signal.SIGKILL, 0, 0], "\n".join(errors)
+    assert [rank.returncode for rank in ranks] == [-signal.SIGKILL, 0, 0, 0], "\n".join(errors)
     return folder
 
 
-def test_a_state_sharded_over_three_ranks_loads_at_one_two_and_three(sharded: Path) -> None:
+def test_a_state_sharded_over_four_ranks_loads_at_one_two_and_three(sharded: Path) -> None:
     saved = json.loads((sharded / "saved.json").read_text())
     assert len(saved) > 20
     for world in (1, 2, 3):
