@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class View:
     """The content of one report. Losses in nats per token; `problems` are what kept a part of it from being read.
 
-    `steps`, `evals` and what the spike ladder did (`actions`) are the promoted run's. `checks` are the recipe's, or,
-    before there is one, what the gate would say now.
+    `unread` says that the promoted run can't be read. `steps`, `evals` and what the spike ladder did (`actions`) are
+    the promoted run's. `checks` are the recipe's, or, before there is one, what the gate would say now.
     """
 
     name: str
@@ -48,6 +48,7 @@ class View:
     alarms: tuple[Alarm, ...] = ()
     account: TokenAccount | None = None
     problems: tuple[str, ...] = ()
+    unread: bool = False
 
     @property
     def target(self) -> tuple[float, float] | None:
@@ -85,6 +86,7 @@ def gather(study: Study, *, fits: Fits | None = None) -> View:
             parts = _run(study, recipe)
         except ConfigError as error:
             problems.append(f"The promoted run could not be read: {error}")
+            parts = {"unread": True}
     return View(
         name=study.location.name,
         url=study.location.url,

@@ -48,6 +48,8 @@ def verdict(view: View) -> str:
     interval = f"{100 * forecast.level:.0f}% interval {text.loss(forecast.low)} to {text.loss(forecast.high)}"
     loss = text.loss(forecast.loss)
     sealed = f"Before its first step the run was forecast to end at {loss} nats per token ({interval})."
+    if view.unread:
+        return f"{sealed} What became of it could not be read."
     if score is None:
         if view.elastic is None:
             return f"{sealed} It has not begun."
@@ -82,7 +84,7 @@ def tiles(view: View) -> list[Tile]:
                 )
             )
         else:
-            found.append(Tile("Actual", text.NOTHING, "not finished"))
+            found.append(Tile("Actual", text.NOTHING, "could not be read" if view.unread else "not finished"))
     if (elastic := view.elastic) is not None and elastic.world_sizes:
         sizes = " → ".join(str(size) for size in elastic.world_sizes)
         found.append(Tile("Workers", sizes, text.plural(elastic.restarts, "restart")))
