@@ -3,12 +3,15 @@
 Built on `matplotlib.figure.Figure` without pyplot, so nothing depends on a display or on global state.
 """
 
+import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 from matplotlib import colormaps
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 INK, MUTED, ACCENT, WARN = "#1f2933", "#7b8794", "#0b6e99", "#c2410c"
 FINITE_LOSS = pl.col("loss").cast(pl.Float64).is_finite()
 LEGEND_ENTRIES = 7
+DECADES = 10**2.5  # axes over a wider range name decades only
 DRAWN_ROWS = 5_000  # a scatter of more is a blot and a slow file
 
 
@@ -55,8 +59,15 @@ def log_scale(axis: Axes, *, y: bool = False, base: int = 10) -> None:
     for scale in [axis.xaxis, axis.yaxis][: 1 + y] if base == 10 else []:
         # Ranges of less than a decade would have one labelled tick, or none.
         scale.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=9))
-        scale.set_major_formatter(lambda value, _: short(value))
+        scale.set_major_formatter(partial(_tick, scale))
         scale.set_minor_formatter(NullFormatter())
+
+
+def _tick(scale: Axis, value: float, place: int | None = None) -> str:
+    """Label a tick; over several decades only their beginnings, as others would run into each other."""
+    low, high = scale.get_view_interval()
+    leading = value / 10 ** math.floor(math.log10(value) + 1e-9)
+    return short(value) if leading < 1.5 or high < DECADES * low else ""
 
 
 def short(value: float) -> str:

@@ -132,12 +132,15 @@ def noise_scale(frame: pl.DataFrame | pl.LazyFrame, *, half_life: float | None =
     alike; with `half_life` (at least 1 step) the averages are exponential ones at the last step. Intervals are
     those of a bootstrap over blocks of up to 50 steps. Status `too_few_points` below 100 steps (counted by their
     weights), `flat` where |G|² is not above two standard errors, `at_bound` where S is not: the norms show no
-    noise. Raises as `froude.laws.frames.read`
-    does, and ValueError unless batch_big > batch_small.
+    noise. Steps at which nothing was measured (all but `step` null, as in `Study.steps()`) are left out. Raises as
+    `froude.laws.frames.read` does, and ValueError unless batch_big > batch_small.
     """
     life = None if half_life is None else positive("half_life", half_life)
     if life is not None and life < 1:
         raise ValueError(f"half_life must be at least 1 step, but got {half_life!r}.")
+    frame = frame.lazy()
+    if set(COLUMNS) <= set(frame.collect_schema().names()):
+        frame = frame.filter(pl.any_horizontal(pl.col(COLUMNS[1:]).is_not_null()))
     sample = read(frame, COLUMNS)
     plausible(sample, COLUMNS[1:])
     wrong = np.flatnonzero(~(sample["batch_big"] > sample["batch_small"]))

@@ -55,8 +55,10 @@ def noise_scale(law: "NoiseScale") -> Figure:
     trend = law.trend
     if trend.height > DRAWN_ROWS:
         trend = trend.gather_every(trend.height // DRAWN_ROWS + 1)
-    left.plot(trend["step"], trend["noise_scale"], "-", color=ACCENT, lw=1.2, label="moving average")
-    right.plot(trend["step"], trend["grad_sq"], "-", color=ACCENT, lw=1.2, label="moving average")
+    for axis, name in ((left, "noise_scale"), (right, "grad_sq")):
+        if trend[name].drop_nulls().len() > 1:  # there is none over few steps
+            axis.plot(trend["step"], trend[name], "-", color=ACCENT, lw=1.2, label="moving average")
+    left.set_xlim(right.get_xlim())
     for axis, estimate in ((left, law.noise_scale), (right, law.grad_sq)):
         if math.isfinite(estimate.value):
             axis.axhline(estimate.value, color=WARN, lw=1.1, label="estimate")

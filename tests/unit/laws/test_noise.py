@@ -50,6 +50,17 @@ def test_the_spread_falls_with_steps_and_the_interval_covers_it() -> None:
         assert 0.9 <= np.mean(inside) <= 0.99
 
 
+def test_steps_without_a_measurement_are_left_out() -> None:
+    frame = norms(2_000)
+    spread = frame.with_columns(pl.col("step") * 10)
+    unmeasured = [pl.lit(None, frame[name].dtype).alias(name) for name in frame.columns[1:]]
+    every = pl.concat([spread, spread.with_columns(pl.col("step") + 1, *unmeasured)])
+    assert laws.noise_scale(every.lazy()).table().equals(laws.noise_scale(spread).table())
+    half = every.with_columns(pl.col("big_sq_norm").fill_null(1.0))
+    with pytest.raises(ValueError, match="'batch_small' must be positive and finite"):
+        laws.noise_scale(half)
+
+
 def test_a_step_of_its_own_has_no_ratio_that_could_be_averaged() -> None:
     frame = norms(20_000)
     a, c = frame["small_sq_norm"].to_numpy(), frame["big_sq_norm"].to_numpy()
