@@ -24,7 +24,7 @@ from froude.checkpoint.tensors import Tensors, digest
 from froude.config import ConfigError, Run
 from froude.promote import recipe as recipes
 from froude.promote.forecast import Forecast
-from froude.records import LEDGER, table
+from froude.records import LEDGER, MOST_VALUES, table, table_of
 from froude.runlog import RECORD, SCHEMA_VERSION, LogReader, Record, _row_hash, expired
 from froude.store import Location
 
@@ -206,6 +206,15 @@ def test_a_record_that_unpacks_to_a_gigabyte_is_refused_packed(saved: Location) 
     assert len(content) < 1 << 20
     with pytest.raises(ValueError, match="are too much"):
         Record.from_bytes(content)
+
+
+def test_a_list_of_more_values_than_bytes_is_refused_before_it_is_held() -> None:
+    few = pa.ListArray.from_arrays([0, MOST_VALUES + 1], pa.nulls(MOST_VALUES + 1, pa.int8()))
+    made = io.BytesIO()
+    pq.write_table(pa.table({"parts": few}), made)
+    assert made.tell() < 1000
+    with pytest.raises(ValueError, match="values in a column are too much"):
+        table_of(made.getvalue())
 
 
 def test_a_record_of_a_gigabyte_is_refused_unread(tmp_path: Path) -> None:

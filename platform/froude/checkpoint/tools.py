@@ -123,7 +123,7 @@ def chosen(run: Location, step: int | None = None) -> Record:
 
 
 def _missing(run: Location, records: Sequence[Record], step: int | None) -> ConfigError:
-    steps = ", ".join(str(record.step) for record in records[-8:]) or "none"
+    steps = ", ".join(map(str, sorted({record.step for record in records})[-8:])) or "none"
     return ConfigError(
         f"a checkpoint must be committed to be read, but {run} has none"
         + (f" of step {step}; it has {steps}" if step is not None else "; train first")

@@ -97,8 +97,8 @@ def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Ag
     agenda = Agenda(space, parts.read_all(study))
     # Another space adds to a study, as `froude plan --next` means it to; the same one replaces what it said before.
     own = {name: {**stage, "space": space.name} for name, stage in space.stage_table().items()}
-    told = {name: {"space": meta["space"], **stage} for name, stage in meta.get("stages", {}).items()}
-    kept = {name: stage for name, stage in told.items() if name in own or stage["space"] != space.name}
+    before = meta.get("stages", {}).items()
+    kept = {name: stage for name, stage in before if name in own or stage.get("space") != space.name}
     described = {
         "froude": "study",
         "schema": SCHEMA,

@@ -11,7 +11,7 @@ import polars as pl
 
 from froude.laws import loss_batch, loss_fit, uncertainty
 from froude.laws.frames import Array, Mask, Sample, plausible, read
-from froude.laws.loss_calibration import Calibration, calibrate, held_out, needed
+from froude.laws.loss_calibration import Calibration, HeldOut, calibrate, held_out
 from froude.laws.loss_posterior import ExponentPrior, Posterior, posterior
 from froude.laws.results import Allocation, Prediction, Status, open_unit, positive
 
@@ -168,12 +168,9 @@ class LossLaw:
             return None
         return posterior(self._fit[0], self.prior)
 
-    def held_out(self, level: float = 0.9) -> tuple[int, int, float]:
-        """Return how many larger runs a certificate at this level could be calibrated on, how many it asks for, and the
-        FLOPs (6·params·tokens) beyond which one more run would be one of them; NaN while too few are below.
-        """
-        have, beyond = held_out(self._fit[0], self._sample.groups, self._need)
-        return have, needed(level), beyond
+    def held_out(self, level: float = 0.9) -> HeldOut:
+        """Return how many larger runs a certificate at this level can be calibrated on, and what it lacks."""
+        return held_out(self._fit[0], self._sample.groups, self._need, level)
 
     @cached_property
     def _calibration(self) -> Calibration:

@@ -10,6 +10,7 @@ scores asks for (split conformal prediction: Lei et al. 1604.04173).
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +142,7 @@ class Calibration:
         return found
 
     def _enough(self, level: float) -> bool:
-        return self.count >= _needed(level)
+        return self.count >= needed(level)
 
 
 def calibrate(
@@ -156,7 +157,8 @@ def calibrate(
     drawn, _ = loss_batch.bootstrap(problem, groups, theta, replicates, rng, quick=True)
     whole = ExpectedError.of(problem, theta, drawn, int(groups.max()) + 1)
     scores, scored = [], np.zeros(groups.size, dtype=bool)
-    for inside, outside, fit, drawn in _fits(problem, groups, theta, _splits(problem, groups, need), rng):
+    splits = [(inside, outside) for _, inside, outside in _splits(problem, groups, need)]
+    for inside, outside, fit, drawn in _fits(problem, groups, theta, splits, rng):
         rows = np.flatnonzero(inside)
         # The scatter that all runs show counts in every split: else the first runs, before a bad size or a mistuned one
         # came, would make the errors that those caused look impossible, and widen twice for them.
@@ -170,19 +172,26 @@ def calibrate(
     return Calibration(whole, tuple(scores), count, max(problem.loss.size - used, 1))
 
 
-def held_out(problem: Problem, groups: Groups, need: tuple[int, int]) -> tuple[int, float]:
-    """Return how many groups rolling splits hold out, and beyond which 6·params·tokens one more run would be, too.
+class HeldOut(NamedTuple):
+    """Larger runs that a certificate may be calibrated on: how many there are and are needed.
 
-    NaN where no split has the rows that it needs below. `need` as in `calibrate`.
+    A run of more than `beyond_flops` (6·params·tokens) would be one more; NaN while there are too few below.
     """
+
+    runs: int
+    needed: int
+    beyond_flops: float
+
+
+def held_out(problem: Problem, groups: Groups, need: tuple[int, int], level: float) -> HeldOut:
+    """Return what rolling splits hold out for a certificate at this level; `need` as in `calibrate`."""
+    problem, groups = _some(problem, groups, np.random.default_rng(0))
     splits = _splits(problem, groups, need)
     if not splits:
-        return 0, math.nan
-    scored = np.any([outside for _, outside in splits], axis=0)
-    compute = problem.n + problem.d + problem.n_mean + problem.d_mean
-    return int(np.unique(groups[scored]).size), 6 * math.exp(
-        min(float(compute[rows].max()) for rows, _ in splits)
-    )
+        return HeldOut(0, needed(level), math.nan)
+    scored = np.any([outside for _, _, outside in splits], axis=0)
+    beyond = min(c for c, _, _ in splits) + problem.n_mean + problem.d_mean
+    return HeldOut(int(np.unique(groups[scored]).size), needed(level), 6 * math.exp(beyond))
 
 
 def log_losses(thetas: Array, n: Array, d: Array) -> Array:
@@ -212,8 +221,8 @@ def _effects(
     return slopes, np.stack(bends, axis=1)
 
 
-def _splits(problem: Problem, groups: Groups, need: tuple[int, int]) -> list[tuple[Mask, Mask]]:
-    """Return masks of the rows fitted and of those predicted, for each c; a group goes with its largest run."""
+def _splits(problem: Problem, groups: Groups, need: tuple[int, int]) -> list[tuple[float, Mask, Mask]]:
+    """For each c return ln c, centred, and masks of rows fitted and predicted; a group goes with its largest run."""
     compute = problem.n + problem.d
     top = np.full(int(groups.max()) + 1, -np.inf)
     np.maximum.at(top, groups, compute)
@@ -223,7 +232,7 @@ def _splits(problem: Problem, groups: Groups, need: tuple[int, int]) -> list[tup
         outside = ~inside & (compute > c) & (compute <= c + math.log(WINDOW))
         enough = min(np.unique(problem.n[inside]).size, np.unique(problem.d[inside]).size) >= need[1]
         if enough and inside.sum() >= need[0] and outside.any():
-            found.append((inside, outside))
+            found.append((float(c), inside, outside))
     if len(found) > SPLITS:
         found = [found[i] for i in np.unique(np.round(np.linspace(0, len(found) - 1, SPLITS)).astype(int))]
     return found
@@ -272,8 +281,4 @@ def _quantile(scores: Array, count: int, level: float) -> float:
 
 def needed(level: float) -> int:
     """Return how many held-out larger runs a certificate at this level asks for: their quantile must be among them."""
-    return math.ceil(_needed(level))
-
-
-def _needed(level: float) -> float:
-    return level / (1 - level) - 1e-9
+    return math.ceil(level / (1 - level) - 1e-9)

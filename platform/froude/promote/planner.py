@@ -16,6 +16,7 @@ from froude.config import ConfigError, Run
 from froude.laws import Prediction
 from froude.laws.design import Design, forecast_design
 from froude.laws.frames import Array
+from froude.laws.loss_calibration import HeldOut, needed
 from froude.promote.candidates import candidates
 from froude.promote.fits import Fits
 from froude.promote.gate import Profile, profile_named
@@ -47,7 +48,7 @@ class NextRuns:
     narrow, `closes` that by which the target comes nearer to the gate's bounds on extrapolation, in log, and `value`
     whichever of both is `sought`, per unit of cost. `chosen` are the set's runs in order, `shrink` there given those
     before, `after` the interval's expected half-width, relative to the loss, when they are done. `failing` are the
-    gate's checks on the loss law that fail now, each with its value and bound.
+    gate's checks on the loss law that fail now, each with its value and bound. `held_out` has what a certificate lacks.
     """
 
     params: float
@@ -56,7 +57,7 @@ class NextRuns:
     budget: float | None
     forecast: Prediction
     failing: Mapping[str, str]
-    held_out: tuple[int, int, float]
+    held_out: HeldOut
     sought: Literal["shrink", "closes"]
     ranked: pl.DataFrame
     chosen: pl.DataFrame
@@ -75,7 +76,7 @@ class NextRuns:
                 "extrapolation": dict(now.extrapolation),
             },
             "failing": dict(self.failing),
-            "held_out": dict(zip(("runs", "needed", "beyond_flops"), self.held_out, strict=True)),
+            "held_out": self.held_out._asdict(),
             "cost_in": self.unit,
             "budget": self.budget,
             "sought": self.sought,
@@ -131,7 +132,7 @@ class NextRuns:
         else:
             said.append(f"A run of {best} should {narrows}, {most}.")
         have, wanted, beyond = self.held_out
-        if have < wanted and math.isfinite(beyond):
+        if self.sought == "shrink" and have < wanted and math.isfinite(beyond):
             said.append(
                 f"A certificate asks for {wanted} held-out larger runs, those of more than {short(beyond)} FLOPs, and "
                 f"there {'is' if have == 1 else 'are'} {have}; a set begins with the others, as far as its budget goes."
@@ -192,7 +193,9 @@ def next_runs(
     ).with_columns(value=pl.col(sought) / pl.col("cost"))
     ranked = offered.with_row_index("place").sort("value", "cost", descending=[True, False])
     law = fits.loss.free or fits.loss
-    held_out = law.held_out(forecast.level) if math.isfinite(law.E) else (0, 0, math.nan)
+    held_out = (
+        law.held_out(forecast.level) if math.isfinite(law.E) else HeldOut(0, needed(forecast.level), math.nan)
+    )
     if budget is None:
         picked = [int(ranked["place"][0])]
     elif beyond:
@@ -267,9 +270,7 @@ def _nearer(offered: pl.DataFrame, design: Design, budget: float) -> list[int]:
     return [first, *design.after(first).greedy(cost, budget - float(cost[first]))]
 
 
-def _certified(
-    offered: pl.DataFrame, design: Design, budget: float, held_out: tuple[int, int, float]
-) -> list[int]:
+def _certified(offered: pl.DataFrame, design: Design, budget: float, held_out: HeldOut) -> list[int]:
     """Indices of a set within the budget: first the larger runs that a certificate lacks, by shrinkage per cost."""
     have, wanted, beyond = held_out
     cost, large = offered["cost"].to_numpy(), offered["flops"].to_numpy() > beyond

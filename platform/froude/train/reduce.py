@@ -86,11 +86,11 @@ class Fast:
 
 
 def refuse_hooks(model: nn.Module) -> None:
-    """ConfigError if the model, not sharded yet, has hooks on gradients: sharding would drop them without a word."""
-    if any(p._post_accumulate_grad_hooks for p in model.parameters()):
+    """ConfigError if the model, not sharded yet, has hooks on gradients: sharding drops them without a word."""
+    if any(p._post_accumulate_grad_hooks or p._backward_hooks for p in model.parameters()):
         raise ConfigError(
-            "an exact run needs whole gradients before a step, but the model has hooks on gradients, such as those "
-            'of an optimizer in the backward pass; remove them, or set `reduction` to "fast"'
+            "a run must be the same on several workers, but the model has hooks on gradients, such as those of an "
+            "optimizer in the backward pass, which sharding would drop; remove them"
         )
 
 

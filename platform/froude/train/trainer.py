@@ -34,7 +34,7 @@ class Trainer:
             validation_windows(api.build_source(run, "validation"), run.eval_windows)
         )
         self.model = api.build_model(run)
-        if run.reduction == "exact":
+        if run.reduction == "exact" or self.world.size > 1:
             refuse_hooks(self.model)
         self.counts = api.count_parameters(self.model)
         self.flops_per_token = float(self.model.flops_per_token())  # type: ignore[operator]

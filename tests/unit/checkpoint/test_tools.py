@@ -118,6 +118,10 @@ def test_a_step_that_was_not_kept_is_named_with_those_that_were(place, train):
     assert tools.chosen(place, 2).step == 2
     with pytest.raises(ConfigError, match="of step 3; it has 2, 4"):
         tools.chosen(place, 3)
+    records = LogReader(place).records()
+    assert [(record.step, damage) for record, damage in tools.verify(place, records, 2)] == [(2, "")]
+    with pytest.raises(ConfigError, match="of step 3; it has 2, 4"):
+        list(tools.verify(place, records, 3))
     with pytest.raises(ConfigError, match="train first"):
         tools.chosen(Location.parse(place.url) / "empty")
 

@@ -22,6 +22,7 @@ from froude.store import Location
 
 TRIES = 50
 NEWEST = 4  # steps: a run that went back saves before the last one that is there
+InState = Callable[[Location], bool]  # whether a checkpoint's folder is
 LOCAL_POLL, REMOTE_POLL = 0.001, 0.02  # seconds; a remote look is a request
 
 
@@ -56,11 +57,8 @@ def flipped_byte(scene: Scene, target: float) -> Act:
         raise NotInjected(f"record {newest.seq} is damaged, but the run went on from it")
 
 
-State = Callable[[Location], bool]  # of a checkpoint's folder
-
-
-def strike(scene: Scene, folder: str, begun: State, not_yet_over: State) -> str:
-    """SIGKILL all workers in a save: as one uploads into `folder` of the run, or, on a disk, in the state asked for."""
+def strike(scene: Scene, folder: str, begun: InState, not_yet_over: InState) -> str:
+    """SIGKILL all workers in a save: as one uploads into `folder` of the run, or in the state asked for."""
     if scene.proxy:
         return strike_upload(scene, scene.proxy, folder)
     return f"the save of step {strike_save(scene, begun, not_yet_over)}"
@@ -80,7 +78,7 @@ def strike_upload(scene: Scene, proxy: S3Proxy, folder: str) -> str:
     return f"the upload of {folder}/{proxy.caught.partition(piece)[2].partition('?')[0]}"
 
 
-def strike_save(scene: Scene, begun: State, not_yet_over: State) -> int:
+def strike_save(scene: Scene, begun: InState, not_yet_over: InState) -> int:
     """SIGKILL all workers while a checkpoint's folder is in the state asked for, and no record names it; its step."""
     known = set(folders(scene.place))
     poll = LOCAL_POLL if scene.place.is_local else REMOTE_POLL
