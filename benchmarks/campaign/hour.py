@@ -28,7 +28,9 @@ sys.path.insert(0, str(HERE))
 from _machine import commit, cpu  # noqa: E402
 
 SPACE = HERE.parent / "search_spaces" / "hour.py"
-ROUNDS = 6
+ROUNDS = 12
+#: Name of what is done, and the work: what it returns, its seconds noted.
+Timed = Callable[[str, Callable[[], Any]], Any]
 #: What the large run's forecast must be: (name, test of what was found).
 CHECKS = {
     "certified": lambda found: found["forecast"]["certified"],
@@ -54,7 +56,7 @@ def half_width(forecast: dict[str, Any]) -> float:
     return float((forecast["high"] - forecast["low"]) / 2 / forecast["loss"])
 
 
-def planned(place: Path, study: Path, budget: float, target: float) -> list[dict[str, Any]]:
+def planned(place: Path, study: Path, budget: float, target: float, timed: Timed) -> list[dict[str, Any]]:
     """Plan and sweep until the forecast is what is asked; each round's plan, the last with nothing left to run.
 
     Plans are kept in `place`, since a study's directory holds nothing else.
@@ -66,7 +68,7 @@ def planned(place: Path, study: Path, budget: float, target: float) -> list[dict
             plan = json.loads(kept.read_text())
         else:
             to = ("--per", "flops", "--budget", f"{budget:g}", "--write", str(file))
-            plan = froude("plan", "--next", str(study), *to)
+            plan = timed("planned runs", lambda to=to: froude("plan", "--next", str(study), *to))
             now = plan["forecast"]
             if now["certified"] and now["half_width"] <= target and not plan["failing"]:
                 plan["chosen"] = []
@@ -75,7 +77,8 @@ def planned(place: Path, study: Path, budget: float, target: float) -> list[dict
         print(f"round {number}: {said(plan)}; next {len(plan['chosen'])} runs", flush=True)
         if not plan["chosen"]:
             break
-        froude("sweep", str(file), "--out", str(study), "--simulate", "2")
+        sweep = ("sweep", str(file), "--out", str(study), "--simulate", "2")
+        timed("planned runs", lambda sweep=sweep: froude(*sweep))
     return rounds
 
 
@@ -152,7 +155,7 @@ def main() -> int:
         "first runs",
         lambda: froude("sweep", str(SPACE), "--out", str(study), "--seed", str(arguments.seed), *simulated),
     )
-    rounds = timed("planned runs", lambda: planned(place, study, arguments.budget, arguments.half_width))
+    rounds = planned(place, study, arguments.budget, arguments.half_width, timed)
     recipe = study / FILE
     if not recipe.exists():
         timed("promotion", lambda: froude("promote", str(study)))
