@@ -216,8 +216,8 @@ class LogReader:
             )
         try:
             record = Record.from_bytes(content)
-        except BrokenLog:
-            raise
+        except BrokenLog as error:
+            raise BrokenLog(f"{error} ({file})") from error
         except ValueError as error:
             raise BrokenLog(f"a commit log must be whole, but {file}: {error}; {remedy}") from error
         parent = self._records[-1].digest if self._records else None

@@ -245,6 +245,18 @@ def test_damage_is_named_and_what_came_before_goes_on(chain: Path) -> None:
     assert next_one.save(3).seq == 4
 
 
+def test_a_record_of_a_newer_froude_is_named(chain: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = LogReader(Location.parse(chain.parent))
+    newest = log.records()[-1]
+    with monkeypatch.context() as newer:
+        newer.setattr("froude.runlog.SCHEMA_VERSION", 99)
+        (chain / record_name(newest.seq)).write_bytes(newest.to_bytes())
+    with pytest.raises(
+        BrokenLog, match=rf"but got 99; use the froude that wrote it \(.*{record_name(newest.seq)}\)"
+    ):
+        LogReader(Location.parse(chain.parent)).records()
+
+
 def test_a_foreign_name_in_the_log_is_named(chain: Path) -> None:
     (chain / "latest.parquet").touch()
     with pytest.raises(BrokenLog, match=r"latest\.parquet"):
