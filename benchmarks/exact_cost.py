@@ -72,6 +72,19 @@ def _status(name: str) -> int:
     return 1024 * int(next(line for line in lines if line.startswith(name)).split()[1])
 
 
+def join(order: dict[str, Any]) -> None:
+    """Make this process a rank of its group."""
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{order['folder']}/group",
+        rank=order["rank"],
+        world_size=order["world"],
+        timeout=timedelta(seconds=300),
+    )
+
+
 def rank_main(order: dict[str, Any]) -> None:
     """One rank of one setting: prints its ratios, or its bytes, if it is rank 0."""
     import torch
@@ -83,13 +96,7 @@ def rank_main(order: dict[str, Any]) -> None:
     torch.set_num_threads(1)
     rank, world = order["rank"], order["world"]
     if world > 1:
-        dist.init_process_group(
-            "gloo",
-            init_method=f"file://{order['folder']}/group",
-            rank=rank,
-            world_size=world,
-            timeout=timedelta(seconds=300),
-        )
+        join(order)
     settings = (order["slots"], order["schedule"])
     runs = {name: run(*settings, name, order) for name in ("fast", "exact")}
     trainers = {name: Trainer(each, World.current("cpu")) for name, each in runs.items()}

@@ -14,12 +14,12 @@ import os
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from _machine import commit, cpu
-from exact_cost import run
+from exact_cost import join, run
 
 RESULT = Path(__file__).with_suffix(".md")
 #: Workers, slots, reduction, schedule.
@@ -48,13 +48,7 @@ def rank_main(order: dict[str, Any]) -> None:
     from froude.train.trainer import Trainer
 
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"file://{order['folder']}/group",
-        rank=order["rank"],
-        world_size=order["world"],
-        timeout=timedelta(seconds=300),
-    )
+    join(order)
     made = run(order["slots"], order["schedule"], order["reduction"], order | {"what": "memory"})
     trainer = Trainer(made, World.current("cpu"))
     trainer.step(made, 0)

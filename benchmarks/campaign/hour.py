@@ -33,8 +33,8 @@ ROUNDS = 12
 Timed = Callable[[str, Callable[[], Any]], Any]
 #: What the gate may refuse here, and why it is promoted all the same; both are in the recipe.
 OVERRIDES = {
-    "seeds": "the planner spreads runs over sizes; those of the cheapest have seeds by the dozen",
-    "lr_transfers": "the law is fitted to proxies up to the target's own width, trained at one rate",
+    "seeds": "the planner spreads runs over sizes, and repeats those that are worth it",
+    "lr_transfers": "the law is fitted to proxies of every width at one rate, near the promoted one",
 }
 #: What the large run's forecast must be: (name, test of what was found).
 CHECKS = {

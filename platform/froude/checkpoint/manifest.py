@@ -109,7 +109,6 @@ class Manifest:
 
     def _checked(self) -> Manifest:
         """Itself; ValueError unless the blocks of each tensor cover each of its elements once."""
-        found = dict.fromkeys(self.tensors, 0)
         placed: dict[str, list[Block]] = {fqn: [] for fqn in self.tensors}
         for block in self.blocks:
             dtype, shape = self.tensors[block.fqn]
@@ -122,11 +121,11 @@ class Manifest:
                 raise ValueError(f"a block of `{block.fqn}` at {list(block.offsets)} does not fit")
             if block.payload_off < 0:
                 raise ValueError(f"a block of `{block.fqn}` begins before its file")
-            found[block.fqn] += elements
             placed[block.fqn].append(block)
         for fqn, (_, shape) in self.tensors.items():
-            if min(shape, default=0) < 0 or found[fqn] != math.prod(shape):
-                raise ValueError(f"the blocks of `{fqn}` hold {found[fqn]} elements of {math.prod(shape)}")
+            elements = sum(math.prod(block.sizes) for block in placed[fqn])
+            if min(shape, default=0) < 0 or elements != math.prod(shape):
+                raise ValueError(f"the blocks of `{fqn}` hold {elements} elements of {math.prod(shape)}")
             if shape and (at := _overlap(placed[fqn])):
                 raise ValueError(f"two blocks of `{fqn}` hold the elements at {list(at)}")
         return self

@@ -106,6 +106,10 @@ class LossLaw:
             self._cache[key] = table.with_row_index("replicate")
         return self._cache[key]
 
+    def held_out(self, level: float = 0.9) -> HeldOut:
+        """Return how many larger runs a certificate at this level can be calibrated on, and what it lacks."""
+        return held_out(self._fit[0], self._sample.groups, self._need, level)
+
     def compute_optimal(self, *, flops: float) -> Allocation:
         """Split a budget of `flops` = 6·params·tokens for the least predicted loss (2203.15556, eq. 4)."""
         budget = math.log(positive("flops", flops) / 6)
@@ -167,10 +171,6 @@ class LossLaw:
         if self.prior is None:
             return None
         return posterior(self._fit[0], self.prior)
-
-    def held_out(self, level: float = 0.9) -> HeldOut:
-        """Return how many larger runs a certificate at this level can be calibrated on, and what it lacks."""
-        return held_out(self._fit[0], self._sample.groups, self._need, level)
 
     @cached_property
     def _calibration(self) -> Calibration:

@@ -164,7 +164,7 @@ def measure(
     for number, run in enumerate(runs):
         done = sum(costs[:number])
         model = api.build_model(run, world.device)
-        optimizer, reduction = optimizers.build(run, model, world), Fast(run, model, world, gathered=False)
+        optimizer, reduction = optimizers.build(run, model, world), Fast(run, model, world)
         windows = first_batch(run, world.device)
         start = outputs(model, windows, run)
         rows += [_row(run, name, 0, torch.zeros_like(x), x, True) for name, x in start.items()]

@@ -112,7 +112,7 @@ def rms(x: Tensor) -> float:
 def _train(model: nn.Module, run: Run) -> tuple[dict[str, Tensor], dict[str, Tensor], float]:
     """Weights after STEPS updates on one batch, and the gradient there with its norm."""
     world = World()
-    optimizer, reduction = optimizers.build(run, model, world), Fast(run, model, world, gathered=False)
+    optimizer, reduction = optimizers.build(run, model, world), Fast(run, model, world)
     windows = first_batch(run, world.device)
     for step in range(STEPS):
         train_step(model, optimizer, reduction, windows, run, step)

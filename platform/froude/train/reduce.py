@@ -57,7 +57,7 @@ def reduction(run: Run, model: nn.Module, world: World, *, gathered: bool) -> Re
 class Fast:
     """FSDP's own reduce-scatter, once a step."""
 
-    def __init__(self, run: Run, model: nn.Module, world: World, *, gathered: bool) -> None:
+    def __init__(self, run: Run, model: nn.Module, world: World, *, gathered: bool = False) -> None:
         self.run, self.model, self.world, self.gathered = run, model, world, gathered
         self.rounds = Rounds(run.slots, world.rank, world.size)
 

@@ -67,7 +67,7 @@ def _may_mount() -> bool:
 
 def _clock(place: Location) -> str:
     if not place.is_local:
-        return "needs a study on a local disk: an S3 server refuses what a clock off by 15 minutes has signed"
+        return "needs a study on a local disk: an S3 server refuses what a clock that is hours off has signed"
     if not sys.platform.startswith("linux") or not shutil.which("cc"):
         return "needs a C compiler on Linux; install one (Debian, Ubuntu: apt install gcc libc6-dev) or leave it out"
     return ""
