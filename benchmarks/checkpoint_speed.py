@@ -155,7 +155,8 @@ def read_through(folder: Path) -> None:
             file.seek(place[1])
             file.readinto(own.buffer)
 
-    places = [(path, at) for path in folder.rglob("part-*") for at in range(0, path.stat().st_size, 16 << 20)]
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    places = [(path, at) for path in files for at in range(0, path.stat().st_size, 16 << 20)]
     with ThreadPoolExecutor(READ_THREADS, initializer=begin) as pool:
         list(pool.map(read, places))
 
@@ -235,13 +236,8 @@ def training(name: str, place: Location, state: State, pairs: int, seed: int) ->
     from froude.train.trainer import Trainer
 
     torch.set_num_threads(1)
-    run = Run(
-        tokens=768 * 100_000,
-        batch=768,
-        seed=seed,
-        eval_windows=1,
-        model={"width": 128, "depth": 4, "context": 64},
-    )
+    model = {"width": 128, "depth": 4, "context": 64}
+    run = Run(tokens=768 * 100_000, batch=768, seed=seed, eval_windows=1, model=model)
     trainer = Trainer(run, World.current("cpu"))
     store = RunStore(place, "large", Keep(last=1))
     store.open_attempt("recipe")
@@ -292,13 +288,11 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
         if name in arguments.only:
             with folder_on(root) as place:
                 yield from against_torch(name, place, state, pairs)
-    if "S3" not in arguments.only:
-        pass
-    elif gateway.installed():
+    if "S3" in arguments.only and gateway.installed():
         with gateway.serve(capacity=12 << 30) as server, gateway.reached(server):
             place = Location.parse(f"s3://{gateway.new_bucket()}/checkpoints")
             yield from against_torch("S3", place, state, pairs)
-    else:
+    elif "S3" in arguments.only:
         yield "| S3 | not measured: no Ceph gateway is installed | | | | |", False
     yield (
         "\n| saved to | blocking save | call in the background | ratio | least … most | goal | first call |\n"
@@ -318,13 +312,6 @@ def rows(arguments: argparse.Namespace) -> Iterator[Row]:
             yield from training("disk", place, state, min(pairs, 3), arguments.seed)
 
 
-def hardware(disk: Path) -> str:
-    kind = subprocess.run(
-        ["df", "--output=fstype", str(disk)], capture_output=True, text=True, check=True
-    ).stdout.split()[-1]
-    return f"{_machine.hardware()}, virtual disk with {kind}"
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -337,10 +324,12 @@ def main() -> int:
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
     arguments.disk.mkdir(parents=True, exist_ok=True)
+    kind = subprocess.check_output(["df", "--output=fstype", arguments.disk], text=True).split()[-1]
     head = f"""# Speed of checkpoints
 
 `python benchmarks/checkpoint_speed.py --pairs {arguments.pairs} --depth {arguments.depth} --seed {arguments.seed}` at
-commit {_machine.commit()}, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, on {hardware(arguments.disk)}.
+commit {_machine.commit()}, {datetime.now(UTC):%Y-%m-%d}, torch {torch.__version__}, on {_machine.hardware()},
+virtual disk with {kind}.
 
 {METHOD}
 """
