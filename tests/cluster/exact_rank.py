@@ -9,12 +9,14 @@ import hashlib
 import json
 import os
 import sys
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from froude.config import Run
 from froude.train import optimizers, parallel
@@ -22,12 +24,23 @@ from froude.train.parallel import KEEP_GATHERED, World
 from froude.train.trainer import Trainer
 
 
+class Gathers(TorchDispatchMode):
+    """Counts how often tensors are gathered from all ranks."""
+
+    number = 0
+
+    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.number += call.namespace == "c10d" and "gather" in call.__name__
+        return call(*args, **(kwargs or {}))
+
+
 def bits(case: dict[str, Any], device: str) -> dict[str, Any]:
     """Losses, norms of batch and slots, evaluation and a hash of parameters and optimizer state.
 
     `switch_at` changes the schedule at a step; `keep_gathered` is the number of parameters up to which a model is one
-    unit of FSDP; `unchecked` lets any optimizer pass.
+    unit of FSDP; `unchecked` lets any optimizer pass; `count` adds how often the last step gathered weights.
     """
+    count = case.pop("count", False)
     switch = case.pop("switch_at", 0)
     if case.pop("unchecked", False):
         optimizers.works_by_rows = lambda *_: True
@@ -42,14 +55,18 @@ def bits(case: dict[str, Any], device: str) -> dict[str, Any]:
             other = run.replace(slot_schedule="cyclic" if run.slot_schedule == "block" else "block")
             trainer = Trainer(other, World.current(device))
             load(trainer, saved)
-        result = trainer.step(run, step, noise=True)
+        with Gathers() if count and step == run.steps - 1 else nullcontext() as gathers:
+            result = trainer.step(run, step, noise=True)
         series.append((result.loss, result.grad_norm, result.slot_square))
     loss = trainer.evaluate()
     digest = hashlib.sha256()
     for name, tensor in sorted(trainer.state().items()):
         digest.update(name.encode())
         digest.update(whole(tensor).contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
-    return {"series": series, "loss": loss, "digest": digest.hexdigest()}
+    found = {"series": series, "loss": loss, "digest": digest.hexdigest()}
+    if count:
+        found["gathers"] = gathers.number
+    return found
 
 
 def whole(tensor: Any) -> torch.Tensor:

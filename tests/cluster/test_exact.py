@@ -46,6 +46,7 @@ EXACT = {
 ODD = {"model.width": 40, "model.head_dim": 10, "model.base_width": 20}
 INEXACT = {
     "fast": {"reduction": "fast", "optimizer.implementation": "foreach"},
+    "fast, micro-batches": {"reduction": "fast", "micro_batch": 64, "count": True},
     # The test at the start would refuse it.
     "fused": {**ODD, "optimizer.implementation": "fused", "unchecked": True},
 }
@@ -53,9 +54,8 @@ INEXACT = {
 
 def case(changes):
     changes = dict(changes)
-    extra = {
-        name: changes.pop(name) for name in ("switch_at", "keep_gathered", "unchecked") if name in changes
-    }
+    own = ("switch_at", "keep_gathered", "unchecked", "count")
+    extra = {name: changes.pop(name) for name in own if name in changes}
     return BASE.replace(changes).to_dict() | extra
 
 
@@ -107,3 +107,8 @@ def test_a_fused_optimizer_depends_on_the_number_of_workers(found):
 def test_a_plain_reduction_depends_on_the_number_of_workers(found):
     assert len({found[world]["fast"]["digest"] for world in (1, 2, 3, 4)}) > 1
     assert found[2]["fast"]["series"][0][0] == pytest.approx(found[1]["fast"]["series"][0][0], rel=1e-6)
+
+
+def test_a_plain_reduction_gathers_small_weights_once_a_step(found):
+    """Whatever the number of micro-batches: at two workers there are six of them."""
+    assert [found[world]["fast, micro-batches"]["gathers"] for world in (2, 3, 4)] == [1, 1, 1]
