@@ -56,7 +56,7 @@ def test_every_kind_that_is_possible_on_a_local_disk(
     place = Location.parse(tmp_path)
     kinds, left_out = chosen([], place / "out")
     assert {"s3-5xx", "s3-hang"} <= left_out.keys() <= {"s3-5xx", "s3-hang", "disk-full", "clock-jump"}
-    write_recipe(place, steps=24 * len(kinds), every=10, workers=NODES)
+    write_recipe(place, steps=40 * len(kinds), every=10, workers=NODES)
     content = run_chaos(place / "recipe.toml", place / "out", kinds, capsys)
     assert {row["kind"] for row in content["kinds"]} == set(kinds)  # type: ignore[attr-defined]
     assert content["good"]
@@ -91,6 +91,6 @@ def test_every_kind_that_needs_s3(
     monkeypatch.chdir(tmp_path)  # where the logs of a study on S3 go
     kinds = ["s3-5xx", "s3-hang"]
     recipe = Location.parse(tmp_path)
-    write_recipe(recipe, steps=24 * len(kinds), every=10, workers=NODES)
+    write_recipe(recipe, steps=40 * len(kinds), every=10, workers=NODES)
     content = run_chaos(recipe / "recipe.toml", s3 / "out", kinds, capsys)
     assert [row["kind"] for row in content["kinds"]] == kinds  # type: ignore[attr-defined]

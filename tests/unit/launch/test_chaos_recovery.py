@@ -9,7 +9,8 @@ import pytest
 from froude.config import Run
 from froude.launch.chaos import conduct
 from froude.launch.chaos.life import Life, Seen
-from froude.launch.chaos.scene import NotInjected, Scene, choose, wait_for
+from froude.launch.chaos.scene import Act, NotInjected, Scene, choose, wait_for
+from froude.launch.chaos.schedule import Failure
 from froude.launch.notes import Beat
 from froude.store import Location
 
@@ -63,6 +64,29 @@ def test_what_is_absorbed_costs_its_longest_pause(tmp_path: Path, monkeypatch: p
 def test_no_recovery_before_a_new_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = scene(tmp_path, 10.5, life((10.0, 1, 50), (20.0, 2, 50), (22.5, 2, 41)))
     assert recovered(made, "worker-kill", monkeypatch, commit=4) is None
+
+
+def test_a_run_that_is_over_with_its_new_attempt_has_recovered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its few last steps passed between two looks."""
+    made = scene(tmp_path, 10.5, life((10.0, 1, 5), (20.0, 2, RUN.steps)))
+    assert recovered(made, "worker-kill", monkeypatch) == (9.5, True)
+
+
+def test_a_run_that_is_over_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = scene(tmp_path, 0.0, life((10.0, 1, RUN.steps)))
+    monkeypatch.setattr(conduct, "last_commit", lambda _: 5)
+    monkeypatch.setattr(Life, "over", lambda self: True)
+    monkeypatch.setitem(conduct.INJECTORS, "worker-kill", lambda scene, target: iter_struck(scene))
+    outcome = conduct.strike(made, Failure(8, "worker-kill", 0.5), lambda doing: None)
+    assert outcome.seconds is None
+    assert "over before" in outcome.why
+
+
+def iter_struck(made: Scene) -> Act:
+    made.strike()
+    yield "somebody"
 
 
 def test_a_target_is_one_of_what_is_there() -> None:

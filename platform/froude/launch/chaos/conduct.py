@@ -187,7 +187,12 @@ def strike(scene: Scene, failure: Failure, look: Callable[[str], None]) -> Outco
         struck = next(act)
         ended, committed = time.monotonic(), last_commit(scene)
         assert scene.struck is not None
-        while not (settled := recovered(scene, failure.kind, before, committed)):
+        while True:
+            over = scene.life.over()  # before it is asked what was seen: nothing more will be
+            if settled := recovered(scene, failure.kind, before, committed):
+                break
+            if over:
+                raise NotInjected("the run was over before it had recovered; use a longer one")
             if time.monotonic() - ended > RECOVERY_SECONDS:
                 raise NotInjected(f"no commit within {RECOVERY_SECONDS:.0f} s")
             look(failure.kind)
@@ -205,14 +210,14 @@ def recovered(scene: Scene, kind: str, before: Seen | None, committed: int) -> t
     assert scene.struck is not None
     at, old = scene.struck, before.beat.attempt if before else 0
     seen = [seen for life in scene.lives for seen in life.beats]
-    # The first beat of an attempt says only that it has begun.
     new = [s for s in scene.life.beats if s.beat.attempt > old]
-    restarted = len(new) > 1
-    if (KINDS[kind].restarts and not restarted) or last_commit(scene) <= committed:
+    # The first beat of an attempt says only that it has begun, unless the run is over with it.
+    stepped = next((s for i, s in enumerate(new) if i or s.beat.step == scene.run.steps), None)
+    if (KINDS[kind].restarts and stepped is None) or last_commit(scene) <= committed:
         return None
-    if restarted:
-        went_on = [s.at for s in seen if s.beat.attempt <= old and at < s.at < new[1].at]
-        return new[1].at - max([at, *went_on]), True
+    if stepped is not None:
+        went_on = [s.at for s in seen if s.beat.attempt <= old and at < s.at < stepped.at]
+        return stepped.at - max([at, *went_on]), True
     times = [at, *(s.at for s in seen if s.at > at)]
     return max((b - a for a, b in pairwise(times)), default=0.0), False
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +23,7 @@ from froude.launch.cluster import SimulatedCluster, simulated
 from froude.launch.elastic import Progress, train
 from froude.launch.notes import Beat, Notes
 from froude.promote import recipe as recipes
+from froude.runlog import LogReader
 from froude.store import Location
 
 MAX_FAILURES = 10_000  # the bound on failures in a row stays
@@ -89,6 +91,9 @@ def main() -> int:
         except Exception as error:  # noqa: BLE001  how it ended is the conductor's to judge
             say("end", kind=getattr(error, "kind", "") or type(error).__name__, text=str(error))
             return 1
+        head = LogReader(study / "runs" / recipe.run.name).head()
+        if head is not None:  # its last steps may have passed between two looks
+            say("beat", **asdict(Beat(head.attempt, head.world, head.step, time.time())))
         say("end", kind="finished", text="")
     return 0
 
