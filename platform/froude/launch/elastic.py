@@ -136,8 +136,9 @@ def train(
     resources = worker_resources(run.device, ray.cluster_resources())
     notes = Notes(location.url)
     notes.clear()
-    if head is not None and (run_id := head.meta.get("run_id")):
-        ray_internals.cancel_reservation(str(run_id))
+    # That of a driver which was killed before its first record is in the note alone.
+    for dead in {str(head.meta.get("run_id", "")) if head else "", notes.reservation()} - {""}:
+        ray_internals.cancel_reservation(dead)
     if resize_seconds is None:
         resize_seconds = 1.0 if isinstance(cluster, SimulatedCluster) else 10.0
     limits = Limits(max_failures, no_progress, resize_seconds)
@@ -154,6 +155,7 @@ def train(
     scratch = tempfile.mkdtemp(prefix="froude-train-")
     try:
         trainer, run_id = _trainer(order, run, notes, resources, scratch, limits)
+        notes.note_reservation(run_id)
         error = _fit(
             trainer, run_id, lambda: progress(_position(run, log, notes, head)) if progress else None
         )
@@ -161,7 +163,12 @@ def train(
         shutil.rmtree(scratch, ignore_errors=True)
     if error is not None:
         raise _explain(error, run, log, notes, limits) from error
-    return result_of(run, study)
+    result = result_of(run, study)
+    if not result.finished:
+        raise RunFailed(
+            f"run {run.name}: Ray ended it without an error at step {result.step} of {run.steps}; begin it again"
+        )
+    return result
 
 
 def result_of(run: Run, study: Location) -> ElasticResult:
@@ -241,15 +248,12 @@ def _trainer(
 
 def _fit(trainer: Any, run_id: str, watch: Callable[[], None]) -> Exception | None:
     """Run the trainer beside this thread, which stays free to watch and to be interrupted; its error, if any."""
-    from ray.exceptions import RayError
-    from ray.train import TrainingFailedError
-
     outcome: list[Exception] = []
 
     def fit() -> None:
         try:
             trainer.fit()
-        except (TrainingFailedError, RayError) as error:
+        except Exception as error:  # noqa: BLE001  this thread's end is all that the other one would see
             outcome.append(error)
 
     if not run_id:  # nothing of Ray's internals to end it by: as Ray does it, here

@@ -6,6 +6,7 @@ progress is that of the commit log.
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -40,21 +41,39 @@ class Notes:
 
     def ask_to_hold(self, attempt: int) -> None:
         """Ask the workers of this attempt, and no other, to commit and wait."""
-        put_note(f"{self.run}#hold", {"attempt": attempt})
+        put_note(f"{self.run}#hold", {"attempt": attempt, "request": uuid.uuid4().hex})
 
     def asked_to_hold(self, attempt: int) -> bool:
-        return get_note(f"{self.run}#hold") == {"attempt": attempt}
+        asked = get_note(f"{self.run}#hold")
+        return asked is not None and asked["attempt"] == attempt
 
     def release(self) -> None:
         """Let workers that hold go on."""
         put_note(f"{self.run}#hold", None)
 
-    def confirm_held(self, attempt: int) -> None:
-        put_note(f"{self.run}#held", {"attempt": attempt})
+    def confirm_held(self, attempt: int) -> bool:
+        """Say that all workers of this attempt have committed and wait, as they were asked to; whether they still are.
+
+        It answers one request. What was said to an earlier one, that nobody waited for any longer, counts no more.
+        """
+        asked = get_note(f"{self.run}#hold")
+        if asked is None or asked["attempt"] != attempt:
+            return False
+        put_note(f"{self.run}#held", asked)
+        return True
 
     def held(self, attempt: int) -> bool:
-        """Whether all workers of this attempt have committed and wait."""
-        return get_note(f"{self.run}#held") == {"attempt": attempt}
+        """Whether all workers of this attempt have committed, and wait, as they are asked to now."""
+        asked = get_note(f"{self.run}#hold")
+        return asked is not None and asked["attempt"] == attempt and get_note(f"{self.run}#held") == asked
+
+    def note_reservation(self, run_id: str) -> None:
+        """Tell under which id this driver reserves resources, for one that follows it."""
+        put_note(f"{self.run}#reservation", {"run_id": run_id})
+
+    def reservation(self) -> str:
+        """The id of the last driver on this head; empty if there was none."""
+        return str((get_note(f"{self.run}#reservation") or {}).get("run_id", ""))
 
     def offer_template(self, attempt: int, template: dict[str, Any]) -> None:
         """Tell what a process must be like to take the place of a worker of this attempt."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 BEAT_SECONDS = 0.2
 SPARE_AFTER = 10  # steps of an attempt, so that starting spares does not slow its start
 WAIT_SECONDS = 0.1
+ASK_SECONDS = 1.0  # between two questions whether to hold, or a step where that takes longer
 
 
 class Fatal(RuntimeError):
@@ -44,24 +45,25 @@ class Order:
     spares_after: float | None = None
 
 
-def agree(value: bool) -> bool:
-    """Rank 0's answer, on every rank."""
+def agree(*values: int) -> tuple[int, ...]:
+    """Rank 0's answers, on every rank."""
     import torch
     import torch.distributed as dist
 
     if not dist.is_initialized() or dist.get_world_size() == 1:
-        return value
-    answer = torch.tensor([int(value)])
-    dist.broadcast(answer, src=0)
-    return bool(answer.item())
+        return values
+    answers = torch.tensor(values)
+    dist.broadcast(answers, src=0)
+    return tuple(answers.tolist())
 
 
 @dataclass
 class RayHost:
     """Host of the training loop inside a Ray Train worker.
 
-    Rank 0 leaves a beat on the head, and asks there every `every` steps whether the group shall pause; the answer is
-    broadcast, so that all ranks stop after the same step. Ray gets the newest metrics at each checkpoint, as copies.
+    Rank 0 leaves a beat on the head, and asks there every few steps whether the group shall pause; the answer is
+    broadcast, so that all ranks stop after the same step, and with it which step is the next to ask after. Ray gets the
+    newest metrics at each checkpoint, as copies.
     """
 
     attempt: int
@@ -77,10 +79,8 @@ class RayHost:
     _row: Mapping[str, Any] = field(default_factory=dict)
     _beaten: float = -math.inf
     _began: float = field(default_factory=time.monotonic)
-
-    @property
-    def every(self) -> int:
-        return max(1, self.run.checkpoint_every // 10)
+    _polled: float = field(default_factory=time.monotonic)
+    _asks_after: int = 0  # a step
 
     def poll(self, step: int) -> Action:
         self.step, self.steps = step, self.steps + 1
@@ -100,8 +100,12 @@ class RayHost:
             self.spares_after = None
         if step % self.run.checkpoint_every == 0 or step == self.run.steps:
             _report(self._row)
-        if step % self.every == 0 and step < self.run.steps:
-            self.holding = agree(self.rank == 0 and self.notes.asked_to_hold(self.attempt))
+        if self._asks_after <= step < self.run.steps:
+            pace = max(now - self._polled, 1e-6)
+            wait = min(max(1, int(ASK_SECONDS / pace)), max(1, self.run.checkpoint_every // 10))
+            asked, wait = agree(self.rank == 0 and self.notes.asked_to_hold(self.attempt), wait)
+            self.holding, self._asks_after = bool(asked), step + wait
+        self._polled = now
         return "stop" if self.holding else "none"
 
     def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -114,8 +118,7 @@ class RayHost:
         """Wait, with what was trained committed, until the group is replaced or told to go on."""
         if self.rank == 0:
             self.notes.write_beat(Beat(self.attempt, self.world, self.step, time.time()))
-            self.notes.confirm_held(self.attempt)
-        while agree(self.rank == 0 and self.notes.asked_to_hold(self.attempt)):
+        while any(agree(self.rank == 0 and self.notes.confirm_held(self.attempt))):
             time.sleep(WAIT_SECONDS)
         self.holding = False
 

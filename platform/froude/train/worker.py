@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import time
 from collections.abc import Sequence
@@ -52,6 +53,12 @@ def run_worker(
     return worker.loss
 
 
+def only_trainer(run: Run, world: World) -> Trainer:
+    """A trainer, once the memory of any before it is free: a sharded model lies in reference cycles."""
+    gc.collect()
+    return Trainer(run, world)
+
+
 class _Worker:
     """A run in progress; every rank has one, and all decide alike."""
 
@@ -59,7 +66,7 @@ class _Worker:
         self, run: Run, store: RunStore, host: Host, world: World, left_out: Sequence[tuple[int, int]]
     ) -> None:
         self.run, self.store, self.host, self.world = run, store, host, world
-        self.trainer = Trainer(run, world)
+        self.trainer = only_trainer(run, world)
         position = store.load(self.trainer.state())
         self.step: int = position["step"]
         self.ladder = Ladder(run, position["scalars"].get("stability", {"batch": self.step}), left_out)
@@ -160,7 +167,8 @@ class _Worker:
         """Resume a checkpoint of before the spike; what was trained since, and its rows, never were."""
         position = self.store.load(self.trainer.state(), self.ladder.back_to)
         if not position["step"]:
-            self.trainer = Trainer(self.run, self.world)
+            del self.trainer
+            self.trainer = only_trainer(self.run, self.world)
         self.step = position["step"]
         self.ladder.rewind(position["scalars"].get("stability", {}))
         self.noise.rewind(position["scalars"].get("noise", {}))

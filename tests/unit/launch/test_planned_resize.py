@@ -1,72 +1,188 @@
-"""What becomes of a resize once the workers were asked to hold."""
+"""When workers are asked to hold, and what becomes of a resize then; the cluster and its notes are dictionaries."""
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision
 
+from froude.config import Run
+from froude.launch import notes as noted
+from froude.launch.notes import Beat, Notes
 from froude.launch.ray_internals import policy
 from froude.launch.ray_internals.policy import HOLD_SECONDS, PlannedResize
+from froude.launch.worker import RayHost
 
-WORLD = 2
-
-
-class Notes:
-    """Of an attempt that holds, or does not."""
-
-    def __init__(self, held: bool) -> None:
-        self.holds, self.released = held, False
-
-    def held(self, attempt: int) -> bool:
-        return self.holds
-
-    def release(self) -> None:
-        self.released = True
+GROUP = ("a", "b")
+WORLD = len(GROUP)
 
 
-def planned(
-    monkeypatch: pytest.MonkeyPatch, *, held: bool, possible: int, seconds: float = 0.0
-) -> PlannedResize:
-    """A policy that asked attempt 1 to hold so long ago, on a cluster for so many workers."""
-    now = 1000.0
-    monkeypatch.setattr(policy.time, "monotonic", lambda: now + seconds)
-    made: Any = object.__new__(PlannedResize)
-    made.notes, made.spares, made._asked = Notes(held), None, (1, now + HOLD_SECONDS)
-    made.scaling_config = SimpleNamespace(min_workers=1)
-    made._get_reserved_resources = dict
-    made._count_possible_workers = lambda reserved: possible
-    made._get_resize_decision = lambda workers: ResizeDecision(num_workers=workers, resources_per_worker={})
-    return made
+class Spares:
+    def __init__(self) -> None:
+        self.warm = False
+
+    def refill(self, nodes: set[str]) -> bool:
+        return self.warm
+
+    def used(self) -> None:
+        """Nothing was."""
 
 
-def test_a_resize_waits_until_the_workers_hold(monkeypatch):
-    waiting = planned(monkeypatch, held=False, possible=3, seconds=HOLD_SECONDS - 1)
-    assert isinstance(waiting._when_held(WORLD), NoopDecision)
-    assert waiting._asked is not None
-    assert not waiting.notes.released
+class Stage:
+    """A policy whose group of attempt 1 has made a step on nodes a and b."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, *, least: int = 1, most: int = 4) -> None:
+        kept: dict[str, Any] = {}
+        self.now, self.live, self.draining, self.most = 1000.0, {*GROUP}, set[str](), most
+        patch.setattr(noted, "put_note", kept.__setitem__)
+        patch.setattr(noted, "get_note", kept.get)
+        patch.setattr(policy.time, "monotonic", lambda: self.now)
+        patch.setattr(policy, "draining_nodes", lambda: self.draining)
+        patch.setattr(policy, "live_nodes", lambda ask=False: self.live)
+        self.notes = Notes("run")
+        made: Any = object.__new__(PlannedResize)
+        made.notes, made.spares, made._asked, made._before, made._looked = (
+            self.notes,
+            None,
+            None,
+            0,
+            -math.inf,
+        )
+        made.scaling_config = SimpleNamespace(min_workers=least, elastic_resize_monitor_interval_s=1.0)
+        made._maybe_send_resource_request = lambda: None
+        made._hosts = set
+        made._get_reserved_resources = lambda: self.live - self.draining
+        made._count_possible_workers = lambda reserved: min(len(reserved), self.most)
+        made._get_resize_decision = lambda n: ResizeDecision(num_workers=n, resources_per_worker={})
+        self.policy = made
+        self.beat(1)
+
+    def beat(self, attempt: int) -> None:
+        self.notes.write_beat(Beat(attempt, WORLD, 7, 0.0))
+
+    def look(self, seconds: float = 2.0) -> int | None:
+        """What the policy decides so many seconds later: the new size, if any."""
+        self.now += seconds
+        workers = [SimpleNamespace(metadata=SimpleNamespace(node_id=node)) for node in GROUP]
+        group = SimpleNamespace(num_workers=WORLD, workers=workers, start_time=0.0)
+        decision = self.policy.make_decision_for_running_worker_group(group, None)
+        assert isinstance(decision, ResizeDecision | NoopDecision)
+        return decision.num_workers if isinstance(decision, ResizeDecision) else None
+
+    @property
+    def asked(self) -> bool:
+        return self.notes.asked_to_hold(1)
 
 
-def test_past_the_bound_they_are_released_and_it_is_tried_later(monkeypatch):
-    late = planned(monkeypatch, held=False, possible=3, seconds=HOLD_SECONDS + 1)
-    assert isinstance(late._when_held(WORLD), NoopDecision)
-    assert late._asked is None
-    assert late.notes.released
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    return Stage(monkeypatch)
 
 
-@pytest.mark.parametrize("possible", [1, 3])
-def test_when_they_hold_the_group_gets_its_new_size(monkeypatch, possible):
-    holding = planned(monkeypatch, held=True, possible=possible)
-    decision = holding._when_held(WORLD)
-    assert isinstance(decision, ResizeDecision)
-    assert decision.num_workers == possible
-    assert not holding.notes.released
+def test_growth_waits_until_the_workers_hold(stage):
+    stage.live.add("c")
+    assert stage.look() is None
+    assert stage.asked
+    assert stage.look() is None
+    assert stage.notes.confirm_held(1)
+    assert stage.look() == 3
 
 
-@pytest.mark.parametrize("possible", [0, WORLD])
-def test_a_reason_that_is_gone_by_then_releases_them(monkeypatch, possible):
-    holding = planned(monkeypatch, held=True, possible=possible)
-    assert isinstance(holding._when_held(WORLD), NoopDecision)
-    assert holding.notes.released
+def test_past_the_bound_they_are_released_and_it_is_tried_later(stage):
+    stage.live.add("c")
+    stage.look()
+    assert stage.look(HOLD_SECONDS + 1) is None
+    assert not stage.asked
+    stage.look()
+    assert stage.asked
+
+
+def test_a_reason_that_is_gone_by_then_releases_them(stage):
+    stage.live.add("c")
+    stage.look()
+    stage.live.remove("c")
+    stage.notes.confirm_held(1)
+    assert stage.look() is None
+    assert not stage.asked
+
+
+def test_an_answer_to_an_earlier_request_counts_no_more(stage):
+    """Workers whose save took too long say that they hold, and go on: the next resize must wait for them anew."""
+    host = RayHost(attempt=1, run=Run(name="run", tokens=768 * 100), notes=stage.notes, rank=0, world=WORLD)
+    stage.live.add("c")
+    stage.look()
+    stage.notes.confirm_held(1)  # too late by one look
+    stage.policy._asked = None
+    stage.notes.release()
+    host.hold()  # returns at once: nobody waits any longer
+    stage.look()
+    assert stage.asked
+    assert stage.look() is None
+    stage.notes.confirm_held(1)
+    assert stage.look() == 3
+
+
+def test_a_lost_node_is_no_reason_to_hold(stage):
+    """Its worker can't commit; the failure will be seen."""
+    stage.live.remove("b")
+    assert stage.look() is None
+    assert not stage.asked
+
+
+def test_a_node_with_notice_is_left(stage):
+    stage.draining = {"b"}
+    stage.look()
+    assert stage.asked
+    stage.notes.confirm_held(1)
+    assert stage.look() == 1
+
+
+def test_a_node_with_notice_is_left_though_as_many_others_are_there(stage):
+    stage.live.add("c")
+    stage.draining = {"b"}
+    stage.look()
+    stage.notes.confirm_held(1)
+    assert stage.look() == WORLD
+
+
+def test_another_node_with_notice_is_nothing_to_the_group(monkeypatch):
+    stage = Stage(monkeypatch, most=WORLD)
+    stage.live.add("c")
+    stage.draining = {"c"}
+    stage.look()
+    assert not stage.asked
+
+
+def test_too_few_to_go_on_are_not_asked_until_a_node_comes(monkeypatch):
+    stage = Stage(monkeypatch, least=WORLD, most=WORLD)
+    stage.draining = {"b"}
+    stage.look()
+    assert not stage.asked
+    stage.live.add("c")
+    stage.look()
+    assert stage.asked
+    stage.notes.confirm_held(1)
+    assert stage.look() == WORLD
+
+
+def test_growth_waits_for_spares_and_a_notice_does_not(stage):
+    stage.policy.spares = Spares()
+    stage.live.add("c")
+    stage.look()
+    assert not stage.asked
+    stage.draining = {"a"}
+    stage.look(0.1)
+    assert stage.asked
+
+
+def test_the_beat_of_the_attempt_before_is_not_the_groups(stage):
+    stage.policy.on_controller_start_worker_group(scaling_config=None, num_workers=WORLD)
+    stage.live.add("c")
+    stage.look()
+    assert not stage.asked
+    stage.beat(2)
+    stage.look()
+    assert stage.notes.asked_to_hold(2)

@@ -28,3 +28,21 @@ def test_a_clock_that_is_set_back_does_not_silence_a_run(monkeypatch: pytest.Mon
     for step in (1, 2, 3, 4):
         host.poll(step)
     assert told == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "seconds, asked", [(0.01, [1, 6, 11]), (0.4, [1, 3, 5, 7, 9, 11]), (9.0, [*range(1, 13)])]
+)
+def test_slow_steps_are_asked_after_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, seconds: float, asked: list[int]
+) -> None:
+    """About once a second, and ten times between checkpoints: a notice of a node's end is as urgent at any pace."""
+    clock, when = itertools.count(), []
+    monkeypatch.setattr(ray_internals, "supported", lambda: False)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) * seconds)
+    host = RayHost(attempt=1, run=RUN.replace(checkpoint_every=50), notes=Notes("run"), rank=0, world=1)
+    host._polled = -seconds
+    for step in range(1, 13):
+        monkeypatch.setattr(Notes, "asked_to_hold", lambda *_, step=step: when.append(step))
+        host.poll(step)
+    assert when == asked

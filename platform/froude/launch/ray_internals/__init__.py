@@ -145,6 +145,13 @@ def _coordinator() -> Any:
     return get_or_create_autoscaling_coordinator()
 
 
+def draining_nodes() -> set[str]:
+    """Ids of the nodes that have got notice."""
+    from ray._private.state import state
+
+    return set(state.get_draining_nodes())
+
+
 def live_nodes(*, ask: bool = False) -> set[str]:
     """Ids of the nodes that are alive, are not being drained, and whose raylet accepts a connection now.
 
@@ -152,9 +159,8 @@ def live_nodes(*, ask: bool = False) -> set[str]:
     stopped, or lost in the network, is no place to start workers on.
     """
     import ray
-    from ray._private.state import state
 
-    draining = state.get_draining_nodes()
+    draining = draining_nodes()
     nodes = [node for node in ray.nodes() if node["Alive"] and node["NodeID"] not in draining]
     reached = _answers if ask else _connects
     with ThreadPoolExecutor(max_workers=32) as pool:

@@ -9,22 +9,26 @@ from typing import Any
 
 import ray
 from ray._common.constants import RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR
+from ray.exceptions import RayError
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.constants import (
     DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE,
     get_env_vars_to_propagate,
 )
+from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
 from ray.train.v2._internal.execution.controller import TrainController
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from ray.train.v2._internal.execution.failure_handling.default import DefaultFailurePolicy
-from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingDecision
+from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ScalingDecision
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
+from ray.train.v2._internal.execution.worker_group import WorkerGroup
 from ray.train.v2.api.config import FailureConfig, ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
+from froude.config import ConfigError
 from froude.launch.notes import Notes
-from froude.launch.ray_internals import live_nodes
+from froude.launch.ray_internals import draining_nodes, live_nodes
 from froude.launch.ray_internals.spares import Spares
 from froude.runlog import LogReader
 from froude.store import Location
@@ -33,7 +37,7 @@ logger = logging.getLogger("ray.train")
 
 NODE_LABEL = "ray.io/node-id"
 RETRY_SECONDS = 0.1
-HOLD_SECONDS = 30.0  # a checkpoint that takes longer postpones the resize
+HOLD_SECONDS = 180.0  # a step and a checkpoint that take longer postpone the resize
 
 
 class PlannedResize(ElasticScalingPolicy):
@@ -42,9 +46,10 @@ class PlannedResize(ElasticScalingPolicy):
     def __init__(self, scaling_config: ScalingConfig, notes: Notes, spares: Spares | None = None) -> None:
         super().__init__(scaling_config)
         self.notes, self.spares = notes, spares
-        self._looked, self._warm = -math.inf, False
+        self._looked = -math.inf
         self._starts = False  # no group runs: a node that does not answer is not waited for
         self._asked: tuple[int, float] | None = None  # attempt that was asked to hold, and until when we wait
+        self._before = 0  # the last attempt before the present group, whose beat is not its own
 
     def _get_reserved_resources(self) -> Any:
         """From nodes listed now: Ray's own list is up to 20 s old, and a start on a dead node costs its time-out."""
@@ -55,7 +60,7 @@ class PlannedResize(ElasticScalingPolicy):
                 ),
                 timeout=5,
             )
-        except ray.exceptions.RayError:
+        except RayError:
             logger.warning("no answer from the autoscaling coordinator", exc_info=True)
             return None
 
@@ -67,6 +72,8 @@ class PlannedResize(ElasticScalingPolicy):
 
     def on_controller_start_worker_group(self, *, scaling_config: ScalingConfig, num_workers: int) -> Any:
         """Keep the placement group off nodes that Ray still believes in."""
+        beat = self.notes.beat()
+        self._before = beat.attempt if beat else 0
         return {NODE_LABEL: f"in({','.join(sorted(live_nodes(ask=True)))})"}
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
@@ -83,27 +90,39 @@ class PlannedResize(ElasticScalingPolicy):
     def make_decision_for_running_worker_group(
         self, worker_group_state: Any, worker_group_status: Any
     ) -> ScalingDecision:
+        """Asks the group to hold when there is something to resize it for, and resizes it when it does."""
         if self._asked is not None:
-            return self._when_held(worker_group_state.num_workers)
-        if not self._spares_are_warm():
-            return NoopDecision()
-        decision = super().make_decision_for_running_worker_group(worker_group_state, worker_group_status)
-        if isinstance(decision, ResizeDecision):
-            beat = self.notes.beat()
-            if beat is not None and beat.world == worker_group_state.num_workers:
-                self.notes.ask_to_hold(beat.attempt)
-                self._asked = (beat.attempt, time.monotonic() + HOLD_SECONDS)
+            return self._when_held(worker_group_state)
+        self._maybe_send_resource_request()  # type: ignore[no-untyped-call]
+        beat = self.notes.beat()
+        if (
+            (leaving(worker_group_state) or self._may_grow(worker_group_state))
+            and self._resized(worker_group_state)
+            and beat is not None
+            and beat.attempt > self._before
+            and beat.world == worker_group_state.num_workers
+        ):
+            self.notes.ask_to_hold(beat.attempt)
+            self._asked = (beat.attempt, time.monotonic() + HOLD_SECONDS)
         return NoopDecision()
 
-    def _spares_are_warm(self) -> bool:
-        """Looks for nodes as often as Ray does for a resize."""
-        if self.spares is None:
-            return True
+    def _may_grow(self, group: Any) -> bool:
+        """As often as Ray looks for a resize, and where new workers need not start cold."""
         now = time.monotonic()
-        interval = self.scaling_config.elastic_resize_monitor_interval_s
-        if now - self._looked >= interval:
-            self._looked, self._warm = now, self.spares.refill(self._hosts())
-        return self._warm
+        if now - max(self._looked, group.start_time) < self.scaling_config.elastic_resize_monitor_interval_s:
+            return False
+        self._looked = now
+        return self.spares is None or self.spares.refill(self._hosts())
+
+    def _resized(self, group: Any) -> int:
+        """How many workers the group is to have, on nodes that stay; 0 to leave it as it is.
+
+        A group that lost a node is not shrunk in this way: that is a failure, or will be.
+        """
+        reserved = self._get_reserved_resources()
+        workers = 0 if reserved is None else self._count_possible_workers(reserved)
+        moves = workers > group.num_workers or leaving(group)
+        return workers if moves and workers >= self.scaling_config.min_workers else 0
 
     def _hosts(self) -> set[str]:
         """Live nodes that have what a worker requests; the head has not, as a rule."""
@@ -115,21 +134,24 @@ class PlannedResize(ElasticScalingPolicy):
         }
         return able & live_nodes()
 
-    def _when_held(self, world: int) -> ScalingDecision:
+    def _when_held(self, group: Any) -> ScalingDecision:
         assert self._asked is not None
         attempt, until = self._asked
         held = self.notes.held(attempt)
         if not held and time.monotonic() < until:
             return NoopDecision()
         self._asked = None
-        reserved = self._get_reserved_resources() if held else None
-        workers = self._count_possible_workers(reserved) if reserved is not None else world
-        if workers != world and workers >= self.scaling_config.min_workers:
+        if held and (workers := self._resized(group)):
             if self.spares is not None:
                 self.spares.used()
             return self._get_resize_decision(workers)
         self.notes.release()
         return NoopDecision()
+
+
+def leaving(group: Any) -> set[str]:
+    """The nodes of this worker group that have got notice."""
+    return {worker.metadata.node_id for worker in group.workers} & draining_nodes()
 
 
 class BoundedFailures(DefaultFailurePolicy):
@@ -156,11 +178,35 @@ class BoundedFailures(DefaultFailurePolicy):
         return decision
 
     def _checkpoints(self) -> int:
-        """Records that are no attempts; as many as before while the store can't be read."""
+        """Records that are no attempts; as many as before while the log can't be read, which the next attempt tells."""
         try:
             return sum(record.kind != "attempt" for record in LogReader(self.run).records())
-        except OSError:
+        except (OSError, ConfigError):
             return self._committed
+
+
+class CleanStart(WorkerGroup):
+    """Ray's worker group, for which a worker that is lost while the group begins is a failure like another.
+
+    Ray ends the run if a worker's peer is the first to notice, and otherwise forgets what the group has reserved.
+    """
+
+    def _start(self) -> None:
+        try:
+            super()._start()  # type: ignore[no-untyped-call]
+        except Exception as error:
+            if self._worker_group_state is not None:
+                self._worker_group_state.shutdown()
+                self._clear_state()  # type: ignore[no-untyped-call]
+            if isinstance(error, RayError):
+                raise WorkerGroupStartupFailedError(f"a worker failed at its start: {error}") from error
+            raise
+
+
+class ElasticController(TrainController):
+    """Ray's controller with such groups."""
+
+    worker_group_cls = CleanStart
 
 
 class ElasticTrainer(TorchTrainer):
@@ -184,7 +230,7 @@ class ElasticTrainer(TorchTrainer):
         )
         here = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
         actor: Any = ray.remote(num_cpus=0, label_selector=here, runtime_env={"env_vars": variables})(
-            TrainController
+            ElasticController
         )
         self._controller = actor.remote(**{**arguments, **self._policies})
         ray.get(self._controller.run.remote())
@@ -196,7 +242,7 @@ class ElasticTrainer(TorchTrainer):
             return
         try:
             ray.get(self._controller.abort.remote(), timeout=seconds)
-        except ray.exceptions.RayError:
+        except RayError:
             pass  # it exits while it answers, or does not answer at all
         ray.kill(self._controller)
 
