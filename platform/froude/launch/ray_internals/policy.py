@@ -9,6 +9,7 @@ from typing import Any
 
 import ray
 from ray._common.constants import RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR
+from ray._private.state import state
 from ray.exceptions import RayError
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
@@ -119,9 +120,11 @@ class PlannedResize(ElasticScalingPolicy):
 
         A group that lost a node is not shrunk in this way: that is a failure, or will be.
         """
-        reserved = self._get_reserved_resources()
+        reserved, leaves = self._get_reserved_resources(), leaving(group)
+        if reserved is not None and leaves:  # the reservation may be of the very nodes that must go
+            reserved = {**state.available_resources_per_node(), **reserved}
         workers = 0 if reserved is None else self._count_possible_workers(reserved)
-        moves = workers > group.num_workers or leaving(group)
+        moves = workers > group.num_workers or leaves
         return workers if moves and workers >= self.scaling_config.min_workers else 0
 
     def _hosts(self) -> set[str]:
