@@ -41,11 +41,12 @@ def test_each_law_fits_its_own_rows_better(grid: Grid) -> None:
 
 
 @pytest.mark.long
-def test_kaplans_intervals_cover() -> None:
+@pytest.mark.parametrize("delta", [1e-3, 0.1])
+def test_kaplans_intervals_cover(delta: float) -> None:
     inside, predicted, rng = [], [], np.random.default_rng(1)
     new = ((8.8e13 / 1e10) ** 0.8 + 54) ** 0.095
     for seed in range(40):
-        law = laws.kaplan(kaplan_rows(noise=0.01, seed=seed), delta=0.1)
+        law = laws.kaplan(kaplan_rows(noise=0.01, seed=seed), delta=delta)
         inside.append(law.alpha_N.low <= 0.076 <= law.alpha_N.high)
         at = law.predict(params=1e10, tokens=1e12, level=0.9)
         predicted.append(at.low <= new * math.exp(0.01 * rng.standard_normal()) <= at.high)
