@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy import stats
 from scipy.interpolate import RBFInterpolator
 
 from froude.laws import uncertainty
@@ -146,7 +147,7 @@ def iso_flop(
     budgets = _budgets(sample)
     smoothness = _smoothness(budgets)
     splines = [_fit(budget, smoothness) for budget in budgets]
-    noise = _noise(budgets, splines)
+    noise, lost = _noise(budgets, splines), _is_noise(budgets)
     rows: list[tuple[float, float, float, str]] = []
     for budget, spline in zip(budgets, splines, strict=True):
         if spline is None:
@@ -155,7 +156,8 @@ def iso_flop(
             continue
         status = spline.status
         reach = uncertainty.t_quantile(uncertainty.LEVEL, 10_000) * noise
-        if status == "ok" and reach * math.sqrt(float(spline.response**2 @ (1 / budget.weight))) > FLAT:
+        vague = reach * math.sqrt(float(spline.response**2 @ (1 / budget.weight))) > FLAT
+        if status == "ok" and (lost or vague):
             status = "flat"
         rows.append((budget.flops, math.exp(spline.log_size), math.exp(spline.log_loss), status))
     schema = {**dict.fromkeys(("flops", "params", "loss"), pl.Float64), "status": pl.String}
@@ -246,6 +248,20 @@ def _fit(budget: _Budget, smoothness: float) -> _Optimum | None:
     log_size = float(np.clip(fine[i] - (slope @ y) / curvature, fine[i - 1], fine[i + 1]))
     log_loss = float((smoother(np.array([[log_size]])) @ y).item())
     return _Optimum(fitted, leverage, log_size, log_loss, -slope / curvature, "ok")
+
+
+def _is_noise(budgets: Sequence[_Budget], error: float = 0.05) -> bool:
+    """Whether parabolas in ln params explain all budgets' losses no better than their means do (F test)."""
+    gained, left, dof = 0.0, 0.0, np.zeros(2)
+    for budget in budgets:
+        if budget.size.size <= MIN_SIZES:
+            continue
+        x, y, root = budget.size, budget.log_loss, np.sqrt(budget.weight)
+        around = [root * (y - np.polynomial.Polynomial.fit(x, y, k, w=root)(x)) for k in (0, 2)]
+        rest = float(around[1] @ around[1])
+        gained, left = gained + float(around[0] @ around[0]) - rest, left + rest
+        dof += (2, budget.size.size - 3)
+    return bool(dof[0] and gained / dof[0] <= stats.f.isf(error, *dof) * left / dof[1])
 
 
 def _noise(budgets: Sequence[_Budget], splines: Sequence[_Optimum | None]) -> float:
