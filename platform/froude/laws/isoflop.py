@@ -138,9 +138,10 @@ def iso_flop(
 
     Runs within 5% of compute are one budget; several seeds are several rows. Budgets whose best size is the smallest
     or largest finished (`edge`), with fewer than three sizes, or whose optimum is not known within a factor of 2
-    (`flat`) are left out of the law and named in `reasons`. The interval is by Student's t from the scatter of the
-    optima about the law, or from what rows of one of the `groups` (default: each row) share, whichever is wider.
-    Status `too_few_points` below three optima. Raises as `froude.laws.frames.read` does.
+    (`flat`, also of all budgets where parabolas explain no more than noise would) are left out of the law and named in
+    `reasons`. The interval is by Student's t from the scatter of the optima about the law, or from what rows of one of
+    the `groups` (default: each row) share, whichever is wider. Status `too_few_points` below three optima. Raises as
+    `froude.laws.frames.read` does.
     """
     sample = read(frame, ["flops", "params"], loss=True, weights=weights, groups=groups)
     plausible(sample, ["flops", "params", "loss"])
