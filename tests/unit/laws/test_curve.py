@@ -337,3 +337,9 @@ def test_a_thinned_log_of_a_step_decay_gives_the_law() -> None:
     law = laws.curve.multi_power(runs(truth, **FITTED, **steps).filter(pl.col("step") % 10 == 0))
     assert law.status == "ok"
     assert law.predict(UNSEEN).loss[50:] == pytest.approx(truth(UNSEEN)[50:], rel=2e-3)
+
+
+def test_a_memory_between_those_of_the_grid_is_found() -> None:
+    law = laws.curve.annealing(runs(annealing(c=0.3, decay=0.993), **FITTED))
+    assert 1 / (1 - law.parameters["decay"]) == pytest.approx(1 / 0.007, rel=0.02)
+    assert law.parameters["C"] == pytest.approx(0.3, rel=0.02)
