@@ -1,7 +1,7 @@
 """The best learning rate at each batch, lr = lr_max / (1 + noise_scale / batch) (1812.06162, eq. 2.6)."""
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -70,6 +70,7 @@ class BatchLrLaw:
 def batch_lr_law(frame: pl.DataFrame | pl.LazyFrame) -> BatchLrLaw:
     """Fit lr = lr_max / (1 + noise_scale / batch) by unweighted least squares in lr: columns `batch` and `lr`.
 
+    Standard errors are those of least squares; the intervals also hold for a scatter in proportion to the rate.
     One row per batch: the best learning rate there, found by the caller (for instance with `lr_curve`).
     Status `too_few_points` below three batches, `at_bound` if the rates do not bend (they do not rise with
     batch, or rise in proportion throughout), `edge` if the noise scale lies more than a factor of 2 outside
@@ -90,10 +91,12 @@ def batch_lr_law(frame: pl.DataFrame | pl.LazyFrame) -> BatchLrLaw:
         few = (f"{distinct} batch sizes; needs {MIN_BATCHES}",)
         return law("too_few_points", few, NO_ESTIMATE, NO_ESTIMATE, math.nan)
     center, high = float(log_b.mean()), float(lr.max())
-    theta, covariance, noise = _fit(log_b - center, lr / high)
-    se = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    top = uncertainty.log_interval(float(theta[0]) + math.log(high), float(se[0]), lr.size - 2)
-    scale = uncertainty.log_interval(float(theta[1]) + center, float(se[1]), lr.size - 2)
+    theta, se, reach, noise = _fit(log_b - center, lr / high)
+    ends = [
+        uncertainty.log_interval(float(theta[i]) + shift, float(reach[i]), lr.size - 2)
+        for i, shift in enumerate((math.log(high), center))
+    ]
+    top, scale = (replace(end, se=end.value * float(error)) for end, error in zip(ends, se, strict=True))
     status, reasons = _verdict(theta, log_b - center, scale)
     return law(status, reasons, top, scale, noise * high)
 
@@ -102,8 +105,12 @@ def _share(log_b: Array, log_scale: float) -> Array:
     return np.asarray(expit(log_b - log_scale))
 
 
-def _fit(log_b: Array, lr: Array) -> tuple[Array, Array, float]:
-    """Return (ln lr_max, ln noise_scale), their covariance, and the residual sd in lr."""
+def _fit(log_b: Array, lr: Array) -> tuple[Array, Array, Array, float]:
+    """Return (ln lr_max, ln noise_scale), their standard errors, those of their intervals, and the residual sd in lr.
+
+    The latter hold also where the scatter differs from batch to batch: HC3 of MacKinnon and White (1985) where it
+    is the larger.
+    """
     low, high = float(log_b.min()) - REACH, float(log_b.max()) + REACH
 
     def residual(t: Array) -> Array:
@@ -135,7 +142,11 @@ def _fit(log_b: Array, lr: Array) -> tuple[Array, Array, float]:
     theta = np.asarray(found.x, dtype=np.float64)
     j = jacobian(theta)
     noise = math.sqrt(2 * float(found.cost) / (lr.size - 2))
-    return theta, np.asarray(noise**2 * np.linalg.pinv(j.T @ j)), noise
+    inverse = np.linalg.pinv(j.T @ j)
+    pull = j @ inverse
+    left = np.maximum(1 - np.einsum("ij,ij->i", pull, j), 1e-9)
+    se = noise * np.sqrt(np.diag(inverse))
+    return theta, se, np.maximum(se, np.sqrt(((residual(theta) / left) ** 2) @ pull**2)), noise
 
 
 def _verdict(theta: Array, log_b: Array, scale: Estimate) -> tuple[Status, tuple[str, ...]]:

@@ -240,12 +240,13 @@ def annealing(frame: pl.DataFrame | pl.LazyFrame, *, floor: str | None = None) -
     """Fit L = L0 + A · S1^-alpha - C · S2 to the columns `run, step, lr, loss` (Tissue et al. 2408.11029).
 
     S1 is the sum of learning rates, S2 that of m_i = decay · m_(i-1) + lr_(i-1) - lr_i, both up to the step; the
-    `decay` of that memory is profiled. Curves are fitted after their warmup (the steps before the first at the
-    highest rate), smoothed to 200 log-spaced points, in ln L with Huber's loss. Between rows the rate is
-    interpolated. `floor` names a column (for instance params) each of whose values has an L0 of its own; the rest
-    is shared. Status `too_few_points` below 20 points, `flat` where the losses are equal or the rates never fall (C
-    is not determined), `at_bound` where a parameter ran to its limit. Raises as `froude.laws.frames.read` does, and
-    ValueError for steps that are not whole, repeat within a run, or exceed 10 million.
+    `decay` of that memory is profiled. Curves are fitted after their warmup (the steps before the first at the highest
+    rate), smoothed to 200 log-spaced points, in ln L with Huber's loss. Between rows the rate is interpolated, but for
+    lone jumps, which come right after a row. `floor` names a column (for instance params) each of whose values has an
+    L0 of its own; the rest is shared. Status `too_few_points` below 20 points, `flat` where the losses are equal or
+    the rates never fall (C is not determined), `at_bound` where a parameter ran to its limit. Raises as
+    `froude.laws.frames.read` does, and ValueError for steps that are not whole, repeat within a run, or exceed 10
+    million.
     """
     sample, runs, floors = _read(frame, floor)
     forms = [Annealing(decay) for decay in curve_fit.DECAYS]

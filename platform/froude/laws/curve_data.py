@@ -17,6 +17,7 @@ POINTS = (
 NODES = 128  # a schedule's falls are summed in so many places at most
 BLOCKS = 10  # pieces of a curve whose residuals go together
 MAX_STEPS = 10_000_000
+ALONE = 5.0  # times the changes beside it; a 1-sqrt decay begins 2.4 times as steeply as it goes on
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,7 +123,7 @@ class Run:
 def runs_of(sample: Sample, floors: NDArray[np.intp], floor: str | None) -> tuple[tuple[Run, ...], Mask]:
     """Return the runs of a sample grouped by run, and a mask of the used rows that belong to a warmup.
 
-    Between rows, and before the first, the rate is interpolated. ValueError as `laws.curve.annealing` says.
+    ValueError as `laws.curve.annealing` says.
     """
     step, lr, loss = sample["step"], sample["lr"], sample["loss"]
     if step.size and (np.any(step != np.floor(step)) or step.max() > MAX_STEPS):
@@ -145,7 +146,7 @@ def runs_of(sample: Sample, floors: NDArray[np.intp], floor: str | None) -> tupl
             raise ValueError(
                 "Column 'lr' must be above 0 somewhere in each run. Leave out runs that never learned."
             )
-        schedule = Schedule(np.interp(np.arange(1, max(at[-1], 1) + 1), at, lr[rows]))
+        schedule = Schedule(rates(at, lr[rows]))
         late = at > schedule.warm
         warm[rows[~late]] = True
         kept = rows[late]
@@ -154,6 +155,24 @@ def runs_of(sample: Sample, floors: NDArray[np.intp], floor: str | None) -> tupl
     # Rows of warmups leave the sample: indices count what stays.
     place = np.cumsum(~warm) - 1
     return tuple(Run(r.schedule, r.floor, place[r.rows], r.step, r.curve) for r in runs), warm
+
+
+def rates(step: Array, lr: Array) -> Array:
+    """Return the rate of every step up to the last row, of rows ascending in step: interpolated, but for lone jumps.
+
+    A change after the peak that is ALONE times as steep as both beside it is a step of the schedule: the rate of the
+    row after it holds from the row before on. A ramp there would spread what falls at once over rates between.
+    """
+    every = np.arange(1, max(step[-1], 1) + 1)
+    between = np.interp(every, step, lr)
+    steep = np.abs(np.diff(lr) / np.diff(step))
+    if steep.size < 3:
+        return between
+    beside = np.pad(steep, 1, mode="edge")
+    jump = steep > ALONE * np.maximum(beside[:-2], beside[2:])
+    jump[: lr.argmax()] = False  # a warmup is a ramp, however few rows it has
+    after = np.searchsorted(step, every)
+    return np.where(np.append(False, jump)[after], lr[after], between)
 
 
 def progress(step: Array, first: float, last: float) -> Array:

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
+from scipy.optimize import minimize_scalar, nnls
 
 from froude.laws import robust
 from froude.laws.curve_data import Curve, Run, Schedule
@@ -43,7 +43,7 @@ class Form(Protocol):
 
 @dataclass(frozen=True)
 class Annealing:
-    """Q = S2 with a given decay; that is profiled over a grid, so nothing here is searched."""
+    """Q = S2 with a given decay; that is profiled, so nothing here is searched."""
 
     decay: float
     names: tuple[str, ...] = ()
@@ -208,8 +208,29 @@ def search(runs: Sequence[Run], floors: int, forms: Sequence[Form]) -> tuple[Pro
         ranked += [(error, problem, theta) for error, theta in problem.starts()[:POLISHED]]
     ranked.sort(key=lambda item: item[0])
     polished = [(*solve(problem, [theta]), problem) for _, problem, theta in ranked[: 2 * POLISHED]]
-    theta, _, problem = min(polished, key=lambda item: item[1])
-    return problem, theta
+    theta, least, problem = min(polished, key=lambda item: item[1])
+    return _refined(problem, theta, least) if isinstance(problem.form, Annealing) else (problem, theta)
+
+
+def _refined(problem: Problem, theta: Array, least: float) -> tuple[Problem, Array]:
+    """Return the best annealing problem with a memory between those of the grid beside the problem's, and its theta."""
+    assert isinstance(problem.form, Annealing)
+    at = DECAYS.index(problem.form.decay)
+    ends = np.log1p(-np.array([DECAYS[max(at - 1, 0)], DECAYS[min(at + 1, len(DECAYS) - 1)]]))
+
+    def fit(log_left: float) -> tuple[float, Problem, Array]:
+        again = replace(problem, form=Annealing(-float(np.expm1(log_left))))
+        best, value = solve(again, [theta])
+        return value, again, best
+
+    found = minimize_scalar(
+        lambda x: fit(x)[0],
+        bounds=(ends[1], ends[0]),
+        method="bounded",
+        options={"xatol": 1e-3, "maxiter": 20},
+    )
+    value, again, best = fit(float(found.x))
+    return (again, best) if value < least else (problem, theta)
 
 
 def hits_bound(problem: Problem, theta: Array) -> list[str]:

@@ -202,6 +202,8 @@ def _codes(table: pl.DataFrame, keys: list[str], used: Mask) -> NDArray[np.intp]
             raise ValueError(
                 f"Column {name!r} names the groups and must not be null. Fill or filter these rows."
             )
+    # Names of ours, which the joins below cannot meet again.
+    rows.columns = [f"key{i}" for i in range(len(keys))]
     names = rows.unique(maintain_order=True).with_row_index("_group")
-    joined = rows.with_row_index("_row").join(names, on=keys, how="left").sort("_row")
+    joined = rows.with_row_index("_row").join(names, on=rows.columns, how="left").sort("_row")
     return joined["_group"].to_numpy().astype(np.intp)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
+from scipy import stats
 from scipy.interpolate import RBFInterpolator
 
 from froude.laws import uncertainty
@@ -137,16 +138,17 @@ def iso_flop(
 
     Runs within 5% of compute are one budget; several seeds are several rows. Budgets whose best size is the smallest
     or largest finished (`edge`), with fewer than three sizes, or whose optimum is not known within a factor of 2
-    (`flat`) are left out of the law and named in `reasons`. The interval is by Student's t from the scatter of the
-    optima about the law, or from what rows of one of the `groups` (default: each row) share, whichever is wider.
-    Status `too_few_points` below three optima. Raises as `froude.laws.frames.read` does.
+    (`flat`, also of all budgets where parabolas explain no more than noise would) are left out of the law and named in
+    `reasons`. The interval is by Student's t from the scatter of the optima about the law, or from what rows of one of
+    the `groups` (default: each row) share, whichever is wider. Status `too_few_points` below three optima. Raises as
+    `froude.laws.frames.read` does.
     """
     sample = read(frame, ["flops", "params"], loss=True, weights=weights, groups=groups)
     plausible(sample, ["flops", "params", "loss"])
     budgets = _budgets(sample)
     smoothness = _smoothness(budgets)
     splines = [_fit(budget, smoothness) for budget in budgets]
-    noise = _noise(budgets, splines)
+    noise, lost = _noise(budgets, splines), _is_noise(budgets)
     rows: list[tuple[float, float, float, str]] = []
     for budget, spline in zip(budgets, splines, strict=True):
         if spline is None:
@@ -155,7 +157,8 @@ def iso_flop(
             continue
         status = spline.status
         reach = uncertainty.t_quantile(uncertainty.LEVEL, 10_000) * noise
-        if status == "ok" and reach * math.sqrt(float(spline.response**2 @ (1 / budget.weight))) > FLAT:
+        vague = reach * math.sqrt(float(spline.response**2 @ (1 / budget.weight))) > FLAT
+        if status == "ok" and (lost or vague):
             status = "flat"
         rows.append((budget.flops, math.exp(spline.log_size), math.exp(spline.log_loss), status))
     schema = {**dict.fromkeys(("flops", "params", "loss"), pl.Float64), "status": pl.String}
@@ -246,6 +249,20 @@ def _fit(budget: _Budget, smoothness: float) -> _Optimum | None:
     log_size = float(np.clip(fine[i] - (slope @ y) / curvature, fine[i - 1], fine[i + 1]))
     log_loss = float((smoother(np.array([[log_size]])) @ y).item())
     return _Optimum(fitted, leverage, log_size, log_loss, -slope / curvature, "ok")
+
+
+def _is_noise(budgets: Sequence[_Budget], error: float = 0.05) -> bool:
+    """Whether parabolas in ln params explain all budgets' losses no better than their means do (F test)."""
+    gained, left, dof = 0.0, 0.0, np.zeros(2)
+    for budget in budgets:
+        if budget.size.size <= MIN_SIZES:
+            continue
+        x, y, root = budget.size, budget.log_loss, np.sqrt(budget.weight)
+        around = [root * (y - np.polynomial.Polynomial.fit(x, y, k, w=root)(x)) for k in (0, 2)]
+        rest = float(around[1] @ around[1])
+        gained, left = gained + float(around[0] @ around[0]) - rest, left + rest
+        dof += (2, budget.size.size - 3)
+    return bool(dof[0] and gained / dof[0] <= stats.f.isf(error, *dof) * left / dof[1])
 
 
 def _noise(budgets: Sequence[_Budget], splines: Sequence[_Optimum | None]) -> float:

@@ -22,6 +22,9 @@ MIN_ROWS, MIN_ROWS_TIED, MIN_ROWS_PRIOR = 8, 5, 4
 REPLICATES = 300  # of the bootstrap behind intervals
 REACH = 100.0  # certified up to so many times the largest compute fitted
 RATIO = (5.0, 500.0)  # tokens per parameter outside of which the law's form is less well tested
+# ln of a factor of tokens per parameter: within it either term may stand for the other, as the exchange moves a loss
+# by less than half of that times alpha times the term's share, .6% at .35 and .15: the noise of a run.
+ONE_RATIO = math.log(1.25)
 LEFT_OUT_GROUPS = 400  # with more groups than this, one of them cannot move the fit: no refits for `.rows`
 
 
@@ -321,6 +324,9 @@ def _fit(
     found = loss_fit.hits_bound(problem, theta)
     if found:
         return law("at_bound", [*found, *notes], problem, theta)
+    if np.ptp(np.log(ratio)) < ONE_RATIO:
+        swap = f"tokens per parameter span {ratio.min():.3g} to {ratio.max():.3g}: either term may stand for the other"
+        return law("flat", [f"{swap}; add runs of other ratios", *notes], problem, theta)
     if loss_fit.undetermined(problem, theta):
         return law("flat", ["the rows do not determine all five parameters", *notes], problem, theta)
     return law("ok", notes, problem, theta)

@@ -23,7 +23,7 @@ DIVERGED_GAP = 0.5  # nats
 WINDOW = 1.05
 HALF_OCTAVE = 0.5 * math.log(2)
 FLAT = 0.7
-QUADRATIC_BIAS = 0.1  # half-width that a quadratic through an asymmetric curve needs on top
+QUADRATIC_BIAS = 0.1  # half-width that a quadratic through an asymmetric curve needs on top, within WINDOW
 SEARCH = 1.5  # an interval that reaches so far is cut there: it is flat anyway
 CUBIC_POINTS, MIN_RATES = 6, 4
 
@@ -138,7 +138,8 @@ class LrCurve:
 def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
     """Fit the U-curve of one shape: columns `lr` and `loss` (nats per token); several seeds are several rows.
 
-    A cubic in ln lr within ±1.05 of the best rate, a quadratic where only four or five rows fall there.
+    A cubic in ln lr within ±1.05 of the best rate, a quadratic where only four or five rows fall there; on grids
+    too wide for that, a fit through the four rates nearest to the best, with a wider interval.
     Diverged runs, and losses 0.5 nats above the best, bound the grid but are not fitted. Status `edge` if
     the best rate is the lowest or highest tried, `flat` if the 95% interval is wider than ±0.7 in ln lr or the
     losses are noise, `not_convex` without a minimum, `too_few_points` below four rates. Raises as
@@ -168,11 +169,10 @@ def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
         return nothing(
             "edge", f"the best rate, {math.exp(best):.3g}, is the {side} tried", _fit(x, y, best, 2)
         )
-    window = np.abs(x - best) <= WINDOW + 1e-9
+    away = np.abs(x - best)
+    window = away <= WINDOW + 1e-9
     if window.sum() < MIN_RATES or np.unique(x[window]).size < 3:
-        return nothing(
-            "too_few_points", f"{int(window.sum())} runs within a factor of 2.86 of the best rate; needs 4"
-        )
+        window = away <= np.sort(np.abs(rates - best))[MIN_RATES - 1] + 1e-9
     cubic = bool(window.sum() >= CUBIC_POINTS and np.unique(x[window]).size >= 5)
     reach = (max(tried.min(), rates[0] - HALF_OCTAVE), min(tried.max(), rates[-1] + HALF_OCTAVE))
     curve = _fit(x[window], y[window], best, 3 if cubic else 2)
@@ -253,6 +253,9 @@ def _interval(curve: _Polynomial) -> tuple[float, float]:
     at, _ = curve.minimum
     degree = curve.coefficients.size - 1
     bound = uncertainty.t_quantile(uncertainty.LEVEL, curve.dof)
+    # What a cubic term moves the optimum of a quadratic by grows as the square of the window.
+    wide = max(curve.center - curve.low, curve.high - curve.center, WINDOW) / WINDOW
+    bias = QUADRATIC_BIAS * wide**2 if degree == 2 else 0.0
 
     def excess(x: Array) -> Array:
         slope = np.stack([k * np.power(x, max(k - 1, 0)) for k in range(degree + 1)], axis=-1)
@@ -269,5 +272,5 @@ def _interval(curve: _Polynomial) -> tuple[float, float]:
                 break
             steps = np.linspace(steps[max(beyond[0] - 1, 0)], steps[beyond[0]], 201)
         end = float(steps[-1])
-        ends.append(end + side * (QUADRATIC_BIAS if degree == 2 else 0.0))
+        ends.append(end + side * bias)
     return curve.center + ends[0], curve.center + ends[1]

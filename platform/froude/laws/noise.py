@@ -15,7 +15,7 @@ import polars as pl
 from scipy.signal import lfilter
 
 from froude.laws import uncertainty
-from froude.laws.frames import Array, Sample, plausible, read
+from froude.laws.frames import Array, Sample, collect, plausible, read
 from froude.laws.results import NO_ESTIMATE, Estimate, Status, positive, table_of
 
 if TYPE_CHECKING:
@@ -138,10 +138,10 @@ def noise_scale(frame: pl.DataFrame | pl.LazyFrame, *, half_life: float | None =
     life = None if half_life is None else positive("half_life", half_life)
     if life is not None and life < 1:
         raise ValueError(f"half_life must be at least 1 step, but got {half_life!r}.")
-    frame = frame.lazy()
-    if set(COLUMNS) <= set(frame.collect_schema().names()):
-        frame = frame.filter(pl.any_horizontal(pl.col(COLUMNS[1:]).is_not_null()))
-    sample = read(frame, COLUMNS)
+    table = collect(frame)
+    if set(COLUMNS) <= set(table.columns):
+        table = table.filter(pl.any_horizontal(pl.col(COLUMNS[1:]).is_not_null()))
+    sample = read(table, COLUMNS)
     plausible(sample, COLUMNS[1:])
     wrong = np.flatnonzero(~(sample["batch_big"] > sample["batch_small"]))
     if wrong.size:

@@ -64,7 +64,8 @@ def noise_scale(law: "NoiseScale") -> Figure:
             axis.axhline(estimate.value, color=WARN, lw=1.1, label="estimate")
         if math.isfinite(estimate.low) and math.isfinite(estimate.high):
             axis.axhspan(estimate.low, estimate.high, color=WARN, alpha=0.12, lw=0, label="95% interval")
-        axis.legend(frameon=False, fontsize=8)
+        if axis.get_legend_handles_labels()[0]:
+            axis.legend(frameon=False, fontsize=8)
     scale = law.noise_scale
     title = f"noise scale {short(scale.value)}  [{short(scale.low)}, {short(scale.high)}]"
     label(left, "step", "noise scale (tokens)", title if math.isfinite(scale.value) else "")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 MIN_REPEATED = 4
 BOUNDS = (0.05, 1e4)  # of R*; the source finds 15.4 for data and 5.3 for parameters
+BASES = 40  # base laws drawn for the intervals of R*
 NAMES = ("R*_data", "R*_params")
 
 
@@ -29,7 +30,8 @@ class DataConstrainedLaw:
 
     With U tokens of unique data seen R times more, D' = U + U · R*_data · (1 - exp(-R / R*_data)); parameters beyond
     those that are compute-optimal for U decay likewise. `r_params` is NaN where no repeated run has such. `objective`
-    is the sum of Huber terms over repeated rows. Standard errors take the base law as known.
+    is the sum of Huber terms over repeated rows. Standard errors hold the base
+    law's own uncertainty.
     """
 
     base: LossLaw
@@ -145,6 +147,9 @@ def data_constrained(
     _, codes = np.unique(sample.groups[rows], return_inverse=True)
     residual = runs.log_loss(full(theta)) - y
     covariance = robust.covariance(jacobian(theta), residual, row_weights, codes, threshold)
+    covariance += _from_base(
+        base, [sample[name][rows] for name in columns], y, row_weights, theta, limits, threshold
+    )
     dof = max(int(codes.max()) + 1 - free, 1)
     found = [
         uncertainty.log_interval(float(theta[i]), math.sqrt(max(float(covariance[i, i]), 0.0)), dof)
@@ -163,6 +168,32 @@ def data_constrained(
     notes += ["the exponents come from the prior"] if base.status == "prior_driven" else []
     status: Status = "at_bound" if ran else base.status
     return law(status, [*ran, *notes], found[0], found[1] if free == 2 else NO_ESTIMATE, objective)
+
+
+def _from_base(
+    base: LossLaw,
+    rows: Sequence[Array],
+    y: Array,
+    weights: Array,
+    theta: Array,
+    limits: tuple[Array, Array],
+    delta: float,
+) -> Array:
+    """Return the covariance of ln R* over the base laws that resampled runs of one epoch, or its posterior, give."""
+    draws = base._parameter_draws()
+    found = []
+    for draw in draws.gather_every(max(draws.height // BASES, 1)).iter_rows(named=True):
+        other = replace(base, **{name: draw[name] for name in ("E", "A", "B", "alpha", "beta")})
+        runs, fixed = _Repetition.of(other, *rows), np.zeros(2 - theta.size)
+
+        def residual(t: Array, runs: _Repetition = runs, fixed: Array = fixed) -> Array:
+            return runs.log_loss(np.append(t, fixed)) - y
+
+        def jacobian(t: Array, runs: _Repetition = runs, fixed: Array = fixed) -> Array:
+            return runs.jacobian(np.append(t, fixed))[:, : t.size]
+
+        found.append(robust.minimise(residual, jacobian, [theta], limits, weights, delta)[0])
+    return np.atleast_2d(np.cov(np.array(found), rowvar=False))
 
 
 @dataclass(frozen=True, eq=False)

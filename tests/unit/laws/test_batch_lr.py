@@ -93,3 +93,17 @@ def test_one_batch_that_contradicts_the_rest_is_marked() -> None:
     lr[5] *= 1.2
     law = laws.batch_lr_law(pl.DataFrame({"batch": batches, "lr": lr}))
     assert law.rows["outlier"].arg_true().to_list() == [5]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("many", [8, 24])
+def test_intervals_cover_where_the_scatter_is_in_proportion_to_the_rate(many: int) -> None:
+    batches, inside = np.geomspace(64, 8192, many), []
+    for seed in range(200):
+        scatter = np.exp(0.05 * np.random.default_rng(seed).standard_normal(many))
+        frame = pl.DataFrame({"batch": batches, "lr": 3e-3 / (1 + 1000 / batches) * scatter})
+        law = laws.batch_lr_law(frame)
+        inside.append(
+            (law.lr_max.low <= 3e-3 <= law.lr_max.high, law.noise_scale.low <= 1e3 <= law.noise_scale.high)
+        )
+    assert (np.mean(inside, axis=0) >= 0.86).all()

@@ -41,11 +41,12 @@ def test_each_law_fits_its_own_rows_better(grid: Grid) -> None:
 
 
 @pytest.mark.long
-def test_kaplans_intervals_cover() -> None:
+@pytest.mark.parametrize("delta", [1e-3, 0.1])
+def test_kaplans_intervals_cover(delta: float) -> None:
     inside, predicted, rng = [], [], np.random.default_rng(1)
     new = ((8.8e13 / 1e10) ** 0.8 + 54) ** 0.095
     for seed in range(40):
-        law = laws.kaplan(kaplan_rows(noise=0.01, seed=seed), delta=0.1)
+        law = laws.kaplan(kaplan_rows(noise=0.01, seed=seed), delta=delta)
         inside.append(law.alpha_N.low <= 0.076 <= law.alpha_N.high)
         at = law.predict(params=1e10, tokens=1e12, level=0.9)
         predicted.append(at.low <= new * math.exp(0.01 * rng.standard_normal()) <= at.high)
@@ -72,7 +73,9 @@ def test_kaplans_law_says_what_it_cannot_tell() -> None:
         laws.kaplan(frame, delta=-1)
 
 
-def repeated_rows(r_data: float = 15.0, r_params: float = 5.0, noise: float = 0.0) -> pl.DataFrame:
+def repeated_rows(
+    r_data: float = 15.0, r_params: float = 5.0, noise: float = 0.0, seed: int = 0
+) -> pl.DataFrame:
     """Runs of one epoch on a grid, and runs of 1.5 to 60 epochs on less data, some larger than their data warrant."""
     e, a, b, alpha, beta = CHINCHILLA
     size, unique, epochs = (
@@ -85,7 +88,7 @@ def repeated_rows(r_data: float = 15.0, r_params: float = 5.0, noise: float = 0.
     d = unique * (1 + r_data * (1 - np.exp(-(epochs - 1) / r_data)))
     grid_n, grid_d = (v.ravel() for v in np.meshgrid(np.geomspace(1e7, 1e10, 5), np.geomspace(1e9, 1e12, 5)))
     loss = np.concatenate([e + a * grid_n**-alpha + b * grid_d**-beta, e + a * n**-alpha + b * d**-beta])
-    loss *= np.exp(noise * np.random.default_rng(0).standard_normal(loss.size))
+    loss *= np.exp(noise * np.random.default_rng(seed).standard_normal(loss.size))
     return pl.DataFrame(
         {
             "params": np.concatenate([grid_n, size]),
@@ -160,3 +163,9 @@ def test_a_prediction_names_the_argument_that_is_wrong() -> None:
     for wrong in ({"params": 0}, {"tokens": -1}, {"unique_tokens": math.nan}, {"level": 2}):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             law.predict(**{"params": 1e9, "tokens": 1e10, "unique_tokens": 1e9, **wrong})
+
+
+def test_intervals_of_repetition_hold_what_the_base_law_does_not_know() -> None:
+    found = [laws.data_constrained(repeated_rows(noise=0.004, seed=seed)) for seed in range(16)]
+    assert sum(law.r_data.low <= 15 <= law.r_data.high for law in found) >= 14
+    assert sum(law.r_params.low <= 5 <= law.r_params.high for law in found) >= 14

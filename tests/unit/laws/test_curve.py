@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from froude import laws
-from froude.laws.curve_data import MAX_STEPS, NODES, Schedule
+from froude.laws.curve_data import MAX_STEPS, NODES, Schedule, rates
 from froude.laws.curve_fit import MultiPower
 
 PEAK = 1e-3
@@ -317,3 +317,29 @@ def test_steps_and_floors_that_make_no_run_are_errors(change: pl.Expr, column: s
     frame = runs(annealing(), **FITTED).with_columns(pl.lit(1.0).alias("params")).with_columns(change)
     with pytest.raises(ValueError, match=f"'{column}'"):
         laws.curve.annealing(frame, floor="params")
+
+
+@pytest.mark.parametrize("every", [10, 100])
+def test_rates_between_rows_follow_ramps_and_drops(every: int) -> None:
+    """A drop right after a row is one, and a smooth schedule is interpolated as ever."""
+    rows = np.arange(every, 2001, every)
+    drop = np.concatenate([constant(1000), 0.3 * constant(1000)])
+    assert rates(rows, drop[rows - 1]) == pytest.approx(drop, abs=0)
+    for smooth in (cosine(2000), wsd(2000, warmup=250), PEAK * np.linspace(1, 0, 2000)):
+        wanted = np.interp(np.arange(1, 2001), rows, smooth[rows - 1])
+        assert (rates(rows, smooth[rows - 1]) == wanted).all()
+
+
+def test_a_thinned_log_of_a_step_decay_gives_the_law() -> None:
+    truth = multi_power()
+    steps = {"two": np.concatenate([constant(300), 0.3 * constant(300)])}
+    steps["deep"] = np.concatenate([constant(300), 0.1 * constant(300)])
+    law = laws.curve.multi_power(runs(truth, **FITTED, **steps).filter(pl.col("step") % 10 == 0))
+    assert law.status == "ok"
+    assert law.predict(UNSEEN).loss[50:] == pytest.approx(truth(UNSEEN)[50:], rel=2e-3)
+
+
+def test_a_memory_between_those_of_the_grid_is_found() -> None:
+    law = laws.curve.annealing(runs(annealing(c=0.3, decay=0.993), **FITTED))
+    assert 1 / (1 - law.parameters["decay"]) == pytest.approx(1 / 0.007, rel=0.02)
+    assert law.parameters["C"] == pytest.approx(0.3, rel=0.02)

@@ -186,3 +186,11 @@ def test_a_group_must_have_a_name(grid: Grid) -> None:
         laws.loss_law(frame, groups=["family"])
     with pytest.raises(ValueError, match="'w'"):
         laws.loss_law(frame.with_columns(pl.lit(0.0).alias("w")), weights="w")
+
+
+@pytest.mark.parametrize("name", ["_group", "_row", "key0"])
+def test_groups_may_have_any_name(name: str) -> None:
+    frame = OPTIMA.with_columns(pl.Series("family", ["a", "a", "b", "b", "c"]))
+    wanted = laws.optimum_law(frame, groups=["family", "params"]).table()
+    renamed = laws.optimum_law(frame.rename({"family": name}), groups=[name, "params"])
+    assert renamed.table().equals(wanted)

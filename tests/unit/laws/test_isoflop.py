@@ -159,3 +159,12 @@ def test_two_thousand_sizes_of_one_budget_are_no_burden() -> None:
     law = laws.iso_flop(profiles(sizes=2001, step=1.002, noise=0.002))
     assert law.status == "ok"
     assert law.n_exponent.value == pytest.approx(EXPONENT, abs=0.02)
+
+
+def test_noise_is_not_taken_for_an_optimum() -> None:
+    taken = 0
+    for seed in range(20):
+        noise = 0.01 * np.random.default_rng(seed).standard_normal(profiles().height)
+        law = laws.iso_flop(profiles().with_columns(pl.lit(3.0).alias("loss") + noise))
+        taken += law.status == "ok"
+    assert taken <= 2

@@ -155,3 +155,15 @@ def test_an_outlier_is_marked() -> None:
     loss = 3 + 0.03 * u**2 + 0.001 * rng.standard_normal(21)
     loss[10] += 0.05
     assert laws.lr_curve(sweep(u, loss)).rows["outlier"].arg_true().to_list() == [10]
+
+
+@pytest.mark.parametrize("rates", [2.0 ** np.arange(-4, 5), np.array([0.1, 0.3, 1, 3, 10])])
+def test_a_wide_grid_is_fitted_through_its_four_nearest_rates(rates: np.ndarray) -> None:
+    """Within a factor of 2.86 of the best there are three: doublings, and the 1-3-10 of a notebook."""
+    u = np.log(rates) - 0.2
+    curve = laws.lr_curve(sweep(u, 3 + 0.03 * u**2))
+    assert (curve.status, curve.degree) == ("ok", 2)
+    assert curve.lr == pytest.approx(2e-3, rel=1e-6)
+    assert math.log(curve.high / curve.lr) > 0.15
+    skewed = laws.lr_curve(sweep(u, 3 + asymmetric(u)))
+    assert skewed.low <= 2e-3 <= skewed.high

@@ -149,3 +149,13 @@ def test_advice_on_the_batch_is_to_double_it_only_where_the_interval_is_above_th
             law.ramp(wrong)
     with pytest.raises(ValueError, match="too_few_points"):
         laws.noise_scale(norms(50)).ramp(100)
+
+
+def test_anything_but_a_frame_is_a_type_error() -> None:
+    for bad in (norms(200).to_dict(as_series=False), None, [1.0]):
+        with pytest.raises(TypeError, match="polars"):
+            laws.noise_scale(bad)  # type: ignore[arg-type]
+
+
+def test_too_few_steps_draw_without_a_complaint() -> None:
+    assert laws.noise_scale(norms(20)).plot().get_suptitle()
