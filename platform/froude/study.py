@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from froude import records
@@ -110,6 +111,11 @@ class Study:
     def norms(self) -> pl.LazyFrame:
         """One row a layer's norm of gradient, parameter or activation, every `norms_every` steps of a run."""
         return self._scan(records.NORMS, self._reached("norms"))
+
+    def committed(self, run: str, kind: str, by: Iterable[Record]) -> pl.LazyFrame:
+        """The rows of one of `records.TABLES` that these records of a run name; no other run's log is read."""
+        place = self.location / "runs" / run
+        return self._scan(records.SCHEMAS[kind], [place / part.path for part in parts_of(by, kind)])
 
     def _names(self, folder: str = "") -> list[str]:
         place = self.location / folder if folder else self.location

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from froude.config import ConfigError
 from froude.promote import recipe as recipes
 from froude.promote.account import account as token_account
 from froude.promote.recipe import Recipe
-from froude.runlog import LogReader, Record
+from froude.runlog import LogReader, Record, expired, lineage
 from froude.store import Location, reported
 from froude.study import Study
 
@@ -52,36 +52,62 @@ def verify_run(
 
     ConfigError if the run has not begun, is of another recipe, or can't be trained again here.
     """
-    from froude.checkpoint.tensors import digest
-    from froude.checkpoint.tools import verify
-
     run = study.location / "runs" / recipe.run.name
     log = LogReader(run)
-    head = log.head_under(recipe.sha256)
-    if head is None:
+    if log.head_under(recipe.sha256) is None:
         raise ConfigError(f"a run must have begun to be verified, but {run} has no log; train it first")
+    # All that follows is said of these records: a run that goes on commits more meanwhile.
+    records = log.records()
+    head, line = records[-1], lineage(records)
     device = _rerun_device(recipe, head, other_build=other_build) if rerun else None
-    records, line = log.records(), log.lineage()
     yield Verdict("the log is one chain", True, f"{len(records)} records, {head.attempt} attempts")
     yield _sealed(study.location, recipe, records[0])
     over = head.kind == "finished" and head.step == recipe.run.steps
     yield Verdict("the run is finished", over, f"step {head.step} of {recipe.run.steps}")
-    damages = {record.seq: damage for record, damage in verify(run, records)}
+    damages = _damages(log, records)
     # What a restart left behind may be damaged: the run did not come through it.
     damaged = [damages[record.seq] for record in line if damages[record.seq]]
     yield Verdict(
         "what the run's commits keep is whole", not damaged, damaged[0] if damaged else f"{len(line)} commits"
     )
-    yield from _ledger(study, recipe, line[-1] if line else None, progress)
+    yield from _ledger(study, recipe, line, progress)
     bits = ""
     if line:
-        damage = damages[line[-1].seq]
-        bits = "" if damage else digest(run, line[-1])
-        yield Verdict(
-            f"the checkpoint of step {line[-1].step} is whole", not damage, damage or f"digest {bits}"
-        )
+        whole, bits = _checkpoint(log, records, line[-1], damages[line[-1].seq])
+        yield whole
     if device is not None:
-        yield from _again(study, recipe, bits, device, progress)
+        yield from _again(study, recipe, line, bits, device, progress)
+
+
+def _damages(log: LogReader, records: list[Record]) -> dict[int, str]:
+    """What is wrong with what each record of a state commits, by its number; "" where nothing is."""
+    from froude.checkpoint.tools import verify
+
+    found = {record.seq: damage for record, damage in verify(log.location, records)}
+    if any(found.values()):
+        for seq in _given_up(log, records) & {seq for seq in found if found[seq]}:
+            since = replace(records[seq], meta={"expired": [seq]})
+            ((_, found[seq]),) = verify(log.location, [since])
+    return found
+
+
+def _given_up(log: LogReader, records: list[Record]) -> set[int]:
+    """Of the checkpoints that were kept after `records`, those that a run which goes on has deleted since."""
+    return expired(log.records()) - expired(records)
+
+
+def _checkpoint(log: LogReader, records: list[Record], last: Record, damage: str) -> tuple[Verdict, str]:
+    """Whether the newest checkpoint is whole; and its digest, if it is."""
+    from froude.checkpoint.parts import Corrupt
+    from froude.checkpoint.tensors import digest
+
+    bits = ""
+    try:
+        bits = "" if damage else digest(log.location, last)
+    except (Corrupt, ConfigError) as error:
+        damage = "" if last.seq in _given_up(log, records) else str(error)
+    seen = damage or (f"digest {bits}" if bits else "given up since for a newer one")
+    return Verdict(f"the checkpoint of step {last.step} is whole", not damage, seen), bits
 
 
 def _sealed(place: Location, recipe: Recipe, first: Record) -> Verdict:
@@ -100,17 +126,18 @@ def _sealed(place: Location, recipe: Recipe, first: Record) -> Verdict:
     )
 
 
-def _ledger(study: Study, recipe: Recipe, last: Record | None, progress: Progress) -> Iterator[Verdict]:
+def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress) -> Iterator[Verdict]:
     from froude.train import api
     from froude.train.data.order import Batches
     from froude.train.stability import policy_batches
 
     run = recipe.run
-    if last is None:
+    if not line:
         yield Verdict("every planned token was trained once", False, "nothing is committed yet")
         return
+    last = line[-1]
     try:
-        ledger = study.ledger().filter(pl.col("run") == run.name).collect()
+        ledger = study.committed(run.name, "ledger", line).collect()
     except (pl.exceptions.PolarsError, OSError) as error:
         yield Verdict("every planned token was trained once", False, f"the ledger can't be read: {error}")
         return
@@ -177,7 +204,12 @@ def _rerun_device(recipe: Recipe, head: Record, *, other_build: bool) -> torch.d
 
 
 def _again(
-    study: Study, recipe: Recipe, expected: str, device: torch.device, progress: Progress
+    study: Study,
+    recipe: Recipe,
+    line: list[Record],
+    expected: str,
+    device: torch.device,
+    progress: Progress,
 ) -> Iterator[Verdict]:
     """Train the recipe once more from step 0, in this process alone, beside the store; compare the bits."""
     from froude.checkpoint.run_store import RunStore
@@ -197,13 +229,13 @@ def _again(
         store = RunStore(again, run.name)
         host = Watcher(attempt=store.open_attempt(recipe.sha256))
         run_worker(run.replace(workers=1, checkpoint_every=run.steps), store, host, device=str(device))
-        bits = digest(again, LogReader(again).lineage()[-1])
-        there = Study(folder)
+        undisturbed = LogReader(again).lineage()
+        bits = digest(again, undisturbed[-1])
         yield Verdict("an undisturbed rerun ends with the same bits", bits == expected, f"digest {bits}")
-        names = ["step", "loss", "grad_norm", "lr"]
+        names = ["run", "step", "loss", "grad_norm", "lr"]
         ours, theirs = (
-            s.steps().filter(pl.col("run") == run.name).select(names).sort("step").collect()
-            for s in (study, there)
+            where.committed(run.name, "steps", records).select(names).sort("step").collect()
+            for where, records in ((study, line), (Study(folder), undisturbed))
         )
         yield Verdict("and has the same losses at every step", ours.equals(theirs), f"{ours.height} steps")
 

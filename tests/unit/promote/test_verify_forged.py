@@ -1,0 +1,170 @@
+"""Stored rows and records that were changed, with every hash made to fit again: what they say must still be checked."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+
+from froude.checkpoint.parts import digest
+from froude.checkpoint.run_store import RunStore
+from froude.config import Run
+from froude.promote.forecast import Forecast
+from froude.promote.recipe import Recipe, seal
+from froude.promote.verify import locate, verify_run
+from froude.records import SCHEMAS, to_bytes
+from froude.runlog import LogReader, Part, Record
+from froude.store import Location
+from froude.train import build
+from froude.train.api import LocalHost
+from froude.train.worker import run_worker
+
+pytestmark = pytest.mark.slow
+
+FORECAST = Forecast(1.298, 1.251, 1.341, 0.9, False, "prior_driven", ("one split",), 1.42)
+RUN = Run(
+    name="large",
+    tokens=768 * 5,
+    batch=768,
+    slots=12,
+    reduction="exact",
+    checkpoint_every=2,
+    eval_windows=64,
+    model={"width": 32},
+)
+TRAINED = "every planned token was trained once"
+
+
+def sealed(folder: Path, run: Run = RUN) -> Recipe:
+    made = seal(
+        run=run, profile="none", fits={}, fingerprints={}, extrapolation={}, checks=(), forecast=FORECAST
+    )
+    made.write(Location.parse(folder) / "recipe.toml")
+    return made
+
+
+def train(folder: Path, recipe: Recipe) -> None:
+    run = recipe.run
+    store = RunStore(Location.parse(folder) / "runs" / run.name, run.name)
+    here = build.agreed(run, store, torch.device("cpu"))
+    run_worker(run, store, LocalHost(store.open_attempt(recipe.sha256, {"build": here})), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    threads = torch.get_num_threads()
+    folder = tmp_path_factory.mktemp("honest")
+    train(folder, sealed(folder))
+    yield folder
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def study(trained: Path, tmp_path: Path) -> Path:
+    """A copy of an honest study, to be changed."""
+    return Path(shutil.copytree(trained, tmp_path / "study"))
+
+
+def failed(folder: Path, **options: bool) -> list[str]:
+    place, recipe = locate(str(folder))
+    return [check.name for check in verify_run(place, recipe, **options) if not check.passed]
+
+
+def records(folder: Path) -> list[Record]:
+    return LogReader(Location.parse(folder) / "runs" / "large").records()
+
+
+def rewrite(folder: Path, change: Callable[[Record], Record]) -> None:
+    """Each record changed, and named anew by the next."""
+    parent = None
+    for file in sorted((folder / "runs" / "large" / "commits").iterdir()):
+        content = replace(change(Record.from_bytes(file.read_bytes())), parent=parent).to_bytes()
+        file.write_bytes(content)
+        parent = hashlib.sha256(content).hexdigest()
+
+
+def forge(folder: Path, kind: str, change: Callable[[pl.DataFrame], pl.DataFrame], at: int = -1) -> None:
+    """Change the rows of a part of this kind, its hash, and the records' hashes."""
+    part = [part for record in records(folder) for part in record.parts if part.kind == kind][at]
+    file = folder / "runs" / "large" / part.path
+    content = to_bytes(change(pl.read_parquet(file)).to_arrow().cast(SCHEMAS[kind]))
+    file.write_bytes(content)
+    new = Part(kind, part.path, len(content), digest(content))
+    rewrite(folder, lambda r: replace(r, parts=tuple(new if p.path == part.path else p for p in r.parts)))
+
+
+def once_more(**changed: Any) -> Callable[[pl.DataFrame], pl.DataFrame]:
+    """The rows and their first one again, with some of its values changed."""
+
+    def change(rows: pl.DataFrame) -> pl.DataFrame:
+        values = {name: pl.lit(value, rows.schema[name]) for name, value in changed.items()}
+        return pl.concat([rows, rows.head(1).with_columns(**values)])
+
+    return change
+
+
+def test_a_token_trained_twice_under_another_runs_name_is_caught(study: Path) -> None:
+    forge(study, "ledger", once_more(run="elsewhere"))
+    assert TRAINED in failed(study)
+
+
+def test_what_lies_beside_the_run_does_not_matter(study: Path) -> None:
+    shutil.copytree(study / "runs" / "large", study / "runs" / "copy")
+    broken = study / "runs" / "broken" / "commits"
+    broken.mkdir(parents=True)
+    (broken / "00000000.parquet").write_bytes(b"none")
+    assert failed(study) == []
+
+
+def test_rows_that_another_run_commits_are_not_this_ones(study: Path) -> None:
+    forge(study, "ledger", lambda rows: rows.slice(3))
+    shutil.copytree(study / "runs" / "large", study / "runs" / "other")
+    forge(study, "ledger", lambda rows: rows.head(0))
+    assert failed(study) == [TRAINED]
+
+
+@pytest.mark.parametrize("late", [2, 3, 4])
+def test_a_commit_while_it_is_verified_is_no_alarm(
+    study: Path, monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    """The last record comes just before the log is read for the n-th time."""
+    last = max((study / "runs" / "large" / "commits").iterdir())
+    content, read, calls = last.read_bytes(), LogReader.records, []
+    last.unlink()
+
+    def reading(self: LogReader) -> list[Record]:
+        calls.append(self)
+        if len(calls) == late:
+            last.write_bytes(content)
+        return read(self)
+
+    monkeypatch.setattr(LogReader, "records", reading)
+    assert failed(study) == ([] if late == 2 else ["the run is finished"])
+
+
+def test_a_checkpoint_that_is_given_up_while_it_is_verified_is_no_damage(
+    study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = study / "runs" / "large"
+    last = max((folder / "commits").iterdir())
+    record, read, calls = Record.from_bytes(last.read_bytes()), LogReader.records, []
+    last.unlink()
+
+    def reading(self: LogReader) -> list[Record]:
+        calls.append(self)
+        if len(calls) == 3:  # when what verification found missing is looked for
+            last.write_bytes(replace(record, meta={**record.meta, "expired": [1, 2]}).to_bytes())
+        return read(self)
+
+    monkeypatch.setattr(LogReader, "records", reading)
+    for step in (2, 4):
+        shutil.rmtree(folder / "data" / f"{step:012d}")
+    assert failed(study) == ["the run is finished"]
