@@ -238,11 +238,11 @@ class LogReader:
         return lineage(self.records())
 
 
-def lineage(records: Sequence[Record]) -> list[Record]:
-    """From the newest checkpoint back along `base`; what another attempt threw away is not in it."""
+def lineage(records: Sequence[Record], newest: int | None = None) -> list[Record]:
+    """From the newest checkpoint (or that number) back along `base`; what was thrown away is not in it."""
     by_seq = {record.seq: record for record in records if record.kind != "attempt"}
     found: list[Record] = []
-    at = max(by_seq, default=NO_BASE)
+    at = max(by_seq, default=NO_BASE) if newest is None else newest
     while at != NO_BASE:
         if at not in by_seq or (found and at >= found[-1].seq):
             raise BrokenLog(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 from froude.runlog import Record, expired, lineage
 from froude.store import Location
 
+#: A checkpoint's file: step, generation and number of the record that was to name it.
+OURS = re.compile(r"data/\d{12}/[^/]+\.\d{8}/.+", re.DOTALL)
 UNFINISHED = timedelta(days=1)  # longer than any save; an attempt that is fenced may still be writing
 
 
@@ -57,6 +60,11 @@ def delete(run: Location, records: Iterable[Record]) -> None:
                     (run / part.path).delete()
 
 
+def _is_itself(run: Location, path: str) -> bool:
+    """Whether no link leads from the run to this file, which else is another's, or committed under another name."""
+    return not run.is_local or (run / path).path.resolve() == run.path.resolve() / path
+
+
 def sweep(run: Location, found: Sequence[Location], records: Sequence[Record]) -> None:
     """Delete what no record keeps: data of expired checkpoints, and of attempts that ended before they committed it.
 
@@ -72,7 +80,8 @@ def sweep(run: Location, found: Sequence[Location], records: Sequence[Record]) -
         if part.kind in ("data", "manifest")
     }
     for place in found:
-        if place.url[len(run.url) + 1 :] not in kept:
+        path = place.url[len(run.url) + 1 :]
+        if path not in kept and OURS.fullmatch(path) and _is_itself(run, path):
             with contextlib.suppress(OSError):
                 place.delete()
     with contextlib.suppress(OSError):  # some may write to a bucket without the right to list its uploads

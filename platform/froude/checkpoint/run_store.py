@@ -138,18 +138,19 @@ class RunStore:
     def load(self, state: dict[str, Any], at_most: int | None = None) -> dict[str, Any]:
         """Fill the state in place from the newest checkpoint that is whole: {"step", "tokens", "scalars"}.
 
-        `at_most`: go back to one of at most this step, among those that the newest was trained through. Step 0 and an
-        untouched state if there is none yet; Corrupt if none is whole.
+        `at_most`: go back to one of at most this step, among those that the present state was trained through. Step 0
+        and an untouched state if there is none yet; Corrupt if none is whole.
         """
         self.wait()
 
         def candidates() -> list[Record]:
             records = self._log.records()
             gone = expired(records)
-            saved = [r for r in records if r.kind != "attempt"] if at_most is None else lineage(records)
-            return [
-                r for r in reversed(saved) if r.seq not in gone and (at_most is None or r.step <= at_most)
-            ]
+            if at_most is None:
+                saved = [record for record in records if record.kind != "attempt"]
+            else:  # the newest may be of what an earlier way back has left behind
+                saved = [record for record in lineage(records, self._base) if record.step <= at_most]
+            return [record for record in reversed(saved) if record.seq not in gone]
 
         damage = ""
         for record in on_rank_0(candidates):

@@ -6,12 +6,12 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from froude.config import ConfigError
+from froude.config import ConfigError, Run
 from froude.promote import recipe as recipes
 from froude.promote.account import account as token_account
 from froude.promote.recipe import Recipe
@@ -61,7 +61,7 @@ def verify_run(
     head, line = records[-1], lineage(records)
     device = _rerun_device(recipe, head, other_build=other_build) if rerun else None
     yield Verdict("the log is one chain", True, f"{len(records)} records, {head.attempt} attempts")
-    yield _sealed(study.location, recipe, records[0])
+    yield _sealed(study.location, recipe, records)
     over = head.kind == "finished" and head.step == recipe.run.steps
     yield Verdict("the run is finished", over, f"step {head.step} of {recipe.run.steps}")
     damages = _damages(log, records)
@@ -110,19 +110,27 @@ def _checkpoint(log: LogReader, records: list[Record], last: Record, damage: str
     return Verdict(f"the checkpoint of step {last.step} is whole", not damage, seen), bits
 
 
-def _sealed(place: Location, recipe: Recipe, first: Record) -> Verdict:
-    """Reading the recipe has verified its hash; the log names it, and began after it."""
-    sealed = datetime.fromisoformat(recipe.sealed_at)
+def _sealed(place: Location, recipe: Recipe, records: list[Record]) -> Verdict:
+    """Reading the recipe has verified its hash; every record names it, and the log began after it."""
+    first, sealed = records[0].time, datetime.fromisoformat(recipe.sealed_at)
+    if sealed.tzinfo is None:
+        sealed = sealed.replace(tzinfo=UTC)
     try:
-        beside = json.loads((place / "forecast.json").read())["sha256"]
-    except (OSError, ValueError, KeyError, TypeError):
-        beside = "unreadable"
-    fine = sealed <= first.time and beside == recipe.sha256
+        beside = json.loads((place / "forecast.json").read())
+    except (OSError, ValueError):
+        beside = None
+    says = str(beside.get("sha256", ""))[:12] if isinstance(beside, dict) else "nothing that can be read"
+    if says == recipe.sha256[:12] and beside != json.loads(recipe.forecast_json()):
+        says += " with other numbers"
+    others = [
+        record.seq for record in records if record.recipe != recipe.sha256 or record.run != recipe.run.name
+    ]
     return Verdict(
         "the forecast was sealed before step 0",
-        fine,
-        f"seal {recipe.sha256[:12]} at {recipe.sealed_at}, first record at {first.time.isoformat()}, "
-        f"forecast.json says {beside[:12]}",
+        sealed <= first and says == recipe.sha256[:12] and not others,
+        f"seal {recipe.sha256[:12]} at {recipe.sealed_at}, first record at {first.isoformat()}, "
+        f"forecast.json says {says}"
+        + (f"; record {others[0]} is of another recipe or run" if others else ""),
     )
 
 
@@ -141,12 +149,14 @@ def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress
     except (pl.exceptions.PolarsError, OSError) as error:
         yield Verdict("every planned token was trained once", False, f"the ledger can't be read: {error}")
         return
+    rows, ledger = ledger.height, ledger.filter(_is_slot(run))
     account = token_account(ledger.lazy(), run, last.step)
+    strange = f", {rows - ledger.height} rows are no slots of this run" if rows > ledger.height else ""
     yield Verdict(
         "every planned token was trained once",
-        account.whole,
+        account.whole and not strange,
         f"{account.expected} expected up to step {last.step}, {account.skipped} skipped, {account.repeated} repeated, "
-        f"{account.skipped_by_policy} skipped by policy",
+        f"{account.skipped_by_policy} skipped by policy{strange}",
     )
     source = api.build_source(run, "train")
     batches = Batches(source, run.seed, run.windows_per_slot, run.slots)
@@ -155,7 +165,8 @@ def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress
     decided = policy_batches(last.scalars.get("stability", {}))
     yield Verdict(
         "only what the run's policy decided was left out",
-        slots == {batch * run.slots + slot for batch in decided for slot in range(run.slots)},
+        slots == {batch * run.slots + slot for batch in decided for slot in range(run.slots)}
+        and (run.stability == "ladder" or not decided),
         f"{len(decided)} batches decided, {len(slots)} slots left out",
     )
     wrong = list(_wrong(ledger, batches, progress))
@@ -164,6 +175,16 @@ def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress
         not wrong and ledger.height > 0,
         f"{ledger.height} slots" + (f", {len(wrong)} differ, first at step {wrong[0]}" if wrong else ""),
     )
+
+
+def _is_slot(run: Run) -> pl.Expr:
+    """Whether a row of the ledger tells of one whole slot: sums would not see halves, or what adds up to nothing."""
+    whole = {"run": run.name, "samples": run.windows_per_slot, "tokens": run.batch // run.slots}
+    return pl.all_horizontal(
+        pl.col("disposition").is_in(["trained", "skipped_by_policy"]),
+        *(pl.col(name) == value for name, value in whole.items()),
+        *(pl.col(name).is_not_null() for name in ("step", "slot", "first_sample", "digest")),
+    ).fill_null(False)
 
 
 def _wrong(ledger: pl.DataFrame, batches: Batches, progress: Progress) -> Iterator[int]:
@@ -232,12 +253,21 @@ def _again(
         undisturbed = LogReader(again).lineage()
         bits = digest(again, undisturbed[-1])
         yield Verdict("an undisturbed rerun ends with the same bits", bits == expected, f"digest {bits}")
-        names = ["run", "step", "loss", "grad_norm", "lr"]
-        ours, theirs = (
-            where.committed(run.name, "steps", records).select(names).sort("step").collect()
-            for where, records in ((study, line), (Study(folder), undisturbed))
+        compared = {
+            "steps": ["run", "step", "loss", "grad_norm", "lr"],
+            "evals": ["run", "step", "split", "loss"],
+        }
+        sides = (study, line), (Study(folder), undisturbed)
+        same, heights = True, list[int]()
+        for kind, names in compared.items():
+            ours, theirs = (
+                where.committed(run.name, kind, records).select(names).sort(names).collect()
+                for where, records in sides
+            )
+            same, heights = same and ours.equals(theirs), [*heights, ours.height]
+        yield Verdict(
+            "and has the same losses at every step", same, "{} steps, {} evaluations".format(*heights)
         )
-        yield Verdict("and has the same losses at every step", ours.equals(theirs), f"{ours.height} steps")
 
 
 def locate(place: str) -> tuple[Study, Recipe]:

@@ -185,6 +185,36 @@ def test_what_an_attempt_wrote_and_did_not_commit_is_swept_by_the_next(place, tr
     assert store.load({"w": torch.zeros(3, 4), "n": torch.tensor(0)})["step"] == 2
 
 
+def test_links_lead_the_sweep_to_nothing(train, tmp_path):
+    """Neither to a committed checkpoint under another name, nor out of the run."""
+    place = Location.parse(tmp_path / "run")
+    train(place, 2)
+    foreign = tmp_path / "foreign" / "000000000009" / "their.00000009"
+    foreign.mkdir(parents=True)
+    (foreign / "thesis.txt").write_text("years")
+    data = place.path / "data"
+    (data / "best").symlink_to("000000000002")
+    (data / "000000000007").symlink_to("000000000002")
+    (data / "000000000009").symlink_to(foreign.parent)
+    store = RunStore(place, "large")
+    store.open_attempt("recipe")
+    assert (foreign / "thesis.txt").exists()
+    assert store.load({"w": torch.zeros(3, 4), "n": torch.tensor(0)})["step"] == 2
+
+
+def test_a_way_back_goes_along_the_state_s_own_line(place):
+    """Not along the newest record's, which an earlier way back may have left behind."""
+    store = RunStore(place, "large")
+    store.open_attempt("recipe")
+    state = {"w": torch.zeros(1)}
+    for step in (10, 20, 25):
+        state["w"].fill_(step)
+        store.save(state, step=step, tokens=step, tables={})
+    assert store.load(state, 20)["step"] == 20
+    assert store.load(state, 30)["step"] == 20
+    assert state["w"].item() == 20
+
+
 def test_what_a_later_attempt_writes_is_not_swept_by_one_that_was_stopped_before(place: Location) -> None:
     store = RunStore(place, "large")
     store.open_attempt("recipe")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -168,3 +169,59 @@ def test_a_checkpoint_that_is_given_up_while_it_is_verified_is_no_damage(
     for step in (2, 4):
         shutil.rmtree(folder / "data" / f"{step:012d}")
     assert failed(study) == ["the run is finished"]
+
+
+SEALED = "the forecast was sealed before step 0"
+
+
+def test_other_numbers_in_the_forecast_beside_it_are_caught(study: Path) -> None:
+    note = study / "forecast.json"
+    content = json.loads(note.read_text())
+    note.write_text(json.dumps(content | {"loss": content["loss"] + 0.1}))
+    assert failed(study) == [SEALED]
+    note.write_text("5")
+    assert failed(study) == [SEALED]
+
+
+def test_a_recipe_that_only_the_newest_record_names_is_caught(study: Path) -> None:
+    """Sealed again with another forecast; one file of the log is changed, which no other one names."""
+    other = seal(
+        run=RUN,
+        profile="none",
+        fits={},
+        fingerprints={},
+        extrapolation={},
+        checks=(),
+        forecast=replace(FORECAST, loss=1.3),
+    )
+    other.write(Location.parse(study) / "recipe.toml")
+    last = max((study / "runs" / "large" / "commits").iterdir())
+    last.write_bytes(replace(Record.from_bytes(last.read_bytes()), recipe=other.sha256).to_bytes())
+    assert failed(study) == [SEALED]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        once_more(tokens=0),
+        once_more(tokens=None),
+        once_more(disposition=None),
+        once_more(disposition="whatever"),
+        once_more(slot=None),
+        lambda rows: pl.concat([rows, once_more(tokens=-64)(rows).tail(1), once_more()(rows).tail(1)]),
+        lambda rows: pl.concat([rows, rows]).with_columns(tokens=pl.col("tokens") // 2),
+        lambda rows: rows.with_columns(samples=pl.lit(0, pl.Int64)),
+    ],
+    ids=["no tokens", "null", "neither", "whatever", "no slot", "plus and minus", "in halves", "no samples"],
+)
+def test_rows_that_are_no_slots_are_caught(
+    study: Path, change: Callable[[pl.DataFrame], pl.DataFrame]
+) -> None:
+    forge(study, "ledger", change)
+    assert TRAINED in failed(study)
+
+
+def test_an_evaluation_that_was_rewritten_is_caught_by_a_rerun(study: Path) -> None:
+    forge(study, "evals", lambda rows: rows.with_columns(loss=pl.lit(1.298)))
+    assert failed(study) == []
+    assert failed(study, rerun=True) == ["and has the same losses at every step"]
