@@ -18,6 +18,8 @@ from froude.records import table_of
 from froude.runlog import Part
 
 SCHEMA_VERSION = 1
+MOST_BYTES = 2**60  # of a tensor
+WHOLE_NUMBERS = {"bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 _KEY = b"froude"
 _LIST = pa.list_(pa.field("item", pa.int64(), nullable=False))
 
@@ -98,9 +100,10 @@ class Manifest:
             OSError,
             OverflowError,
             KeyError,
+            AttributeError,
             TypeError,
             ValueError,
-            RecursionError,
+            RuntimeError,
         ) as error:
             raise Corrupt(f"a checkpoint's manifest can't be read: {error}") from error
         raise ConfigError(
@@ -122,7 +125,9 @@ class Manifest:
             if block.payload_off < 0:
                 raise ValueError(f"a block of `{block.fqn}` begins before its file")
             placed[block.fqn].append(block)
-        for fqn, (_, shape) in self.tensors.items():
+        for fqn, (dtype, shape) in self.tensors.items():
+            if math.prod(max(size, 1) for size in shape) * dtype.itemsize >= MOST_BYTES:
+                raise ValueError(f"`{fqn}` of shape {list(shape)} is larger than any memory")
             elements = sum(math.prod(block.sizes) for block in placed[fqn])
             if min(shape, default=0) < 0 or elements != math.prod(shape):
                 raise ValueError(f"the blocks of `{fqn}` hold {elements} elements of {math.prod(shape)}")
@@ -133,7 +138,9 @@ class Manifest:
     def check_within(self, sizes: Mapping[str, int]) -> None:
         """Corrupt if a block would lie beyond the end of its file, given the files' bytes by name."""
         for block in self.blocks:
-            if block.payload_off + block.nbytes > sizes.get(block.file, block.payload_off + block.nbytes):
+            if block.file not in sizes:
+                raise Corrupt(f"{block.file} is missing: no record names it")
+            if block.payload_off + block.nbytes > sizes[block.file]:
                 raise Corrupt(f"a block of `{block.fqn}` lies beyond the end of {block.file}")
 
 
@@ -162,6 +169,9 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def _dtype(name: str) -> torch.dtype:
     found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    # Quantised and packed ones have no plain elements.
+    if not isinstance(found, torch.dtype) or not (
+        found.is_floating_point or found.is_complex or name in WHOLE_NUMBERS
+    ):
         raise ValueError(f"no such dtype: {name!r}")
     return found

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,6 +26,19 @@ def digest(data: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
+@contextmanager
+def unreadable_is_corrupt(place: Location) -> Iterator[None]:
+    """Corrupt if a file is missing, or if its disk, and no more than that, fails: an older checkpoint may be whole."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise Corrupt(f"{place} is missing") from None
+    except OSError as error:
+        if place.is_local and error.errno in (errno.EIO, errno.EISDIR, errno.ENOTDIR):
+            raise Corrupt(f"{place} can't be read: {error.strerror}") from error
+        raise
+
+
 def create_part(run: Location, kind: str, path: str, data: bytes) -> Part:
     """Write a small file, whole or not at all; FileExistsError if other bytes have that name."""
     target = run / path
@@ -33,10 +49,8 @@ def create_part(run: Location, kind: str, path: str, data: bytes) -> Part:
 
 def read_part(run: Location, part: Part) -> bytes:
     """The file's bytes; Corrupt if it is missing or differs."""
-    try:
+    with unreadable_is_corrupt(run / part.path):
         data = (run / part.path).read()
-    except FileNotFoundError:
-        raise Corrupt(f"{run / part.path} is missing") from None
     if len(data) != part.size or digest(data) != part.hash:
         raise Corrupt(f"{run / part.path} is not the {part.size} bytes that were committed")
     return data

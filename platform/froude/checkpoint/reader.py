@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from froude.checkpoint.manifest import Block, Manifest
-from froude.checkpoint.parts import Corrupt
+from froude.checkpoint.parts import Corrupt, unreadable_is_corrupt
 from froude.runlog import Part
 from froude.store import Location
 
@@ -40,15 +40,16 @@ def _read_into(file: Any, offset: int, data: Bytes) -> int:
         data[: fetched.size] = fetched
         return int(fetched.size)
     done = 0
-    while done < data.size and (count := os.preadv(file.fileno(), [data[done:].data], offset + done)):
-        done += count
+    with unreadable_is_corrupt(Location.parse(file.name)):
+        while done < data.size and (count := os.preadv(file.fileno(), [data[done:].data], offset + done)):
+            done += count
     return done
 
 
 def open_part(run: Location, part: Part) -> Any:
     """A data part, open for range reads; Corrupt if it is missing or has another size than was committed."""
     place = run / part.path
-    try:
+    with unreadable_is_corrupt(place):
         if place.is_local:
             file: Any = open(place.path, "rb", buffering=0)  # noqa: SIM115 - the caller closes it
             size = os.fstat(file.fileno()).st_size
@@ -56,8 +57,6 @@ def open_part(run: Location, part: Part) -> Any:
             filesystem, path = place.arrow()
             file = filesystem.open_input_file(path)
             size = file.size()
-    except FileNotFoundError:
-        raise Corrupt(f"{place} is missing") from None
     if size != part.size:
         file.close()
         raise Corrupt(f"{place} has {size} bytes, not the {part.size} committed")
@@ -74,7 +73,8 @@ def read_block(file: Any, block: Block, dtype: torch.dtype, into: torch.Tensor |
         _read_into(file, block.payload_off, data) != block.nbytes
         or xxhash.xxh3_64_hexdigest(data.data) != block.xxh3
     ):
-        raise Corrupt(f"{file}: the bytes of `{block.fqn}` at {list(block.offsets)} are not those committed")
+        where = file if isinstance(file, pa.NativeFile) else file.name
+        raise Corrupt(f"{where}: the bytes of `{block.fqn}` at {list(block.offsets)} are not those committed")
     return torch.from_numpy(data).view(dtype).reshape(block.sizes)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from froude.checkpoint.parts import Corrupt
+from froude.checkpoint.parts import Corrupt, unreadable_is_corrupt
 from froude.checkpoint.reader import open_part
 from froude.checkpoint.tensors import Difference, Tensors, differences
 from froude.config import ConfigError
@@ -94,7 +94,7 @@ def checkpoints(run: Location) -> list[Checkpoint]:
 
 
 def _unnamed(run: Location, named: set[str], latest: str) -> Iterator[Checkpoint]:
-    for step in (run / "data").children():
+    for step in filter(str.isdecimal, (run / "data").children()):
         for folder in (run / "data" / step).children():
             path = f"data/{step}/{folder}"
             if path in named:
@@ -161,7 +161,7 @@ def verify(run: Location, records: Sequence[Record], step: int | None = None) ->
 def _hash(run: Location, part: Part) -> None:
     """Read a part from end to end; Corrupt unless it is the bytes that were committed."""
     found, done = xxhash.xxh3_128(), 0
-    with open_part(run, part) as file:
+    with open_part(run, part) as file, unreadable_is_corrupt(run / part.path):
         while done < part.size and (piece := file.read(PIECE)):
             found.update(piece)
             done += len(piece)

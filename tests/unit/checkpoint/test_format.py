@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -10,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from froude.checkpoint import format as container
-from froude.checkpoint.manifest import Block, Manifest
+from froude.checkpoint.manifest import _KEY, _ROWS, Block, Manifest
 from froude.checkpoint.parts import Corrupt, create_part
 from froude.checkpoint.run_store import load_state, save_state
 from froude.config import ConfigError
@@ -154,6 +155,26 @@ def test_blocks_must_cover_a_tensor_once() -> None:
             Manifest.from_bytes(manifest(*rows))
     with pytest.raises(Corrupt, match="hold 12 elements of 18"):
         Manifest.from_bytes(manifest((0, 4)))
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"w": ["float32", [0, 2**62, 2**62]]},
+        {"w": ["float32", [0, 2**61]]},
+        *({"w": [dtype, [0]]} for dtype in ("qint8", "quint4x2", "bits8", "uint4", "int1", "__class__")),
+        [1, 2],
+        {"w": ["float32", [2.5]]},
+        {"w": ["float32", [-1, 0]]},
+    ],
+    ids=str,
+)
+def test_tensors_that_no_memory_holds_are_corrupt(tensors: object) -> None:
+    schema = _ROWS.with_metadata({_KEY: json.dumps({"schema": 1, "tensors": tensors}).encode()})
+    sink = io.BytesIO()
+    pq.write_table(schema.empty_table(), sink)
+    with pytest.raises(Corrupt, match="can't be read"):
+        Manifest.from_bytes(sink.getvalue())
 
 
 def test_a_newer_manifest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

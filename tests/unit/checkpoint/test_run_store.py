@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -183,6 +186,33 @@ def test_what_an_attempt_wrote_and_did_not_commit_is_swept_by_the_next(place, tr
     store.open_attempt("recipe")
     assert [item.step for item in tools.checkpoints(place)] == [2]
     assert store.load({"w": torch.zeros(3, 4), "n": torch.tensor(0)})["step"] == 2
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EISDIR])
+def test_a_disk_that_fails_is_damage_and_other_errors_are_not(train, tmp_path, monkeypatch, number):
+    """The older checkpoint is whole, and `verify` goes on past the newer one."""
+    place = Location.parse(tmp_path / "run")
+    train(place, 4)
+    read, newest = os.preadv, LogReader(place).lineage()[-1]
+    bad = next(part.path for part in newest.parts if part.kind == "data")
+
+    def failing(descriptor: int, *arguments: Any) -> int:
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(bad):
+            raise OSError(number, os.strerror(number))
+        return read(descriptor, *arguments)
+
+    monkeypatch.setattr(os, "preadv", failing)
+    store = RunStore(place, "large")
+    store.open_attempt("recipe")
+    state = {"w": torch.zeros(3, 4), "n": torch.tensor(0)}
+    with pytest.warns(UserWarning, match="step 4 is damaged"):
+        assert store.load(state)["step"] == 2
+    damages = [damage for _, damage in tools.verify(place, LogReader(place).records())]
+    assert damages[0] == ""
+    assert "can't be read" in damages[1]
+    number = errno.EACCES
+    with pytest.raises(PermissionError):
+        store.load(state)
 
 
 def test_links_lead_the_sweep_to_nothing(train, tmp_path):
