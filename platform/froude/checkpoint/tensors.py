@@ -51,6 +51,11 @@ class Tensors(Mapping[str, torch.Tensor]):
     def __len__(self) -> int:
         return len(self._tensors.tensors)
 
+    @property
+    def shapes(self) -> dict[str, torch.Size]:
+        """Of all tensors, none of which is read."""
+        return {name: size for name, (_, size) in self._tensors.tensors.items()}
+
     def __getitem__(self, name: str) -> torch.Tensor:
         dtype, size = self._tensors.tensors[name]
         tensor = torch.empty(size, dtype=dtype)

@@ -73,7 +73,7 @@ def verify_run(
     yield from _ledger(study, recipe, line, progress)
     bits = ""
     if line:
-        whole, bits = _checkpoint(log, records, line[-1], damages[line[-1].seq])
+        whole, bits = _checkpoint(recipe.run, log, records, line[-1], damages[line[-1].seq])
         yield whole
     if device is not None:
         yield from _again(study, recipe, line, bits, device, progress)
@@ -96,13 +96,22 @@ def _given_up(log: LogReader, records: list[Record]) -> set[int]:
     return expired(log.records()) - expired(records)
 
 
-def _checkpoint(log: LogReader, records: list[Record], last: Record, damage: str) -> tuple[Verdict, str]:
-    """Whether the newest checkpoint is whole; and its digest, if it is."""
+def _checkpoint(
+    run: Run, log: LogReader, records: list[Record], last: Record, damage: str
+) -> tuple[Verdict, str]:
+    """Whether the newest checkpoint is whole, and of the run's model; and its digest, if it is."""
     from froude.checkpoint.parts import Corrupt
-    from froude.checkpoint.tensors import digest
+    from froude.checkpoint.tensors import Tensors, digest
+    from froude.train import api
 
     bits = ""
     try:
+        if not damage:
+            with Tensors(log.location, last) as tensors:
+                shapes = tensors.shapes
+            due = {f"model.{name}": p.shape for name, p in api.build_model(run, "meta").named_parameters()}
+            if other := [name for name in due if shapes.get(name) != due[name]]:
+                damage = f"`{other[0]}` must have shape {list(due[other[0]])}, but has {shapes.get(other[0])}"
         bits = "" if damage else digest(log.location, last)
     except (Corrupt, ConfigError) as error:
         damage = "" if last.seq in _given_up(log, records) else str(error)

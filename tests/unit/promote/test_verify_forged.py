@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 import torch
 
+from froude.checkpoint.manifest import Manifest
 from froude.checkpoint.parts import digest
 from froude.checkpoint.run_store import RunStore
 from froude.config import Run
@@ -225,3 +226,14 @@ def test_an_evaluation_that_was_rewritten_is_caught_by_a_rerun(study: Path) -> N
     forge(study, "evals", lambda rows: rows.with_columns(loss=pl.lit(1.298)))
     assert failed(study) == []
     assert failed(study, rerun=True) == ["and has the same losses at every step"]
+
+
+def test_a_checkpoint_of_nothing_is_caught(study: Path) -> None:
+    run = study / "runs" / "large"
+    last = records(study)[-1]
+    manifest = next(part for part in last.parts if part.kind == "manifest")
+    content = Manifest({}, ()).to_bytes()
+    (run / manifest.path).write_bytes(content)
+    new = Part("manifest", manifest.path, len(content), digest(content))
+    rewrite(study, lambda r: replace(r, parts=tuple(new if p.path == manifest.path else p for p in r.parts)))
+    assert failed(study) == [f"the checkpoint of step {last.step} is whole"]
