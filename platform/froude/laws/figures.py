@@ -55,12 +55,21 @@ def log_scale(axis: Axes, *, y: bool = False, base: int = 10) -> None:
     """Make the x axis logarithmic, and with `y` the other too, with ticks that people read."""
     axis.set_xscale("log", base=base)
     if y:
-        axis.set_yscale("log")
-    for scale in [axis.xaxis, axis.yaxis][: 1 + y] if base == 10 else []:
-        # Ranges of less than a decade would have one labelled tick, or none.
-        scale.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0), numticks=9))
-        scale.set_major_formatter(partial(_tick, scale))
+        axis.set_yscale("log", base=base)
+    # Ranges of less than a decade, or an octave, would have one labelled tick, or none.
+    steps = (1.0, 2.0, 5.0) if base == 10 else tuple(2 ** (quarter / 4) for quarter in range(4))
+    for scale in [axis.xaxis, axis.yaxis][: 1 + y]:
+        scale.set_major_locator(LogLocator(base=base, subs=steps, numticks=9 if base == 10 else 50))
+        scale.set_major_formatter(partial(_tick if base == 10 else _octave, scale))
         scale.set_minor_formatter(NullFormatter())
+
+
+def _octave(scale: Axis, value: float, place: int | None = None) -> str:
+    """Label a power of two, on short axes also halves and quarters of an octave."""
+    low, high = scale.get_view_interval()
+    exponent = round(4 * math.log2(value)) / 4
+    step = 0.25 if high < 2 * low else 0.5 if high < 4 * low else 1.0
+    return f"$2^{{{exponent:g}}}$" if exponent % step == 0 else ""
 
 
 def _tick(scale: Axis, value: float, place: int | None = None) -> str:
