@@ -30,8 +30,7 @@ class DataConstrainedLaw:
 
     With U tokens of unique data seen R times more, D' = U + U · R*_data · (1 - exp(-R / R*_data)); parameters beyond
     those that are compute-optimal for U decay likewise. `r_params` is NaN where no repeated run has such. `objective`
-    is the sum of Huber terms over repeated rows. Standard errors hold the base
-    law's own uncertainty.
+    is the sum of Huber terms over repeated rows. Standard errors hold the base law's own uncertainty.
     """
 
     base: LossLaw
