@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -27,8 +27,11 @@ class Keep:
     every: int = 0
     reach: int = 0
 
-    def expiring(self, records: Sequence[Record]) -> list[int]:
-        """The numbers of those that are given up once one more is committed after `records`."""
+    def expiring(self, records: Sequence[Record], damaged: Collection[int] = ()) -> list[int]:
+        """The numbers of those that are given up once one more is committed after `records`.
+
+        `damaged` are numbers of some that could not be read, and do not count among the newest: a disk may recover.
+        """
         if not self.last:
             return []
         gone = expired(records)
@@ -36,7 +39,8 @@ class Keep:
         kept = {record.seq for i, record in enumerate(saved, 1) if self.every and i % self.every == 0}
         living = [record.seq for record in saved if record.seq not in gone]
         if self.last > 1:
-            kept |= set(living[-(self.last - 1) :])
+            whole = [seq for seq in living if seq not in damaged]
+            kept |= {*living[-(self.last - 1) :], *whole[-(self.last - 1) :]}
         if self.reach:
             kept |= self._far([record for record in lineage(records) if record.seq not in gone])
         return [seq for seq in living if seq not in kept]

@@ -94,6 +94,7 @@ class RunStore:
         self._attempt: Record | None = None  # this attempt's record
         self._head: Record | None = None  # rank 0: the last record that this attempt committed
         self._base = NO_BASE
+        self._damaged: set[int] = set()  # records whose state this attempt could not read
         self._staging = Staging()
         self._writing: Background | None = None
         self._group: dist.ProcessGroup | None = None
@@ -158,6 +159,7 @@ class RunStore:
                 load_state(self.location, record.parts, state)
             except Corrupt as error:
                 damage = damage or str(error)
+                self._damaged.add(record.seq)
                 if rank_and_world()[0] == 0:
                     warnings.warn(f"checkpoint of step {record.step} is damaged: {error}", stacklevel=2)
                 continue
@@ -229,7 +231,7 @@ class RunStore:
 
         def append() -> Record:
             records = self._log.records()
-            given_up = self.keep.expiring(records)
+            given_up = self.keep.expiring(records, self._damaged)
             record = self._log.append(
                 head,
                 run=self.run,

@@ -215,6 +215,28 @@ def test_a_disk_that_fails_is_damage_and_other_errors_are_not(train, tmp_path, m
         store.load(state)
 
 
+def test_a_damaged_checkpoint_is_none_of_those_that_are_kept(place):
+    """The one that was gone on from stays, until as many whole ones are there."""
+    state = {"w": torch.zeros(1)}
+
+    def attempt(*steps: int) -> None:
+        store = RunStore(place, "large", Keep(last=2))
+        store.open_attempt("recipe")
+        store.load(state)
+        for step in steps:
+            store.save(state, step=step, tokens=step, tables={})
+
+    attempt(1, 2, 3)
+    newest = LogReader(place).head()
+    for part in newest.parts:
+        (place / part.path).replace(b"nothing")
+    with pytest.warns(UserWarning, match="step 3 is damaged"):
+        attempt(4)
+    assert [c.step for c in tools.checkpoints(place) if not c.expired] == [2, 3, 4]
+    attempt(5)
+    assert [c.step for c in tools.checkpoints(place) if not c.expired] == [4, 5]
+
+
 def test_links_lead_the_sweep_to_nothing(train, tmp_path):
     """Neither to a committed checkpoint under another name, nor out of the run."""
     place = Location.parse(tmp_path / "run")
