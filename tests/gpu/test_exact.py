@@ -35,6 +35,7 @@ CASES = {
     "micro-batches": {"batch": 2304, "tokens": 2304 * 3, "micro_batch": 128},
     "odd width": {"model.width": 40, "model.head_dim": 10, "model.base_width": 20},
     "block": {"slot_schedule": "block"},
+    "long passes": {"batch": 12 * 2048, "tokens": 12 * 2048 * 2},
 }
 
 

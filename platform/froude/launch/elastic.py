@@ -94,6 +94,11 @@ def worker_resources(device: str, cluster: Mapping[str, float]) -> dict[str, flo
     return {"GPU": 1}
 
 
+def device_of(resources: Mapping[str, float]) -> str:
+    """Where a worker with these resources computes."""
+    return "cuda" if resources.get("GPU") else "cpu"
+
+
 def torch_backend(resources: Mapping[str, float]) -> str:
     """Process-group backend for workers with these resources; CPU tensors (control messages) always go over gloo."""
     return "cpu:gloo,cuda:nccl" if resources.get("GPU") else "gloo"
@@ -142,13 +147,12 @@ def train(
     if resize_seconds is None:
         resize_seconds = 1.0 if isinstance(cluster, SimulatedCluster) else 10.0
     limits = Limits(max_failures, no_progress, resize_seconds)
-    device = "cuda" if "GPU" in resources else "cpu"
     order = Order(
         run.to_dict(),
         study.url,
         recipe,
         run_id="",
-        device=device,
+        device=device_of(resources),
         other_build=other_build,
         spares_after=spares_after(run, cluster, spares),
     )

@@ -15,6 +15,7 @@ from ray.tune.search import Searcher
 
 from froude.launch import parts
 from froude.launch.agenda import Agenda, cost
+from froude.launch.elastic import device_of, worker_resources
 from froude.launch.progress import SweepProgress
 from froude.launch.ray_internals.lanes import Lanes
 from froude.launch.trial import Proxy, Task, resources
@@ -33,8 +34,8 @@ def run(
     progress: Callable[[SweepProgress], None] | None = None,
 ) -> None:
     """Run what the agenda has, `slots` workers at a time; `scratch` is a folder for Tune's own notes."""
-    queue = Queue(agenda, study, slots)
     cluster = ray.cluster_resources()
+    queue = Queue(agenda, study, slots, cluster)
 
     def request(config: dict[str, Any]) -> tune.PlacementGroupFactory:
         task = Task(**config)
@@ -76,9 +77,9 @@ class _Unpickled:
 class Queue(_Unpickled, Searcher):
     """Feeds an agenda's trials to Tune as workers come free; a trial counts as many as it has ranks."""
 
-    def __init__(self, agenda: Agenda, study: Location, slots: int) -> None:
+    def __init__(self, agenda: Agenda, study: Location, slots: int, cluster: Mapping[str, float]) -> None:
         super().__init__()
-        self.agenda, self.study, self.slots = agenda, study, slots
+        self.agenda, self.study, self.slots, self.cluster = agenda, study, slots, cluster
         self.shares: dict[str, float] = {}
         self._running: dict[str, tuple[Trial, int]] = {}
         self._ended: list[tuple[str, str | None, int]] = []  # trial, error, attempts
@@ -104,7 +105,9 @@ class Queue(_Unpickled, Searcher):
         lane = -1 if trial.workers > 1 else min(set(range(self.slots)) - taken)
         self._running[trial.name] = (trial, lane)
         self.shares[trial.name] = 0.0
-        return Task(trial.to_json(), self.study.url, trial.runs[0].device, lane).config()
+        # Only what was reserved: a process on a simulated cluster sees the GPUs of the machine all the same.
+        device = device_of(worker_resources(trial.runs[0].device, self.cluster))
+        return Task(trial.to_json(), self.study.url, device, lane).config()
 
     def _fits(self, trial: Trial) -> bool:
         """Whether its workers are free; one that wants more than there are runs alone."""

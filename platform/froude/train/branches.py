@@ -19,7 +19,7 @@ from froude.train import api, parallel, schedules
 from froude.train.data.order import Batches
 from froude.train.parallel import World
 from froude.train.step import train_step
-from froude.train.trainer import Trainer
+from froude.train.trainer import Trainer, only_trainer
 
 if TYPE_CHECKING:
     from froude.checkpoint.run_store import RunStore
@@ -87,13 +87,14 @@ def branch(
     if not step:
         raise ConfigError(f"branches begin at a checkpoint, but {run.name} has none yet; train it first")
     start = first.snapshot()
+    del first
     cursor = position["scalars"].get("stability", {}).get("batch", step)
     rounds = max(1, round((tokens or _window(run)) / (max(FACTORS) * run.batch)))
     batches = Batches(api.build_source(run, "train"), run.seed, run.windows, 1)
     found = []
     for number, factor in enumerate(FACTORS):
         own = _alone(run, factor, schedules.at_step(run, min(step, run.steps - 1)))
-        trainer = Trainer(own, world)
+        trainer = only_trainer(own, world)
         trainer.restore(start)
         steps = rounds * max(FACTORS) // factor
         for i in range(steps):
@@ -103,6 +104,7 @@ def branch(
             if progress:
                 progress((number + (i + 1) / steps) / len(FACTORS), f"batch {own.batch:,}")
         found.append(Branch(own.batch, own.optimizer.lr, steps, trainer.evaluate()))
+        del trainer
     critical = largest_as_good([each.loss for each in found])
     return Branched(
         step,

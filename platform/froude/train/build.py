@@ -22,7 +22,10 @@ VARIABLES = (
     "ONEDNN_MAX_CPU_ISA",
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "CUBLAS_WORKSPACE_CONFIG",
+    "CUBLASLT_WORKSPACE_SIZE",
     "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_BLAS_PREFER_CUBLASLT",
 )
 #: Of /proc/cpuinfo: virtual machines give many processors one name.
 PROCESSOR = ("model name", "cpu family", "model", "stepping")
@@ -81,12 +84,12 @@ def require(expected: dict[str, Any], got: Build, rule: str) -> None:
 
 
 def make_deterministic(device: torch.device) -> None:
-    """Have torch choose kernels that give the same bits each time; before the first use of CUDA."""
+    """Have torch choose kernels that give the same bits each time, and no TF32 that an environment may ask for."""
     torch.use_deterministic_algorithms(True)
     settings: Any = torch.utils.deterministic
     settings.fill_uninitialized_memory = (
         False  # it takes time, and nothing here reads what it has not written
     )
     if device.type == "cuda":
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
+        torch.set_float32_matmul_precision("highest")

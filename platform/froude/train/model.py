@@ -96,7 +96,9 @@ class Transformer(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         T = tokens.shape[1]
-        x_BxTxD = F.embedding(tokens, self.embedding)
+        # On a GPU torch's backward of `embedding` has lost writes in passes of up to 3072 tokens (pytorch#187687), in
+        # releases that are in use; that of indexing sorts, and adds in one order.
+        x_BxTxD = self.embedding[tokens] if tokens.is_cuda else F.embedding(tokens, self.embedding)
         cos, sin = self.cos[:T], self.sin[:T]
         for block in self.layers:
             x_BxTxD = block(x_BxTxD, cos, sin)

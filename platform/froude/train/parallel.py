@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+
+from froude.config import ConfigError
 
 
 @dataclass(frozen=True)
@@ -32,11 +35,23 @@ class World:
         return values
 
 
+#: With which cuBLAS gives the same bits each time; torch looks once a process, at its first matrix product.
+CUBLAS_WORKSPACES = (":4096:8", ":16:8")
+
+
 def resolve_device(device: str) -> torch.device:
-    """`auto` is the GPU where there is one, else the CPU."""
-    if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(device)
+    """`auto` is the GPU where there is one, else the CPU; ConfigError for a GPU that is not there."""
+    found = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cuda" and found == "cpu":
+        raise ConfigError(
+            '`device` is "cuda", but torch finds no GPU on this machine; use "auto" or another machine'
+        )
+    name = found if device == "auto" else device
+    if name == "cuda" and os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in CUBLAS_WORKSPACES:
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = CUBLAS_WORKSPACES[
+            0
+        ]  # an exact run may follow in this process
+    return torch.device(name)
 
 
 #: Parameters below which a rank keeps gathered weights from forward to backward: 256 MiB in fp32. Gathering them again

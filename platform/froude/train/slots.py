@@ -104,8 +104,8 @@ def subtrees(slots: int, leaves: range) -> list[Node]:
     return [node for node, _ in tree.take()]
 
 
-#: Elements of fp64 worked on at once: half a core's cache.
-CHUNK = 1 << 17
+#: Elements of fp64 worked on at once: half a core's cache, and on a GPU enough to make the launches worth while.
+CHUNK, CHUNK_CUDA = 1 << 17, 1 << 24
 #: From here on columns are summed as rows: elementwise either way, and quicker on long slabs.
 NARROW = 16
 
@@ -133,7 +133,7 @@ def row_squares(tensor: Tensor) -> Tensor:
     """Sum of squares of each row (first index) in fp64; a scalar is one row."""
     rows = tensor.detach().reshape(tensor.shape[0] if tensor.ndim else 1, math.prod(tensor.shape[1:]))
     found = torch.empty(rows.shape[0], dtype=torch.float64, device=tensor.device)
-    step = max(1, CHUNK // max(1, rows.shape[1]))
+    step = max(1, (CHUNK_CUDA if tensor.is_cuda else CHUNK) // max(1, rows.shape[1]))
     for start in range(0, rows.shape[0], step):
         part = rows[start : start + step].double()
         found[start : start + step] = halved_sum(part.mul_(part))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import torch
@@ -18,8 +19,8 @@ from froude.train.slots import halved_sum
 from froude.train.stability import Judge
 from froude.train.step import StepResult, train_step
 
-#: Windows of one forward pass of an evaluation: bounds memory; changes no result beyond rounding.
-EVAL_CHUNK = 96
+#: Windows of one forward pass of an evaluation, and its logits: bound memory; change no result beyond rounding.
+EVAL_CHUNK, EVAL_LOGITS = 96, 2**28
 
 
 class Trainer:
@@ -79,7 +80,8 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self) -> float:
         """Mean loss over the validation windows in nats per token, the same value on every rank."""
-        chunks = self.validation.split(EVAL_CHUNK)
+        model = self.run.model
+        chunks = self.validation.split(max(1, min(EVAL_CHUNK, EVAL_LOGITS // (model.context * model.vocab))))
         losses = torch.zeros(len(chunks), dtype=torch.float64, device=self.world.device)
         self.model.eval()
         for first in range(0, len(chunks), self.world.size):
@@ -111,3 +113,9 @@ class Trainer:
     def restore(self, snapshot: dict[str, Tensor]) -> None:
         for name, tensor in self.state().items():
             tensor.copy_(snapshot[name])
+
+
+def only_trainer(run: Run, world: World) -> Trainer:
+    """A trainer, once the memory of any before it is free: a sharded model lies in reference cycles."""
+    gc.collect()
+    return Trainer(run, world)

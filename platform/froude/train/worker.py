@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import time
 from collections.abc import Sequence
@@ -21,7 +20,7 @@ from froude.train.norms import Norms, watched
 from froude.train.parallel import World
 from froude.train.stability import Judge, Ladder
 from froude.train.step import StepResult
-from froude.train.trainer import Trainer
+from froude.train.trainer import only_trainer
 
 if TYPE_CHECKING:
     from froude.checkpoint.run_store import RunStore
@@ -51,12 +50,6 @@ def run_worker(
         if worker.trained() and worker.saved() == "stop":
             break
     return worker.loss
-
-
-def only_trainer(run: Run, world: World) -> Trainer:
-    """A trainer, once the memory of any before it is free: a sharded model lies in reference cycles."""
-    gc.collect()
-    return Trainer(run, world)
 
 
 class _Worker:

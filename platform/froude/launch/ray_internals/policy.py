@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
 from typing import Any
 
@@ -38,6 +39,7 @@ logger = logging.getLogger("ray.train")
 
 NODE_LABEL = "ray.io/node-id"
 RETRY_SECONDS = 0.1
+GROUP_SHUTDOWN_SECONDS = "5"
 HOLD_SECONDS = 180.0  # a step and a checkpoint that take longer postpone the resize
 
 
@@ -231,6 +233,10 @@ class ElasticTrainer(TorchTrainer):
         variables.setdefault(
             RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR, DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE
         )
+        # Read in the controller. After a failure Ray lets the survivors leave their process group first, and one that
+        # waits in an NCCL kernel does not: 30 s, if nobody says less.
+        name = "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"
+        variables.setdefault(name, os.environ.get(name, GROUP_SHUTDOWN_SECONDS))
         here = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
         actor: Any = ray.remote(num_cpus=0, label_selector=here, runtime_env={"env_vars": variables})(
             ElasticController
