@@ -200,7 +200,9 @@ class Stock:
     def rows(self, *, exact: bool = False) -> list[Row]:
         if not self.trace.exists():
             return []
-        lines = [line.split() for line in self.trace.read_text().splitlines()]
+        # A worker that is killed, or not yet done, leaves a line in pieces.
+        whole, _, _ = self.trace.read_text().rpartition("\n")
+        lines = [words for line in whole.splitlines() if len(words := line.split()) == 4]
         self._starts = sorted({float(line[1]) for line in lines})
         return [
             Row(float(at), self._starts.index(float(began)) + 1, int(step), int(world))
