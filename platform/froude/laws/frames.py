@@ -12,6 +12,11 @@ Mask = NDArray[np.bool_]
 
 # Besides the statuses of trials, "ok" counts, so that a law's own frame of optima can be fed to the next law.
 COUNTED = ("finished", "diverged", "ok")
+# These say that a run, or a fit, did not end well; other words may mean the opposite, and are asked about.
+LEFT_OUT = (
+    *("failed", "pruned", "running", "pending", "crashed", "killed", "preempted", "stopped", "error"),
+    *("edge", "flat", "not_convex", "too_few_points", "prior_driven", "at_bound"),
+)
 SPAN = 1e30  # no sweep is wider, and beyond it the powers in a fit overflow
 
 
@@ -84,12 +89,14 @@ def read(
 
     `columns` must be positive and finite in every counted row (those in `zero` may be 0); with `loss=True`
     the column `loss` is read too, where null, NaN and inf mean diverged. With a `status` column only
-    finished and diverged rows count. Raises TypeError for anything but a polars frame and for non-numeric
-    columns, ValueError for a missing column, for a value out of range, and where batch · steps differs from
-    tokens by more than 1%; each names the column.
+    finished and diverged rows count, and a word that is not known is an error. Raises TypeError for
+    anything but a polars frame and for non-numeric columns, ValueError for a missing column, for a value out
+    of range, and where batch · steps differs from tokens by more than 1%; each names the column.
     """
     table = collect(frame)
-    keys = [groups] if isinstance(groups, str) else list(groups or ())
+    if weights is not None and not isinstance(weights, str):
+        raise ValueError(f"weights must name one column, but got {weights!r}.")
+    keys = _names(groups)
     numeric = list(dict.fromkeys([*columns, *([weights] if weights is not None else [])]))
     for name in [*numeric, *(["loss"] if loss else []), *keys]:
         if name not in table.columns:
@@ -126,6 +133,13 @@ def plausible(sample: Sample, names: Sequence[str]) -> None:
             )
 
 
+def _names(groups: str | Sequence[str] | None) -> list[str]:
+    keys = [groups] if isinstance(groups, str) else groups if groups is not None else []
+    if not isinstance(keys, (list, tuple)) or not all(isinstance(key, str) for key in keys):
+        raise ValueError(f"groups must name a column or a list of columns, but got {groups!r}.")
+    return list(keys)
+
+
 def collect(frame: object) -> pl.DataFrame:
     """Return a DataFrame from a polars DataFrame or LazyFrame; TypeError for anything else."""
     if isinstance(frame, pl.LazyFrame):
@@ -142,6 +156,13 @@ def _status(table: pl.DataFrame) -> tuple[Mask, Mask]:
     if status.dtype != pl.Null and not isinstance(status.dtype, (pl.String, pl.Categorical, pl.Enum)):
         raise TypeError(f"Column 'status' must hold text (finished, diverged, …), but is {status.dtype}.")
     text = status.cast(pl.String)
+    unknown = text.filter(text.is_not_null() & ~text.is_in((*COUNTED, *LEFT_OUT)))
+    if unknown.len():
+        raise ValueError(
+            f"Column 'status' must say finished or diverged for rows that count, but holds {unknown[0]!r}"
+            f" ({unknown.len()} such row{'s' if unknown.len() > 1 else ''}), which is neither that nor one of"
+            f" {', '.join(LEFT_OUT[:9])}. Rename it, or filter these rows."
+        )
     counted = text.is_in(COUNTED).fill_null(False).to_numpy()
     return counted, (text == "diverged").fill_null(False).to_numpy()
 

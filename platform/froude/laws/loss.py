@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 MIN_ROWS, MIN_ROWS_TIED, MIN_ROWS_PRIOR = 8, 5, 4
 REPLICATES = 300  # of the bootstrap behind intervals
-REACH = 100.0  # certified up to so many times the largest compute fitted
+REACH = (
+    100.0  # certified up to so many times the largest compute fitted, and down to that part of the smallest
+)
 RATIO = (5.0, 500.0)  # tokens per parameter outside of which the law's form is less well tested
 # ln of a factor of tokens per parameter: within it either term may stand for the other, as the exchange moves a loss
 # by less than half of that times alpha times the term's share, .6% at .35 and .15: the noise of a run.
@@ -84,6 +86,11 @@ class LossLaw:
             loss, low, high = (uncertainty.bounded_exp(value) for value in ends)
         ratios = self._extrapolation(n, d, b)
         reasons = self._uncertified(ratios, level)
+        smallest = float((problem.n + problem.d).min())
+        if log_n + log_d < smallest - math.log(REACH):
+            reasons += (f"compute below the smallest fitted by more than a factor of {REACH:g}",)
+        if not (0 < low and math.isfinite(high)):
+            reasons += ("the interval is beyond all bounds",)
         return Prediction(loss, min(low, loss), max(high, loss), level, not reasons, reasons, ratios)
 
     def bootstrap(self, n: int, seed: int = 0) -> pl.DataFrame:
@@ -95,6 +102,8 @@ class LossLaw:
         """
         if isinstance(n, bool) or n != int(n) or n < 1:
             raise ValueError(f"n must be a positive whole number of replicates, but got {n!r}.")
+        if not hasattr(seed, "__index__") or seed < 0:
+            raise ValueError(f"seed must be a whole number, zero or more, but got {seed!r}.")
         problem, theta = self._fit
         key = (n, seed)
         if key not in self._cache:
@@ -269,7 +278,7 @@ def loss_law(
     if belief is not None and form == "tied":
         raise ValueError('prior needs form="free": it holds a belief for each exponent.')
     sample = read(frame, ["params", "tokens"], loss=True, weights=weights, groups=groups)
-    plausible(sample, ["params", "tokens", "loss"])
+    plausible(sample, ["params", "tokens", "loss", *([weights] if weights is not None else [])])
     return _fit(sample, delta, form, belief)
 
 
@@ -327,6 +336,9 @@ def _fit(
     if np.ptp(np.log(ratio)) < ONE_RATIO:
         swap = f"tokens per parameter span {ratio.min():.3g} to {ratio.max():.3g}: either term may stand for the other"
         return law("flat", [f"{swap}; add runs of other ratios", *notes], problem, theta)
+    if lone := loss_fit.lone_arm(problem):
+        why = f"an exponent rests on the only run of {lone}; add a run there, or another size and horizon"
+        return law("flat", [why, *notes], problem, theta)
     if loss_fit.undetermined(problem, theta):
         return law("flat", ["the rows do not determine all five parameters", *notes], problem, theta)
     return law("ok", notes, problem, theta)

@@ -290,6 +290,20 @@ def hits_bound(problem: Problem, theta: Array) -> list[str]:
     return found
 
 
+def lone_arm(problem: Problem) -> str | None:
+    """Name a size or horizon whose only run decides an exponent: three values of an axis determine its two parameters.
+
+    A law passes through such a run whatever its noise, of which neither residuals nor resamples then know.
+    """
+    if problem.tied:
+        return None
+    for name, values, mean in (("params", problem.n, problem.n_mean), ("tokens", problem.d, problem.d_mean)):
+        found, runs = np.unique(values, return_counts=True)
+        if found.size <= 3 and runs.min() == 1:
+            return f"{name} {math.exp(found[runs.argmin()] + mean):.3g}"
+    return None
+
+
 def undetermined(problem: Problem, theta: Array) -> bool:
     """Return whether some combination of the parameters leaves every fitted loss unchanged."""
     jacobian = problem.jacobian(theta) * np.sqrt(problem.weights)[:, None]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
+from scipy import stats
 
 from froude.laws import uncertainty
 from froude.laws.frames import Array, Mask, Sample, read
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MIN_RATES, MIN_WIDTHS = 3, 2
+UNCOMMON = 0.01  # level of the test whether all widths have one curvature
 
 
 @dataclass(frozen=True, eq=False)
@@ -248,6 +250,8 @@ class _Search:
         if line is not None:
             slope = uncertainty.interval(*line.ratio(_unit(line, len(widths) + 1)), line.dof)
         status, reasons = self._verdict(line, slope)
+        if status == "ok":
+            reasons += self._bent(widths, window, slope)
         return LrTransfer(
             over=self.over,
             slope=slope,
@@ -263,6 +267,30 @@ class _Search:
             _in_fit=window & np.isin(self.sizes, widths),
             _center=(self.center, self._log_center(widths)),
         )
+
+    def _bent(self, widths: tuple[float, ...], window: Mask, slope: Estimate) -> tuple[str, ...]:
+        """Say so if the curvature that the slope takes to be common is not (F test), and the slope differs without it.
+
+        Parabolas of their own place optima too badly for an estimate, but show which way the common one leans.
+        """
+        x, y, sizes = self.x[window], self.y[window], self.sizes[window]
+        floors = (sizes[:, None] == np.array(widths)).astype(np.float64)
+        own = _least_squares(np.column_stack([floors, floors * x[:, None], floors * x[:, None] ** 2]), y)
+        common = _least_squares(_own_design(x, sizes, widths), y)
+        if own is None or common is None or own.dof < 1 or own.noise == 0:
+            return ()
+        n = len(widths)
+        gained = common.noise**2 * common.dof - own.noise**2 * own.dof
+        if gained / (n - 1) <= stats.f.isf(UNCOMMON, n - 1, own.dof) * own.noise**2:
+            return ()
+        lean = ""
+        if bool(np.all(own.beta[2 * n :] > 0)):
+            optima = -own.beta[n : 2 * n] / (2 * own.beta[2 * n :])
+            without = float(np.polyfit(np.log(widths), optima, 1)[0])
+            if slope.low <= without <= slope.high:
+                return ()
+            lean = f", and is {without:+.2f} without"
+        return (f"the curvature differs between {self.over}s; the slope rests on a common one{lean}",)
 
     def _verdict(self, line: _Quadratic | None, slope: Estimate) -> tuple[Status, tuple[str, ...]]:
         named: dict[Status, list[str]] = {}

@@ -154,6 +154,8 @@ def _rows(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> pl.Da
     named = _renamed(table, columns)
     if not named.height:
         raise ConfigError(f"a table of runs must have rows, but {source} has none; name another file")
+    if "status" in named.columns:
+        _check(named, "status", source)
     try:
         frames.read(named, ["params", "tokens"], loss=True)
     except (TypeError, ValueError) as error:

@@ -194,3 +194,13 @@ def test_groups_may_have_any_name(name: str) -> None:
     wanted = laws.optimum_law(frame, groups=["family", "params"]).table()
     renamed = laws.optimum_law(frame.rename({"family": name}), groups=[name, "params"])
     assert renamed.table().equals(wanted)
+
+
+def test_a_status_that_is_not_known_is_asked_about(grid: Grid) -> None:
+    frame = grid(TRUTH)
+    half = frame.height // 2
+    words = pl.Series("status", ["finished"] * half + ["completed"] * (frame.height - half))
+    with pytest.raises(
+        ValueError, match=rf"'status' .* holds 'completed' \({frame.height - half} such rows\)"
+    ):
+        laws.loss_law(frame.with_columns(words))

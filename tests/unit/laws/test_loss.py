@@ -250,3 +250,42 @@ def test_one_ratio_of_tokens_to_params_is_flat_whatever_the_noise(jitter: float)
         law = laws.loss_law(pl.DataFrame({"params": n, "tokens": d, "loss": loss}))
         assert law.status in {"flat", "at_bound"}
         assert law.status == "at_bound" or "other ratios" in law.reasons[0]
+
+
+@pytest.mark.parametrize("swap", [False, True])
+def test_an_exponent_that_rests_on_one_run_is_not_ok(grid: Grid, swap: bool) -> None:
+    """Three sizes, two of them seen once: the law passes through those two runs, whatever their noise."""
+    rng = np.random.default_rng(0)
+    arm, lone = np.geomspace(1e9, 3e10, 20), np.array([1.7e8, 3e8])
+    params, tokens = np.array([1e8] * 20 + [*lone]), np.array([*arm, 5e9, 5e9])
+    if swap:
+        params, tokens = tokens / 20, params * 20
+    loss = (1.69 + 406 / params**0.34 + 411 / tokens**0.28) * np.exp(0.003 * rng.standard_normal(22))
+    frame = pl.DataFrame({"params": params, "tokens": tokens, "loss": loss})
+    law = laws.loss_law(frame)
+    assert law.status == "flat"
+    assert f"the only run of {'tokens' if swap else 'params'}" in law.reasons[0]
+    assert not law.predict(params=1e9, tokens=1e11).certified
+    assert laws.loss_law(pl.concat([frame, frame[-2:]])).status == "ok"
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda law, frame: law.bootstrap(3, seed=-1),
+        lambda law, frame: law.bootstrap(3, seed="a"),
+        lambda law, frame: laws.loss_law(frame, weights=["loss"]),
+        lambda law, frame: laws.loss_law(frame, groups=5),
+        lambda law, frame: laws.loss_law(
+            frame.with_columns(w=pl.when(pl.int_range(pl.len()) == 0).then(1e300).otherwise(1.0)), weights="w"
+        ),
+    ],
+)
+def test_arguments_of_another_kind_are_named(grid: Grid, wrong: Callable[..., Any]) -> None:
+    frame = grid(CHINCHILLA)
+    with pytest.raises(ValueError, match=r"^(seed|weights|groups|Column 'w') must "):
+        wrong(laws.loss_law(frame), frame)
+
+
+def test_far_below_the_smallest_run_nothing_is_certified(grid: Grid) -> None:
+    assert not laws.loss_law(grid(CHINCHILLA)).predict(params=1e-300, tokens=1e9).certified

@@ -167,3 +167,27 @@ def test_a_wide_grid_is_fitted_through_its_four_nearest_rates(rates: np.ndarray)
     assert math.log(curve.high / curve.lr) > 0.15
     skewed = laws.lr_curve(sweep(u, 3 + asymmetric(u)))
     assert skewed.low <= 2e-3 <= skewed.high
+
+
+@pytest.mark.parametrize("seeds", [1, 3, 5])
+def test_seeds_do_not_make_a_coarse_grid_of_an_asymmetric_curve_precise(seeds: int) -> None:
+    rng = np.random.default_rng(0)
+    inside = found = 0
+    for _ in range(40):
+        u = np.repeat(np.log([0.03, 0.1, 0.3, 1, 3, 10, 30]) - rng.uniform(-0.5, 0.5), seeds)
+        curve = laws.lr_curve(sweep(u, 3 + asymmetric(u) + 0.001 * rng.standard_normal(u.size)))
+        if curve.status == "ok":
+            found += 1
+            inside += curve.low <= 2e-3 <= curve.high
+    assert inside >= 0.9 * found
+    assert found >= 30 or seeds == 1
+
+
+def test_rates_rounded_to_three_digits_give_the_same_curve() -> None:
+    exact = np.geomspace(1e-4, 1e-2, 9)
+    typed = np.array([float(f"{rate:.3g}") for rate in exact])
+    loss = 3 + 0.03 * np.log(exact / 1e-3) ** 2
+    loss += 0.001 * np.random.default_rng(1).standard_normal(9)
+    curve, same = (laws.lr_curve(pl.DataFrame({"lr": rates, "loss": loss})) for rates in (exact, typed))
+    assert curve.status == same.status == "ok"
+    assert (same.low, same.lr, same.high) == pytest.approx((curve.low, curve.lr, curve.high), rel=0.01)

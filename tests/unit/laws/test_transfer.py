@@ -136,3 +136,19 @@ def test_any_column_can_take_the_place_of_width() -> None:
     law = laws.lr_transfer(frame, over="depth")
     assert law.slope.value == pytest.approx(-0.5, abs=1e-8)
     assert "depth" in law.curves.columns
+
+
+@pytest.mark.parametrize(("growth", "said"), [(1.0, False), (1.7, True)])
+def test_curvature_that_grows_with_width_is_told_where_it_moves_the_slope(growth: float, said: bool) -> None:
+    rng = np.random.default_rng(0)
+    rows = []
+    for i, width in enumerate((128, 256, 512, 1024)):
+        u = np.log(2) * np.arange(-4.5, 4)
+        loss = 3 - 0.2 * i + 0.025 * growth**i * u**2 + 0.0072 * np.maximum(u, 0) ** 3
+        loss += 0.002 * rng.standard_normal(u.size)
+        lr = 3e-3 * (width / 128) ** -0.5 * np.exp(u)
+        rows.append(pl.DataFrame({"width": [width] * u.size, "lr": lr, "loss": loss}))
+    law = laws.lr_transfer(pl.concat(rows))
+    assert law.status == "ok"
+    assert bool(law.reasons) is said
+    assert all("curvature differs between widths" in reason for reason in law.reasons)
