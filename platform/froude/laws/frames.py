@@ -13,10 +13,8 @@ Mask = NDArray[np.bool_]
 # Besides the statuses of trials, "ok" counts, so that a law's own frame of optima can be fed to the next law.
 COUNTED = ("finished", "diverged", "ok")
 # These say that a run, or a fit, did not end well; other words may mean the opposite, and are asked about.
-LEFT_OUT = (
-    *("failed", "pruned", "running", "pending", "crashed", "killed", "preempted", "stopped", "error"),
-    *("edge", "flat", "not_convex", "too_few_points", "prior_driven", "at_bound"),
-)
+UNFINISHED = ("failed", "pruned", "running", "pending", "crashed", "killed", "preempted", "stopped", "error")
+UNFITTED = ("edge", "flat", "not_convex", "too_few_points", "prior_driven", "at_bound")
 SPAN = 1e30  # no sweep is wider, and beyond it the powers in a fit overflow
 
 
@@ -156,12 +154,12 @@ def _status(table: pl.DataFrame) -> tuple[Mask, Mask]:
     if status.dtype != pl.Null and not isinstance(status.dtype, (pl.String, pl.Categorical, pl.Enum)):
         raise TypeError(f"Column 'status' must hold text (finished, diverged, …), but is {status.dtype}.")
     text = status.cast(pl.String)
-    unknown = text.filter(text.is_not_null() & ~text.is_in((*COUNTED, *LEFT_OUT)))
+    unknown = text.filter(text.is_not_null() & ~text.is_in((*COUNTED, *UNFINISHED, *UNFITTED)))
     if unknown.len():
         raise ValueError(
             f"Column 'status' must say finished or diverged for rows that count, but holds {unknown[0]!r}"
             f" ({unknown.len()} such row{'s' if unknown.len() > 1 else ''}), which is neither that nor one of"
-            f" {', '.join(LEFT_OUT[:9])}. Rename it, or filter these rows."
+            f" {', '.join(UNFINISHED)}. Rename it, or filter these rows."
         )
     counted = text.is_in(COUNTED).fill_null(False).to_numpy()
     return counted, (text == "diverged").fill_null(False).to_numpy()
