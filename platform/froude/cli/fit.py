@@ -165,4 +165,4 @@ def _branched(study: Study, run: Run, *, trust: bool, quiet: bool) -> Branched:
     display = Display(quiet=quiet)
     display.stage("branches")
     store = RunStore(study.location / "runs" / run.name, run.name)
-    return branch(run, store, device=run.device, progress=display.update)
+    return branch(run, store, device="cpu" if run.device == "cpu" else "auto", progress=display.update)

@@ -33,7 +33,8 @@ class Stopped(RuntimeError):
 class Task:
     """What Tune hands to a worker: a trial, where its parts go, on which device, and which attempt this is.
 
-    `lane` numbers the workers of a sweep: a trial reuses the process of the last one in its lane, and no other.
+    `device` is for a trial of one worker; one of several asks its cluster. `lane` numbers the workers of a sweep: a
+    trial reuses the process of the last one in its lane, and no other.
     """
 
     trial: str

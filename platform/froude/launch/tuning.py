@@ -106,7 +106,7 @@ class Queue(_Unpickled, Searcher):
         self._running[trial.name] = (trial, lane)
         self.shares[trial.name] = 0.0
         # Only what was reserved: a process on a simulated cluster sees the GPUs of the machine all the same.
-        device = device_of(worker_resources(trial.runs[0].device, self.cluster))
+        device = "" if lane < 0 else device_of(worker_resources(trial.runs[0].device, self.cluster))
         return Task(trial.to_json(), self.study.url, device, lane).config()
 
     def _fits(self, trial: Trial) -> bool:

@@ -13,7 +13,21 @@ Mask = NDArray[np.bool_]
 # Besides the statuses of trials, "ok" counts, so that a law's own frame of optima can be fed to the next law.
 COUNTED = ("finished", "diverged", "ok")
 # These say that a run, or a fit, did not end well; other words may mean the opposite, and are asked about.
-UNFINISHED = ("failed", "pruned", "running", "pending", "crashed", "killed", "preempted", "stopped", "error")
+UNFINISHED = (
+    *(
+        "failed",
+        "pruned",
+        "running",
+        "pending",
+        "queued",
+        "crashed",
+        "killed",
+        "preempted",
+        "stopped",
+        "error",
+    ),
+    *("aborted", "cancelled", "canceled", "interrupted", "skipped", "timeout"),
+)
 UNFITTED = ("edge", "flat", "not_convex", "too_few_points", "prior_driven", "at_bound")
 SPAN = 1e30  # no sweep is wider, and beyond it the powers in a fit overflow
 
@@ -110,7 +124,7 @@ def read(
         diverged = diverged | lost
     used = counted & ~diverged
     ones = np.ones(int(used.sum()))
-    return Sample(
+    sample = Sample(
         frame=table,
         used=used,
         diverged=diverged,
@@ -118,6 +132,9 @@ def read(
         weights=read_columns[weights][used] if weights is not None else ones,
         groups=_codes(table, keys, used),
     )
+    if weights is not None:
+        plausible(sample, [weights])
+    return sample
 
 
 def plausible(sample: Sample, names: Sequence[str]) -> None:
@@ -154,7 +171,9 @@ def _status(table: pl.DataFrame) -> tuple[Mask, Mask]:
     if status.dtype != pl.Null and not isinstance(status.dtype, (pl.String, pl.Categorical, pl.Enum)):
         raise TypeError(f"Column 'status' must hold text (finished, diverged, …), but is {status.dtype}.")
     text = status.cast(pl.String)
-    unknown = text.filter(text.is_not_null() & ~text.is_in((*COUNTED, *UNFINISHED, *UNFITTED)))
+    unknown = text.filter(
+        text.is_not_null() & ~text.is_in(COUNTED) & ~text.str.to_lowercase().is_in((*UNFINISHED, *UNFITTED))
+    )
     if unknown.len():
         raise ValueError(
             f"Column 'status' must say finished or diverged for rows that count, but holds {unknown[0]!r}"

@@ -144,7 +144,7 @@ def iso_flop(
     `froude.laws.frames.read` does.
     """
     sample = read(frame, ["flops", "params"], loss=True, weights=weights, groups=groups)
-    plausible(sample, ["flops", "params", "loss", *([weights] if weights is not None else [])])
+    plausible(sample, ["flops", "params", "loss"])
     budgets = _budgets(sample)
     smoothness = _smoothness(budgets)
     splines = [_fit(budget, smoothness) for budget in budgets]

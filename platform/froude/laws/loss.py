@@ -278,7 +278,7 @@ def loss_law(
     if belief is not None and form == "tied":
         raise ValueError('prior needs form="free": it holds a belief for each exponent.')
     sample = read(frame, ["params", "tokens"], loss=True, weights=weights, groups=groups)
-    plausible(sample, ["params", "tokens", "loss", *([weights] if weights is not None else [])])
+    plausible(sample, ["params", "tokens", "loss"])
     return _fit(sample, delta, form, belief)
 
 
@@ -336,7 +336,7 @@ def _fit(
     if np.ptp(np.log(ratio)) < ONE_RATIO:
         swap = f"tokens per parameter span {ratio.min():.3g} to {ratio.max():.3g}: either term may stand for the other"
         return law("flat", [f"{swap}; add runs of other ratios", *notes], problem, theta)
-    if lone := loss_fit.lone_arm(problem):
+    if lone := loss_fit.lone_arm(problem, sample.groups):
         why = f"an exponent rests on the only run of {lone}; add a run there, or another size and horizon"
         return law("flat", [why, *notes], problem, theta)
     if loss_fit.undetermined(problem, theta):

@@ -290,7 +290,7 @@ def hits_bound(problem: Problem, theta: Array) -> list[str]:
     return found
 
 
-def lone_arm(problem: Problem) -> str | None:
+def lone_arm(problem: Problem, groups: NDArray[np.intp]) -> str | None:
     """Name a size or horizon whose only run decides an exponent: three values of an axis determine its two parameters.
 
     A law passes through such a run whatever its noise, of which neither residuals nor resamples then know.
@@ -298,9 +298,10 @@ def lone_arm(problem: Problem) -> str | None:
     if problem.tied:
         return None
     for name, values, mean in (("params", problem.n, problem.n_mean), ("tokens", problem.d, problem.d_mean)):
-        found, runs = np.unique(values, return_counts=True)
-        if found.size <= 3 and runs.min() == 1:
-            return f"{name} {math.exp(found[runs.argmin()] + mean):.3g}"
+        found, of = np.unique(np.round(values, 3), return_inverse=True)  # a tenth of a percent is a rounding
+        runs = [np.unique(groups[of == i]).size for i in range(found.size)] if found.size <= 3 else [2]
+        if min(runs) == 1:
+            return f"{name} {math.exp(found[int(np.argmin(runs))] + mean):.3g}"
     return None
 
 

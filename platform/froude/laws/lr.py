@@ -140,7 +140,7 @@ def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
     """Fit the U-curve of one shape: columns `lr` and `loss` (nats per token); several seeds are several rows.
 
     A cubic in ln lr within ±1.05 of the best rate, a quadratic where only four or five rows fall there; on grids
-    too wide for that, a fit through the four rates nearest to the best, with a wider interval.
+    too wide for that, a quadratic through the four or more rates nearest to the best, with a wider interval.
     Diverged runs, and losses 0.5 nats above the best, bound the grid but are not fitted. Status `edge` if
     the best rate is the lowest or highest tried, `flat` if the 95% interval is wider than ±0.7 in ln lr or the
     losses are noise, `not_convex` without a minimum, `too_few_points` below four rates. Raises as
@@ -252,7 +252,7 @@ def _interval(curve: _Polynomial) -> tuple[float, float]:
     Where the noise is small it is the delta method's. Where it is not, the fitted curvature is inflated by chance, and
     the delta method and a residual bootstrap call noise an optimum. Nor is this one safe from that where few degrees of
     freedom make the noise look small: with one run a rate and noise of .07 to .22 of the curvature, those narrow enough
-    for status ok cover .89 to .76 on grids of half octaves, .94 with three runs. It ends at SEARCH at the latest.
+    for status ok cover .89 to .76 on grids of half octaves, .92 to .94 with three runs. It ends at SEARCH at most.
     """
     at, _ = curve.minimum
     degree = curve.coefficients.size - 1

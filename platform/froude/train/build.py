@@ -21,6 +21,8 @@ VARIABLES = (
     "MKL_ENABLE_INSTRUCTIONS",
     "ONEDNN_MAX_CPU_ISA",
     "ONEDNN_DEFAULT_FPMATH_MODE",
+)
+CUDA_VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUBLASLT_WORKSPACE_SIZE",
     "NVIDIA_TF32_OVERRIDE",
@@ -40,9 +42,11 @@ def describe(device: torch.device) -> Build:
         "threads": torch.get_num_threads(),
         "device": device.type,
     }
+    names: tuple[str, ...] = VARIABLES
     if device.type == "cuda":
         found |= {"device": torch.cuda.get_device_name(device), "cuda": str(torch.version.cuda)}
-    return found | {name: os.environ[name] for name in VARIABLES if os.environ.get(name)}
+        names += CUDA_VARIABLES
+    return found | {name: os.environ[name] for name in names if os.environ.get(name)}
 
 
 def _processor() -> str:
@@ -87,9 +91,8 @@ def make_deterministic(device: torch.device) -> None:
     """Have torch choose kernels that give the same bits each time, and no TF32 that an environment may ask for."""
     torch.use_deterministic_algorithms(True)
     settings: Any = torch.utils.deterministic
-    settings.fill_uninitialized_memory = (
-        False  # it takes time, and nothing here reads what it has not written
-    )
+    # It takes time, and nothing here reads what it has not written.
+    settings.fill_uninitialized_memory = False
     if device.type == "cuda":
         torch.backends.cudnn.benchmark = False
         torch.set_float32_matmul_precision("highest")

@@ -47,8 +47,7 @@ class Norms:
             self.counts[name] = self.counts.get(name, 0) + output.numel()
 
     def _add(self, kind: str, name: str, tensor: Tensor) -> None:
-        local = parallel.local(tensor).detach()
-        square = torch.linalg.vector_norm(local, dtype=torch.float64).square()  # without a copy in fp64
+        square = parallel.local(tensor).detach().double().square().sum()
         self.squares[kind, name] = (
             self.squares[kind, name] + square if (kind, name) in self.squares else square
         )

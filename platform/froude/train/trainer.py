@@ -19,7 +19,7 @@ from froude.train.slots import halved_sum
 from froude.train.stability import Judge
 from froude.train.step import StepResult, train_step
 
-#: Windows of one forward pass of an evaluation, and its logits: bound memory; change no result beyond rounding.
+#: Windows of a forward pass of an evaluation, and on a GPU its logits: bound memory; change no result beyond rounding.
 EVAL_CHUNK, EVAL_LOGITS = 96, 2**28
 
 
@@ -80,8 +80,7 @@ class Trainer:
     @torch.no_grad()
     def evaluate(self) -> float:
         """Mean loss over the validation windows in nats per token, the same value on every rank."""
-        model = self.run.model
-        chunks = self.validation.split(max(1, min(EVAL_CHUNK, EVAL_LOGITS // (model.context * model.vocab))))
+        chunks = self.validation.split(eval_chunk(self.run, self.world.device))
         losses = torch.zeros(len(chunks), dtype=torch.float64, device=self.world.device)
         self.model.eval()
         for first in range(0, len(chunks), self.world.size):
@@ -113,6 +112,12 @@ class Trainer:
     def restore(self, snapshot: dict[str, Tensor]) -> None:
         for name, tensor in self.state().items():
             tensor.copy_(snapshot[name])
+
+
+def eval_chunk(run: Run, device: torch.device) -> int:
+    """Windows of one forward pass of an evaluation."""
+    bound = EVAL_LOGITS // (run.model.context * run.model.vocab) if device.type == "cuda" else EVAL_CHUNK
+    return max(1, min(EVAL_CHUNK, bound))
 
 
 def only_trainer(run: Run, world: World) -> Trainer:

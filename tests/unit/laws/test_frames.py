@@ -204,3 +204,5 @@ def test_a_status_that_is_not_known_is_asked_about(grid: Grid) -> None:
         ValueError, match=rf"'status' .* holds 'completed' \({frame.height - half} such rows\)"
     ):
         laws.loss_law(frame.with_columns(words))
+    law = laws.loss_law(frame.with_columns(words.replace("completed", "Cancelled").replace("finished", None)))
+    assert (law.status, law.rows["fitted"].null_count()) == ("too_few_points", frame.height)

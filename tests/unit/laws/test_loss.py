@@ -266,7 +266,10 @@ def test_an_exponent_that_rests_on_one_run_is_not_ok(grid: Grid, swap: bool) -> 
     assert law.status == "flat"
     assert f"the only run of {'tokens' if swap else 'params'}" in law.reasons[0]
     assert not law.predict(params=1e9, tokens=1e11).certified
-    assert laws.loss_law(pl.concat([frame, frame[-2:]])).status == "ok"
+    again = frame[-2:].with_columns(pl.col("loss") * pl.Series([1.002, 0.997]))
+    assert laws.loss_law(pl.concat([frame, again])).status == "ok"
+    named = pl.concat([frame, again]).with_columns(run=pl.concat_str("params", "tokens"))
+    assert laws.loss_law(named, groups="run").status == "flat"
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_a_wide_grid_is_fitted_through_its_four_nearest_rates(rates: np.ndarray)
     assert skewed.low <= 2e-3 <= skewed.high
 
 
-@pytest.mark.parametrize("seeds", [1, 3, 5])
+@pytest.mark.parametrize("seeds", [3, 5])
 def test_seeds_do_not_make_a_coarse_grid_of_an_asymmetric_curve_precise(seeds: int) -> None:
     rng = np.random.default_rng(0)
     inside = found = 0
@@ -180,7 +180,7 @@ def test_seeds_do_not_make_a_coarse_grid_of_an_asymmetric_curve_precise(seeds: i
             found += 1
             inside += curve.low <= 2e-3 <= curve.high
     assert inside >= 0.9 * found
-    assert found >= 30 or seeds == 1
+    assert found >= 30
 
 
 def test_rates_rounded_to_three_digits_give_the_same_curve() -> None:

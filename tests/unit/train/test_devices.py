@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from ray.train.constants import TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S
 
 from froude.config import ConfigError, Run
 from froude.launch.elastic import device_of, worker_resources
+from froude.launch.ray_internals.policy import controller_environment
+from froude.launch.tuning import Queue
 from froude.promote.verify import _rerun_device
 from froude.runlog import Record
+from froude.space import Trial
+from froude.store import Location
 from froude.train import build, trainer
 from froude.train.parallel import resolve_device
-from froude.train.trainer import Trainer
+from froude.train.trainer import EVAL_CHUNK, Trainer, eval_chunk
 
 VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -52,22 +58,42 @@ def test_any_process_with_a_gpu_may_become_exact(
 def test_a_rerun_on_the_gpu_of_the_run_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(name="large", tokens=768, reduction="exact")
     meta = {"build": build.describe(resolve_device("cuda"))}
-    assert meta["build"]["device"] == "a GPU"
+    assert (meta["build"]["device"], meta["build"][VARIABLE]) == ("a GPU", ":4096:8")
+    assert VARIABLE not in build.describe(torch.device("cpu"))
     where = ("large", 1, None, 1, 1, "", "finished", run.steps, run.tokens, datetime.now(UTC), 1, "recipe")
     monkeypatch.delenv(VARIABLE)  # as in a new process
     recipe: Any = SimpleNamespace(run=run)
     assert _rerun_device(recipe, Record(*where, meta=meta), other_build=False) == torch.device("cuda")
 
 
-def test_a_worker_computes_on_what_it_reserved() -> None:
-    assert device_of(worker_resources("auto", {"CPU": 8})) == "cpu"
-    assert device_of(worker_resources("auto", {"CPU": 8, "GPU": 1})) == "cuda"
+def test_a_worker_computes_on_what_it_reserved(tmp_path: Path) -> None:
     assert device_of(worker_resources("cpu", {"CPU": 8, "GPU": 1})) == "cpu"
+    for cluster, device in (({"CPU": 2.0}, "cpu"), ({"CPU": 2.0, "GPU": 1.0}, "cuda")):
+        agenda: Any = SimpleNamespace(
+            done=False, next=lambda: Trial("one", (Run(tokens=768, device="auto"),))
+        )
+        queue = Queue(agenda, Location.parse(tmp_path), 1, cluster)
+        assert queue.suggest("1")["device"] == device
 
 
-def test_an_evaluation_in_small_passes_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluation_on_a_gpu_bounds_its_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tokens=768, eval_windows=100, model={"width": 16, "head_dim": 8})
+    cpu, cuda = torch.device("cpu"), torch.device("cuda")
+    assert eval_chunk(run, cpu) == eval_chunk(run, cuda) == EVAL_CHUNK
+    large = run.replace({"model.vocab": 2**17, "model.context": 4096, "batch": 4096, "tokens": 4096})
+    assert (eval_chunk(large, cpu), eval_chunk(large, cuda)) == (EVAL_CHUNK, 1)
     made = Trainer(run)
     whole = made.evaluate()
-    monkeypatch.setattr(trainer, "EVAL_LOGITS", 7 * run.model.context * run.model.vocab)
+    monkeypatch.setattr(trainer, "eval_chunk", lambda run, device: 7)
+    passes: list[int] = []
+    made.model.register_forward_hook(lambda module, tokens, logits: passes.append(len(tokens[0])))
     assert made.evaluate() == pytest.approx(whole, rel=1e-6)
+    assert passes == [7] * 14 + [2]
+
+
+def test_a_controller_of_gpus_gives_survivors_less_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S, raising=False)
+    assert TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S not in controller_environment(gpu=False)
+    assert controller_environment(gpu=True)[TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S] == "5"
+    monkeypatch.setenv(TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S, "2")
+    assert controller_environment(gpu=True)[TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S] == "2"

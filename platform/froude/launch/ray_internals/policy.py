@@ -12,6 +12,7 @@ import ray
 from ray._common.constants import RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR
 from ray._private.state import state
 from ray.exceptions import RayError
+from ray.train.constants import TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S
 from ray.train.torch import TorchTrainer
 from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
 from ray.train.v2._internal.constants import (
@@ -214,6 +215,21 @@ class ElasticController(TrainController):
     worker_group_cls = CleanStart
 
 
+def controller_environment(*, gpu: bool) -> dict[str, str]:
+    """What Ray hands to the controller; on GPUs also how long survivors of a failure may take to leave their group.
+
+    One that waits in an NCCL kernel never does, and Ray gives it 30 s, if nobody says less where the controller runs.
+    """
+    variables: dict[str, str] = get_env_vars_to_propagate()
+    variables.setdefault(
+        RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR, DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE
+    )
+    if gpu:
+        own = os.environ.get(TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S, GROUP_SHUTDOWN_SECONDS)
+        variables.setdefault(TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S, own)
+    return variables
+
+
 class ElasticTrainer(TorchTrainer):
     """Ray's TorchTrainer with policies of ours in its controller."""
 
@@ -229,14 +245,7 @@ class ElasticTrainer(TorchTrainer):
 
     def _initialize_and_run_controller(self, **arguments: Any) -> Any:
         """As Ray does it, but keeping hold of the controller, so that another thread can end it."""
-        variables = get_env_vars_to_propagate()
-        variables.setdefault(
-            RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR, DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE
-        )
-        # Read in the controller. After a failure Ray lets the survivors leave their process group first, and one that
-        # waits in an NCCL kernel does not: 30 s, if nobody says less.
-        name = "TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S"
-        variables.setdefault(name, os.environ.get(name, GROUP_SHUTDOWN_SECONDS))
+        variables = controller_environment(gpu=bool(self.scaling_config.use_gpu))
         here = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
         actor: Any = ray.remote(num_cpus=0, label_selector=here, runtime_env={"env_vars": variables})(
             ElasticController
