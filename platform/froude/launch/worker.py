@@ -197,9 +197,8 @@ def work(order: dict[str, Any]) -> None:
     store = RunStore(location, run.name, Keep(run.keep_checkpoints, run.keep_every, reach))
     before = notes.beat() if rank == 0 else None
     alive = before.time if before else 0.0
-    device = parallel.resolve_device(
-        given.device
-    )  # a node that has lost its GPU is a failure, not the user's error
+    # Not below: a node that has lost its GPU is a failure, not the user's error.
+    device = parallel.resolve_device(given.device)
     try:
         here = build.agreed(run, store, device, allow_other=given.other_build)
         versions = {name: version(name) for name in ("froude", "ray")}

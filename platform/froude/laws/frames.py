@@ -14,19 +14,22 @@ Mask = NDArray[np.bool_]
 COUNTED = ("finished", "diverged", "ok")
 # These say that a run, or a fit, did not end well; other words may mean the opposite, and are asked about.
 UNFINISHED = (
-    *(
-        "failed",
-        "pruned",
-        "running",
-        "pending",
-        "queued",
-        "crashed",
-        "killed",
-        "preempted",
-        "stopped",
-        "error",
-    ),
-    *("aborted", "cancelled", "canceled", "interrupted", "skipped", "timeout"),
+    "failed",
+    "pruned",
+    "running",
+    "pending",
+    "queued",
+    "crashed",
+    "killed",
+    "preempted",
+    "stopped",
+    "error",
+    "aborted",
+    "cancelled",
+    "canceled",
+    "interrupted",
+    "skipped",
+    "timeout",
 )
 UNFITTED = ("edge", "flat", "not_convex", "too_few_points", "prior_driven", "at_bound")
 SPAN = 1e30  # no sweep is wider, and beyond it the powers in a fit overflow

@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
 MIN_ROWS, MIN_ROWS_TIED, MIN_ROWS_PRIOR = 8, 5, 4
 REPLICATES = 300  # of the bootstrap behind intervals
-REACH = (
-    100.0  # certified up to so many times the largest compute fitted, and down to that part of the smallest
-)
+#: Certified up to so many times the largest compute fitted, and down to that part of the smallest.
+REACH = 100.0
 RATIO = (5.0, 500.0)  # tokens per parameter outside of which the law's form is less well tested
 # ln of a factor of tokens per parameter: within it either term may stand for the other, as the exchange moves a loss
 # by less than half of that times alpha times the term's share, .6% at .35 and .15: the noise of a run.

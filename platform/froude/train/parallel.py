@@ -48,9 +48,8 @@ def resolve_device(device: str) -> torch.device:
         )
     name = found if device == "auto" else device
     if name == "cuda" and os.environ.get("CUBLAS_WORKSPACE_CONFIG") not in CUBLAS_WORKSPACES:
-        os.environ["CUBLAS_WORKSPACE_CONFIG"] = CUBLAS_WORKSPACES[
-            0
-        ]  # an exact run may follow in this process
+        # An exact run may follow in this process.
+        os.environ["CUBLAS_WORKSPACE_CONFIG"] = CUBLAS_WORKSPACES[0]
     return torch.device(name)
 
 
