@@ -10,37 +10,20 @@ from dataclasses import replace
 import polars as pl
 import pytest
 import torch
+from honest_run import failed, sealed, train
 
-from froude.checkpoint.run_store import RunStore
 from froude.cli import main
-from froude.config import ConfigError, Run
-from froude.promote.forecast import Forecast
-from froude.promote.recipe import Recipe, seal
-from froude.promote.verify import locate, verify_run
+from froude.config import ConfigError
+from froude.promote.recipe import Recipe
 from froude.runlog import Record
-from froude.store import Location
 from froude.study import Study
 from froude.train import build
-from froude.train.api import LocalHost
 from froude.train.data.order import Batches
 from froude.train.stability import Ladder
 from froude.train.trainer import Trainer
-from froude.train.worker import run_worker
 
 pytestmark = pytest.mark.slow
 
-FORECAST = Forecast(1.298, 1.251, 1.341, 0.9, False, "prior_driven", ("one split",), 1.42)
-RUN = Run(
-    name="large",
-    tokens=768 * 5,
-    batch=768,
-    slots=12,
-    reduction="exact",
-    workers=(1, 3),
-    checkpoint_every=2,
-    eval_windows=64,
-    model={"width": 32},
-)
 KEPT = "what the run's commits keep is whole"
 TRAINED = "every planned token was trained once"
 POLICY = "only what the run's policy decided was left out"
@@ -57,30 +40,7 @@ def torch_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def recipe(tmp_path) -> Recipe:
-    made = seal(
-        run=RUN,
-        profile="production",
-        fits={},
-        fingerprints={},
-        extrapolation={},
-        checks=(),
-        forecast=FORECAST,
-    )
-    made.write(Location.parse(tmp_path) / "recipe.toml")
-    return made
-
-
-def train(folder, recipe: Recipe) -> None:
-    place = Location.parse(folder) / "runs" / RUN.name
-    store = RunStore(place, RUN.name)
-    here = build.agreed(RUN, store, torch.device("cpu"))
-    host = LocalHost(attempt=store.open_attempt(recipe.sha256, {"build": here}))
-    run_worker(RUN.replace(workers=1), store, host, device="cpu")
-
-
-def failed(folder, **options: bool) -> list[str]:
-    study, recipe = locate(str(folder))
-    return [check.name for check in verify_run(study, recipe, **options) if not check.passed]
+    return sealed(tmp_path)
 
 
 def test_an_honest_run_passes_and_a_rerun_has_its_bits(tmp_path, recipe, capsys):

@@ -13,50 +13,17 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from honest_run import FORECAST, failed, sealed, train
 
 from froude.checkpoint.manifest import Manifest
 from froude.checkpoint.parts import digest
-from froude.checkpoint.run_store import RunStore
-from froude.config import Run
-from froude.promote.forecast import Forecast
-from froude.promote.recipe import Recipe, seal
-from froude.promote.verify import locate, verify_run
 from froude.records import SCHEMAS, to_bytes
 from froude.runlog import LogReader, Part, Record
 from froude.store import Location
-from froude.train import build
-from froude.train.api import LocalHost
-from froude.train.worker import run_worker
 
 pytestmark = pytest.mark.slow
 
-FORECAST = Forecast(1.298, 1.251, 1.341, 0.9, False, "prior_driven", ("one split",), 1.42)
-RUN = Run(
-    name="large",
-    tokens=768 * 5,
-    batch=768,
-    slots=12,
-    reduction="exact",
-    checkpoint_every=2,
-    eval_windows=64,
-    model={"width": 32},
-)
 TRAINED = "every planned token was trained once"
-
-
-def sealed(folder: Path, run: Run = RUN) -> Recipe:
-    made = seal(
-        run=run, profile="none", fits={}, fingerprints={}, extrapolation={}, checks=(), forecast=FORECAST
-    )
-    made.write(Location.parse(folder) / "recipe.toml")
-    return made
-
-
-def train(folder: Path, recipe: Recipe) -> None:
-    run = recipe.run
-    store = RunStore(Location.parse(folder) / "runs" / run.name, run.name)
-    here = build.agreed(run, store, torch.device("cpu"))
-    run_worker(run, store, LocalHost(store.open_attempt(recipe.sha256, {"build": here})), device="cpu")
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +40,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def study(trained: Path, tmp_path: Path) -> Path:
     """A copy of an honest study, to be changed."""
     return Path(shutil.copytree(trained, tmp_path / "study"))
-
-
-def failed(folder: Path, **options: bool) -> list[str]:
-    place, recipe = locate(str(folder))
-    return [check.name for check in verify_run(place, recipe, **options) if not check.passed]
 
 
 def records(folder: Path) -> list[Record]:
@@ -186,16 +148,7 @@ def test_other_numbers_in_the_forecast_beside_it_are_caught(study: Path) -> None
 
 def test_a_recipe_that_only_the_newest_record_names_is_caught(study: Path) -> None:
     """Sealed again with another forecast; one file of the log is changed, which no other one names."""
-    other = seal(
-        run=RUN,
-        profile="none",
-        fits={},
-        fingerprints={},
-        extrapolation={},
-        checks=(),
-        forecast=replace(FORECAST, loss=1.3),
-    )
-    other.write(Location.parse(study) / "recipe.toml")
+    other = sealed(study, replace(FORECAST, loss=1.3))
     last = max((study / "runs" / "large" / "commits").iterdir())
     last.write_bytes(replace(Record.from_bytes(last.read_bytes()), recipe=other.sha256).to_bytes())
     assert failed(study) == [SEALED]
