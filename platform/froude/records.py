@@ -47,6 +47,8 @@ TRIALS = pa.schema(
         ("leaked", _F),  # share of the validation windows that are in the training split
         ("time", _TIME),
         ("error", _S),  # null unless failed
+        # Digest of the content of the corpus and of foreign code; the whole record is the file's `froude.material`.
+        ("material", _S),
     ]
 )
 

@@ -242,6 +242,20 @@ class Location:
             with contextlib.suppress(FileNotFoundError), s3.os_errors():
                 filesystem.rm_file(path)
 
+    def move(self, target: Location) -> None:
+        """Give the file another name in the same store, if it is there; on S3 it is copied, then deleted."""
+        if self.is_local:
+            target.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self.path, target.path)
+                _sync_folder(target.path.parent)
+                _sync_folder(self.path.parent)
+        else:
+            filesystem, path = self.fsspec()
+            with contextlib.suppress(FileNotFoundError), s3.os_errors():
+                filesystem.cp_file(path, target.url.removeprefix("s3://"))
+                filesystem.rm_file(path)
+
     def discard_unfinished(self, before: datetime) -> None:
         """Remove what killed writers left below: temporary files last written, or S3 uploads begun, `before`.
 

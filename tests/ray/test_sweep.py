@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import signal
 import subprocess
 import sys
@@ -249,3 +250,21 @@ def test_a_sweep_whose_driver_has_ended_goes_on_where_it_was(cluster, study, tmp
     kept = [url for url in before if any(url.endswith(f"/{name}.parquet") for name in done)]
     assert {url: after[url] for url in kept} == {url: before[url] for url in kept}
     assert trials(study)["status"].to_list() == ["finished"] * 5
+
+
+def test_code_that_was_edited_is_refused_then_trained_again(cluster, study, tmp_path):
+    fragile = Path(importlib.util.find_spec("fragile").origin)
+    settings = {"model.factory": "fragile:Fragile", "model.options": {"broken": str(tmp_path / "no")}}
+    made = space(grid(run("own", settings)))
+    sweep(made, study, cluster, trust=True)
+    first = trials(study)
+    fragile.write_text(FRAGILE + "\nEDITED = True\n")
+    with pytest.raises(ConfigError, match="module fragile is"):
+        sweep(made, study, cluster, trust=True)
+    sweep(made, study, cluster, trust=True, rerun_changed=True)
+    second = trials(study)
+    assert second["loss"].to_list() == first["loss"].to_list()
+    assert second["time"][0] > first["time"][0]
+    assert second["material"][0] != first["material"][0]
+    (retired,) = (study / "retired").children()
+    assert trials(study / "retired" / retired).equals(first)

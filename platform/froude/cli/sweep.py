@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -27,6 +28,13 @@ def sweep(
     seed: Annotated[int, typer.Option(min=0, help="Of every run and every choice.")] = 0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete the study's results and start over.")
+    ] = False,
+    rerun_changed: Annotated[
+        bool,
+        typer.Option(
+            "--rerun-changed",
+            help="Train again what was made of other settings, code or data; old rows are kept below retired/.",
+        ),
     ] = False,
     concurrency: Annotated[
         int,
@@ -56,9 +64,12 @@ def sweep(
 
     study = Location.parse(out)
     found = load_space(space, seed=seed)
-    if fresh:  # what it deletes is deleted when a cluster is there to make it again
+    if fresh or rerun_changed:  # what that puts away is put away when a cluster is there to make it again
         check_inputs(found, study, trust=trust)
-    if fresh or not open_study(found, study, trust=trust, fresh=False).done:
+    opened = None if fresh or rerun_changed else open_study(found, study, trust=trust, fresh=False)
+    for note in opened.notes if opened else ():
+        print(f"froude: {note}", file=sys.stderr, flush=True)
+    if opened is None or not opened.done:
         if nodes := simulated_nodes(address, simulate):
             check_memory(memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")
         with cluster(address, simulate, study, shared=shared) as running:
@@ -70,6 +81,7 @@ def sweep(
                     progress=progress,
                     trust=trust,
                     fresh=fresh,
+                    rerun_changed=rerun_changed,
                     concurrency=concurrency or None,
                 )
     counts = dict(Study(study).trials().group_by("status").len().collect().iter_rows())

@@ -110,6 +110,7 @@ def train(
     *,
     cluster: SimulatedCluster | ConnectedCluster,
     recipe: str = "",
+    material: Mapping[str, Any] | None = None,
     trust: bool = False,
     other_build: bool = False,
     spares: bool | None = None,
@@ -120,12 +121,13 @@ def train(
 ) -> ElasticResult:
     """Train the run to its end below `study`, from its newest committed checkpoint; at once if it is finished.
 
-    `recipe` names what the log must be of (the run's fingerprint if empty). `progress` is called about four times a
-    second, from this thread. `other_build` lets an exact run go on with another library, processor or number of threads
-    than it had. `spares` keeps a process ready on each node for a quicker restart (None: as `spares_after` says).
-    New nodes are looked for every `resize_seconds` (1 on a simulated cluster, else 10). Raises NoProgress when
-    more than `no_progress` failures in a row commit nothing, RunFailed for any other end before the last step
-    (`max_failures` in all, or an error that no restart mends), ConfigError for what the user can mend.
+    `recipe` names what the log must be of (the run's fingerprint if empty), `material` what corpus and code must be.
+    `progress` is called about four times a second, from this thread. `other_build` lets an exact run go on with another
+    library, processor or number of threads than it had. `spares` keeps a process ready on each node for a quicker
+    restart (None: as `spares_after` says). New nodes are looked for every `resize_seconds` (1 on a simulated cluster,
+    else 10). Raises NoProgress when more than `no_progress` failures in a row commit nothing, RunFailed for any other
+    end before the last step (`max_failures` in all, or an error that no restart mends), ConfigError for what the user
+    can mend.
     """
     location = study / "runs" / run.name
     log = LogReader(location)
@@ -135,9 +137,13 @@ def train(
         return result_of(run, study)
     import ray
 
-    from froude.train.api import check_trust
+    from froude.train.api import check_trust, material_of
 
     check_trust(run, trust)
+    here, before = material_of(run), head.meta.get("material") if head else None
+    for expected, whose in ((material, "those of the recipe's study"), (before, "those of the run so far")):
+        if expected:
+            here.required(expected, whose)
     resources = worker_resources(run.device, ray.cluster_resources())
     notes = Notes(location.url)
     notes.clear()
@@ -155,6 +161,7 @@ def train(
         device=device_of(resources),
         other_build=other_build,
         spares_after=spares_after(run, cluster, spares),
+        material=here.to_dict(),
     )
     scratch = tempfile.mkdtemp(prefix="froude-train-")
     try:

@@ -5,6 +5,7 @@ A trial of several workers runs on the head, trains nothing itself, and drives R
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from froude.space import Trial
 from froude.store import Location
 
 if TYPE_CHECKING:
+    from froude.material import Material
     from froude.train.loop import Outcome
 
 REPORT_SECONDS = 0.5
@@ -33,6 +35,7 @@ class Stopped(RuntimeError):
 class Task:
     """What Tune hands to a worker: a trial, where its parts go, on which device, and which attempt this is.
 
+    `material` is what the driver has: a worker whose corpus or code is another trains nothing.
     `device` is for a trial of one worker; one of several asks its cluster. `lane` numbers the workers of a sweep: a
     trial reuses the process of the last one in its lane, and no other.
     """
@@ -42,6 +45,7 @@ class Task:
     device: str
     lane: int = 0
     attempt: int = 1
+    material: str = ""
 
     def config(self) -> dict[str, Any]:
         return asdict(self)
@@ -97,11 +101,25 @@ class Proxy(tune.Trainable):
 
     def _work(self) -> list[str]:
         study = Location.parse(self._task.study)
+        material = self._material()
         outcome = self._distributed(study) if self._trial.workers > 1 else self._alone()
         for row in (*outcome.trials, *outcome.steps, *outcome.evals):
             row["attempts" if "attempts" in row else "attempt"] = self._task.attempt
-        parts.write(study, self._trial, trials=outcome.trials, steps=outcome.steps, evals=outcome.evals)
+        parts.write(
+            study,
+            self._trial,
+            trials=outcome.trials,
+            steps=outcome.steps,
+            evals=outcome.evals,
+            material=material,
+        )
         return [row["status"] for row in outcome.trials]
+
+    def _material(self) -> Material:
+        """What this process trains on, which must be what the driver has."""
+        from froude.train.api import material_of
+
+        return material_of(self._trial.runs[-1]).required(json.loads(self._task.material))
 
     def _alone(self) -> Outcome:
         from froude.train.loop import run_trial

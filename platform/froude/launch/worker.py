@@ -43,6 +43,7 @@ class Order:
     device: str
     other_build: bool = False
     spares_after: float | None = None
+    material: Mapping[str, Any] = field(default_factory=dict)
 
 
 def agree(*values: int) -> tuple[int, ...]:
@@ -183,7 +184,7 @@ def work(order: dict[str, Any]) -> None:
     from froude.checkpoint.parts import Corrupt
     from froude.checkpoint.retention import Keep
     from froude.checkpoint.run_store import RunStore
-    from froude.train import build, parallel, stability
+    from froude.train import api, build, parallel, stability
     from froude.train.worker import Diverged, run_worker
 
     use_own_cores()
@@ -202,7 +203,9 @@ def work(order: dict[str, Any]) -> None:
     try:
         here = build.agreed(run, store, device, allow_other=given.other_build)
         versions = {name: version(name) for name in ("froude", "ray")}
+        material = api.material_of(run).required(given.material).to_dict()
         meta = {"run_id": given.run_id, "alive": str(alive), "build": here, "versions": versions}
+        meta |= {"material": material}
         attempt = store.open_attempt(given.recipe, meta)
         if rank == 0:
             notes.write_beat(Beat(attempt, world, before.step if before else 0, alive))

@@ -61,6 +61,7 @@ def promote(
         extrapolation=ratios,
         checks=checks,
         forecast=forecast,
+        material=study.meta.get("material"),
     )
     place = study.location / FILE
     kept = read(place) if place.exists() else None

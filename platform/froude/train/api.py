@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,9 +14,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from froude.config import ConfigError, Run
+from froude.material import Material, foreign_code
 
 Kind = Literal["embedding", "hidden", "readout", "norm", "bias"]
 Action = Literal["none", "save", "hold", "stop"]
+Split = Literal["train", "validation"]
+SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @runtime_checkable
@@ -37,7 +41,11 @@ class Model(Protocol):
 
 @runtime_checkable
 class Source(Protocol):
-    """Training or validation windows, made by `factory(run, split)`; the same for every caller."""
+    """Training or validation windows, made by `factory(run, split)`; the same for every caller.
+
+    `sha256` (64 hex digits) names the content, and changes with it: results are used again only where it is the same.
+    For files, `froude.train.data.content.content_sha256` computes it.
+    """
 
     length: int
     sha256: str
@@ -120,15 +128,30 @@ def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
     return model
 
 
-def build_source(run: Run, split: Literal["train", "validation"]) -> Source:
+def build_source(run: Run, split: Split) -> Source:
     """The run's windows of one split."""
     source: Source = load(run.data.source)(run, split)
+    sha256 = getattr(source, "sha256", None)
+    if not isinstance(sha256, str) or not SHA256.fullmatch(sha256):
+        raise ConfigError(
+            f"a source must name its content by `sha256`, 64 hex digits, but that of {run.data.source} is {sha256!r}; "
+            "froude.train.data.content.content_sha256(files) computes one"
+        )
     if run.data.sha256 and source.sha256 != run.data.sha256:
         raise ConfigError(
             f"the corpus must have the SHA-256 {run.data.sha256[:12]}… that the run names, but has "
             f"{source.sha256[:12]}…; restore the file, or clear `data.sha256` to train on another corpus"
         )
     return source
+
+
+def material_of(run: Run) -> Material:
+    """What the run's config cannot say of it, as it is here and now; both splits are asked for their hashes."""
+    train, validation = (build_source(run, split).sha256 for split in get_args(Split))
+    load(run.model.factory)
+    modules, versions = foreign_code((run.model.factory, run.data.source))
+    corpus = {"corpus": train} if train == validation else {"train": train, "validation": validation}
+    return Material(corpus, modules, versions)
 
 
 @dataclass(frozen=True)
