@@ -89,14 +89,14 @@ def _implied(run: Run) -> Material | None:
 
 
 def _trials(names: list[str]) -> str:
-    return f"{names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more trials are"
+    return f"trial {names[0]} is" if len(names) == 1 else f"{names[0]} and {len(names) - 1} more trials are"
 
 
 def refusal(changed: Mapping[str, list[str]]) -> str:
     """What a user is told of changed trials: the first change, and how to go on."""
     name, changes = next(iter(changed.items()))
-    more = f", and {len(changed) - 1} trials more" if len(changed) > 1 else ""
+    more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
     return (
-        f"a stored trial must have been made of what is here now, but for {name!r}{more} {'; '.join(changes[:3])}; "
+        f"a study's trials must be of one corpus and code, but since {name!r}{more} {'; '.join(changes[:3])}; "
         "restore it, use another directory, or --rerun-changed to train again (the old rows are kept, apart)"
     )

@@ -86,7 +86,7 @@ def test_another_corpus_is_refused_by_name(mine, study):
     swept(made(mine / "corpus.bin"), study)
     (mine / "corpus.bin").write_bytes(b"another corpus")
     with pytest.raises(
-        ConfigError, match=r"for 'a', and 1 trials more the corpus is .* instead of .*--rerun-changed"
+        ConfigError, match=r"since 'a' and 1 more the corpus is .* instead of .*--rerun-changed"
     ):
         again(made(mine / "corpus.bin"), study)
     with pytest.raises(ConfigError, match="the corpus is"):  # under other names, too
@@ -166,7 +166,7 @@ def test_a_study_of_0_1_goes_on_and_what_it_did_not_record_is_said(tmp_path):
     agenda = again(space, study)
     assert agenda.done
     assert agenda.notes == (
-        "theirs is of froude 0.1, which recorded neither content nor code of foreign_model:factory, "
+        "trial theirs is of froude 0.1, which recorded neither content nor code of foreign_model:factory, "
         "foreign_model:Counting: taken as unchanged",
     )
     rows = Study(study).trials().collect()
