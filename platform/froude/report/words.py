@@ -124,8 +124,11 @@ def notes(view: View) -> list[Note]:
     if overridden := [f"{check.name} ({check.reason})" for check in recipe.checks if check.overridden]:
         title = f"{text.plural(len(overridden), 'check')} overridden"
         found.append(Note(title, f"These failed and were passed over by name: {'; '.join(overridden)}."))
+    if unmeasured := [check for check in recipe.checks if check.kind == "unmeasured"]:
+        names = text.listing([check.name for check in unmeasured])
+        found.append(Note("Not measured", f"{names}: {unmeasured[0].value.partition(': ')[2]}."))
     for check in recipe.checks:
-        if not check.passed and not check.overridden:
+        if not check.passed and not check.overridden and check.kind != "unmeasured":
             found.append(Note(f"Warning: {check.name}", f"{_first_upper(check.value)}; {check.remedy}."))
     if (account := view.account) is not None and account.skipped_by_policy:
         words = f"{text.whole(account.skipped_by_policy)} tokens were left out by the run's own policy."
