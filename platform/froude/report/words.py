@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from froude.config import Run
 from froude.laws import LossLaw
 from froude.promote.forecast import Forecast
 from froude.report import text
@@ -148,6 +150,28 @@ def _prior_words(view: View, forecast: Forecast) -> str:
     return words
 
 
+def subject(view: View) -> str:
+    """What was trained on what: the model's class and the corpus of the run that the study is for; empty if unknown."""
+    run = view.run
+    if run is None:
+        source = view.meta.get("source")
+        return f"Runs that froude did not train, from {source}." if source else ""
+    return f"{_imported(run.model.factory)} on {corpus(run)}."
+
+
+def corpus(run: Run) -> str:
+    """The source of the run's tokens, with its file and the start of its hash where the run names them."""
+    data = run.data
+    more = [os.path.basename(data.path)] if data.path else []
+    more += [f"SHA-256 {data.sha256[:12]}…"] if data.sha256 else []
+    return _imported(data.source) + (f": {', '.join(more)}" if more else "")
+
+
+def _imported(path: str) -> str:
+    module, _, name = path.partition(":")
+    return f"{name} ({module})"
+
+
 def facts(view: View) -> list[tuple[str, str]]:
     """The promoted run in a list of names and values."""
     if (recipe := view.recipe) is None:
@@ -160,6 +184,8 @@ def facts(view: View) -> list[tuple[str, str]]:
     warmup = 100 * run.schedule.warmup_tokens / run.tokens
     return [
         ("Run", run.name),
+        ("Model class", _imported(run.model.factory)),
+        ("Corpus", corpus(run)),
         ("Model", f"{size}, {PARAMETRIZATIONS[run.parametrization]}, {run.precision}"),
         ("Tokens", f"{text.whole(run.tokens)} in {text.whole(run.steps)} steps of {text.whole(run.batch)}"),
         (
