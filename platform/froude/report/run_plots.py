@@ -9,7 +9,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from froude.promote.forecast import Forecast
+from froude.promote.forecast import BandPoint, Forecast
 from froude.report import text
 from froude.report.elastic import Elastic
 from froude.report.svg import ACTUAL, CARD, FORECAST, INK, MUTED, SP, Plot, figure, inline
@@ -111,7 +111,7 @@ def _limits(
     forecast: Forecast, horizon: int, steps: pl.DataFrame, evals: pl.DataFrame, actual: float | None
 ) -> tuple[float, float]:
     """Least and largest loss that are drawn: the curve's, and the forecast's as far as it does not hide the curve."""
-    ends = (forecast, *forecast.band[-1:])
+    ends: Sequence[BandPoint | Forecast] = (forecast, *forecast.band[-1:])
     low, high = min(end.low for end in ends), max(end.high for end in ends)
     high += 0.35 * (forecast.high - forecast.low)
     needed = [forecast.loss, forecast.naive, *([actual] if actual is not None else [])]
@@ -135,7 +135,7 @@ def _limits(
 def _shaded(forecast: Forecast, limits: tuple[float, float]) -> bool:
     """Whether shading the band, or the interval, tells more than that it covers the whole figure."""
     low, high = limits
-    points = forecast.band or (forecast,)
+    points: Sequence[BandPoint | Forecast] = forecast.band or (forecast,)
     return any(point.low > low or point.high < high for point in points)
 
 

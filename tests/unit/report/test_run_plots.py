@@ -1,4 +1,4 @@
-"""The figure of the promoted run: its curve is seen, however wide the forecast's band is."""
+"""Figures with a forecast in them: their curves are seen, however wide it is."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import pytest
 from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
+from froude import laws
 from froude.promote.forecast import BandPoint, Forecast
+from froude.report.law_plots import loss_curves
 from froude.report.run_plots import forecast_curve
 from froude.report.svg import Plot
 
@@ -96,3 +98,28 @@ def test_before_the_run_the_whole_interval_is_drawn(monkeypatch: pytest.MonkeyPa
         low, high = each.get_ylim()
         assert low < 1.0 < 9.0 < high
     assert "Shaded: the 90% interval that was sealed before step 0." in plot.caption
+
+
+def test_a_wide_interval_does_not_flatten_the_loss_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    axes: list[Any] = []
+
+    def savefig(figure: Figure, sink: TextIO, **_: object) -> None:
+        axes.extend(figure.axes)
+        sink.write('<svg viewBox="0 0 1 1"></svg>')
+
+    monkeypatch.setattr(Figure, "savefig", savefig)
+    rows = [
+        {"params": n, "tokens": d, "loss": 2 + 12 / n**0.3 + 30 / d**0.3}
+        for n in (10_000, 20_000, 40_000, 80_000)
+        for d in (100_000, 200_000, 400_000)
+    ]
+    law, target = laws.loss_law(pl.DataFrame(rows)), (160_000.0, 800_000.0)
+    loss = law.predict(params=target[0], tokens=target[1]).loss
+    plots = [
+        loss_curves(law, target, Forecast(loss, low, high, 0.9, False, "ok", (), 3.2), loss)
+        for low, high in ((-0.72, 12.7), (loss - 0.05, loss + 0.05))
+    ]
+    wide, narrow = (each.get_ylim() for each in axes)
+    assert wide[1] - wide[0] < 3.5 * (narrow[1] - narrow[0])
+    assert "interval, from −0.720 to 12.7, goes beyond the figure" in plots[0].caption
+    assert plots[1].caption == ""
