@@ -294,7 +294,7 @@ def _remedy(location: Location, error: Exception) -> str:
     if isinstance(error, PermissionError):
         return "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket's policy"
     if isinstance(error, FileNotFoundError):
-        return f"create the bucket {location.url.split('/')[2]} first"
+        return f"create the bucket {location.url.split('/')[2]} first, or check the name"
     endpoint = s3.Settings.from_environment().endpoint
     return f"check AWS_ENDPOINT_URL (now {endpoint or 'not set: AWS itself'}) and AWS_REGION"
 
@@ -310,6 +310,8 @@ def reported(location: Location, rule: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if location.is_local and isinstance(error, FileNotFoundError):  # read: a writer makes the folders
+            raise ConfigError(f"{rule}, but there is no file {location}; check its name") from error
         raise ConfigError(f"{rule}, but {location}: {_reason(error)}; {_remedy(location, error)}") from error
 
 

@@ -26,13 +26,17 @@ def fit(
     ] = "",
     source: Annotated[
         str,
-        typer.Option("--from", metavar="FILE", help="Make a study of the runs in a .csv or .parquet file."),
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Make a study of the runs in a .csv, .parquet, .jsonl or .json file.",
+        ),
     ] = "",
     columns: Annotated[
         str,
         typer.Option(
             metavar="params=N,…",
-            help="With --from: froude's names = the file's; params, tokens, loss are needed.",
+            help="With --from: froude's names = the file's; params, tokens, loss are needed; status= ignores a column.",
         ),
     ] = "",
     out: Annotated[str, typer.Option(metavar="STUDY", help="With --from: where the study is written.")] = "",
@@ -122,7 +126,7 @@ def _imported(study: str, source: str, columns: str, out: str, target: str) -> S
             raise ConfigError(
                 f"--target must be a readable TOML file, but {target}: {error.strerror}"
             ) from None
-    return make_study(source, out, columns=pairs("--columns", columns), target=large)
+    return make_study(source, out, columns=pairs("--columns", columns, empty=True), target=large)
 
 
 def _diagnoses(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> list[Diagnosis]:

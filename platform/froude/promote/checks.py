@@ -8,6 +8,9 @@ from dataclasses import dataclass
 
 from froude.promote.gate import NAMES, PRODUCTION, Check, Profile
 
+#: `critical_status` of a study without trials that measure a critical batch.
+NO_STAGE = "no such stage"
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -177,12 +180,15 @@ def _rates(evidence: Evidence, profile: Profile) -> list[Check]:
 
 def _reach(evidence: Evidence, profile: Profile) -> list[Check]:
     lost = evidence.critical_status in ("edge", "at_bound")
+    inside = "a critical batch inside the batches tried"
     checks = [
-        Check(
+        _unmeasured("batch_edge", inside, evidence)
+        if not lost and not math.isfinite(evidence.critical_batch)
+        else Check(
             "batch_edge",
             not lost,
             f"`{evidence.critical_status}`: {'; '.join(evidence.critical_reasons)}" if lost else "true",
-            "a critical batch inside the batches tried",
+            inside,
             "add batch sizes to stage `critical_batch` on that side",
         )
     ]
@@ -233,7 +239,18 @@ def _ratio(value: float) -> str:
     return f"{value:.3g}×" if math.isfinite(value) else "no such trial" if value > 0 else "unknown"
 
 
+def _unmeasured(name: str, rule: str, evidence: Evidence) -> Check:
+    """A check of the critical batch where the study knows none."""
+    status = evidence.critical_status
+    why = "no trials of the role critical_batch" if status == NO_STAGE else f"no critical batch (`{status}`)"
+    remedy = "sweep a stage of that role, or one of more batch sizes, to know"
+    return Check(name, False, f"not measured: {why}", rule, remedy, kind="unmeasured")
+
+
 def _batch(evidence: Evidence) -> Check:
+    rule = "at most the critical batch"
+    if evidence.critical_status == NO_STAGE:
+        return _unmeasured("batch_below_critical", rule, evidence)
     if not math.isfinite(evidence.critical_batch):
         value = f"{evidence.batch} tokens against an unknown critical batch ({evidence.critical_status})"
         remedy = "add batch sizes to stage `critical_batch`"
@@ -244,4 +261,4 @@ def _batch(evidence: Evidence) -> Check:
             "the price of its parallelism"
         )
     below = evidence.batch <= evidence.critical_batch
-    return Check("batch_below_critical", below, value, "at most the critical batch", remedy, kind="warn")
+    return Check("batch_below_critical", below, value, rule, remedy, kind="warn")

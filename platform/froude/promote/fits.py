@@ -15,6 +15,7 @@ from froude import laws
 from froude.config import ConfigError, Run
 from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer, Prediction
 from froude.promote import history
+from froude.promote.run_table import PARAMETRIZATIONS
 from froude.study import Study
 
 #: Mean and standard deviation of the loss law's exponents where a study is too small to find its own. The centre
@@ -173,7 +174,7 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
         here = search.filter((pl.col("batch") == target.batch) & (pl.col("schedule") == target.schedule.name))
     rows: dict[str, pl.DataFrame] = {"search": search}
     transfer = {}
-    for name in history.PARAMETRIZATIONS:
+    for name in PARAMETRIZATIONS:
         base_width = target.model.base_width if target is not None else 0
         grid = pl.concat([transfer_rows(of("lr_transfer"), name, base_width), history.rates(past, name)])
         if grid["width"].n_unique() > 1:

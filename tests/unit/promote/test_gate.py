@@ -103,9 +103,23 @@ def test_an_unknown_critical_batch_warns() -> None:
     checks = table(
         replace(GOOD, critical_batch=math.nan, critical_status="too_few_points", token_overhead=math.nan)
     )
-    (warning,) = [check for check in checks if not check.passed]
+    unmeasured, warning = [check for check in checks if not check.passed]
     assert "too_few_points" in warning.value
+    assert (unmeasured.name, unmeasured.kind) == ("batch_edge", "unmeasured")
     assert not warning.refuses
+    assert not unmeasured.refuses
+
+
+def test_what_no_stage_measured_has_not_passed_and_does_not_refuse() -> None:
+    checks = table(
+        replace(GOOD, critical_batch=math.nan, critical_status="no such stage", token_overhead=math.nan)
+    )
+    found = [check for check in checks if not check.passed]
+    assert [check.name for check in found] == ["batch_edge", "batch_below_critical"]
+    for check in found:
+        assert check.value == "not measured: no trials of the role critical_batch"
+        assert (check.kind, check.refuses) == ("unmeasured", False)
+    assert override(checks, {"batch_edge": "no time"}) == checks
 
 
 @pytest.mark.parametrize(
