@@ -312,8 +312,13 @@ def reported(location: Location, rule: str) -> Iterator[None]:
 
 
 def probe_writable(location: Location) -> None:
-    """Write, read back and delete a small file; ConfigError if that fails or a second create succeeds."""
+    """Write, read back and delete a small file; ConfigError if that fails or a second create succeeds.
+
+    Folders that were made for it are removed again: what is checked next may refuse to go on.
+    """
     probe = location / f".froude-probe-{uuid.uuid4().hex}"
+    folders = [probe.parent.path, *probe.parent.path.parents] if location.is_local else []
+    made = [folder for folder in folders if not folder.exists()]
     with reported(location, "the store must be writable"):
         first, second = b"first", b"second"
         try:
@@ -329,6 +334,8 @@ def probe_writable(location: Location) -> None:
         finally:
             with contextlib.suppress(OSError):
                 probe.delete()
+                for folder in made:
+                    folder.rmdir()
     if not (created and exclusive):
         raise ConfigError(
             f"the store must refuse to create a file twice (If-None-Match on PUT), but {location} does not, "

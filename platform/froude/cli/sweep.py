@@ -58,7 +58,7 @@ def sweep(
     found = load_space(space, seed=seed)
     if fresh:  # what it deletes is deleted when a cluster is there to make it again
         check_inputs(found, study, trust=trust)
-    if fresh or not open_study(found, study, trust=trust, fresh=False).done:
+    if fresh or not open_study(found, study, trust=trust, fresh=False, begin=False).done:
         if nodes := simulated_nodes(address, simulate):
             check_memory(memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")
         with cluster(address, simulate, study, shared=shared) as running:

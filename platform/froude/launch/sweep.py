@@ -83,8 +83,11 @@ def sweep(
         )
 
 
-def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Agenda:
-    """Check the space, the store and what the study has against each other, before anything starts."""
+def open_study(space: Space, study: Location, *, trust: bool, fresh: bool, begin: bool = True) -> Agenda:
+    """Check the space, the store and what the study has against each other, before anything starts.
+
+    Unless it is to `begin`, it writes nothing while there are trials to run: they may be refused for want of a cluster.
+    """
     opened = check_inputs(space, study, trust=trust)
     if fresh:
         clear(study)
@@ -107,7 +110,7 @@ def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Ag
         "stages": {**kept, **own},
         "target": space.target.to_dict(),
     }
-    if meta != json.loads(json.dumps(described)):
+    if (begin or agenda.done) and meta != json.loads(json.dumps(described)):
         (study / "study.json").replace(json.dumps(described, indent=1).encode() + b"\n")
     return agenda
 
