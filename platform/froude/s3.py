@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from froude.config import ConfigError
 
@@ -66,6 +66,45 @@ def arrow(settings: Settings, pid: int) -> FileSystem:
             "session_token": settings.token,
         }
     return fs.S3FileSystem(**options)
+
+
+class Reader:
+    """An object, open to be read in pieces; FileNotFoundError if there is none, or if it is deleted meanwhile.
+
+    For the latter pyarrow has several words, all of them OSError, and one for a stream that breaks off, which it does
+    not try again; this does, once.
+    """
+
+    def __init__(self, filesystem: FileSystem, path: str) -> None:
+        self._filesystem, self._path = filesystem, path
+        self._file = filesystem.open_input_file(path)
+        self.name = f"s3://{path}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def size(self) -> int:
+        """Bytes of the whole object."""
+        return int(self._file.size())
+
+    def read_at(self, length: int, offset: int) -> bytes:
+        """`length` bytes from `offset`, fewer at the object's end."""
+        try:
+            return bytes(self._file.read_at(length, offset))
+        except OSError as error:
+            if not self._filesystem.get_file_info(
+                self._path
+            ).is_file:  # raises if the store does not answer at all
+                raise FileNotFoundError(
+                    errno.ENOENT, "it was deleted while it was read", self.name
+                ) from error
+            return bytes(self._file.read_at(length, offset))
+
+    def close(self) -> None:
+        self._file.close()
 
 
 @lru_cache

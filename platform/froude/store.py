@@ -8,7 +8,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -105,15 +105,21 @@ class Location:
         """The whole file; FileNotFoundError if there is none."""
         if self.is_local:
             return self.path.read_bytes()
-        filesystem, path = self.arrow()
-        with filesystem.open_input_file(path) as source:
-            return bytes(source.readall())
+        with self.reader() as source:
+            return source.read_at(source.size(), 0)
 
     def read_range(self, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`, fewer at the end of the file."""
-        filesystem, path = self.arrow()
-        with filesystem.open_input_file(path) as source:
-            return bytes(source.read_at(length, offset))
+        if not self.is_local:
+            with self.reader() as source:
+                return source.read_at(length, offset)
+        with self.path.open("rb") as file:
+            file.seek(offset)
+            return file.read(length)
+
+    def reader(self) -> s3.Reader:
+        """An object on S3, open to be read in pieces; FileNotFoundError if there is none."""
+        return s3.Reader(*self.arrow())
 
     def exists(self) -> bool:
         filesystem, path = self.arrow()
@@ -124,6 +130,12 @@ class Location:
         filesystem, path = self.arrow()
         info = filesystem.get_file_info(path)
         return int(info.size) if info.is_file else None
+
+    def modified(self) -> datetime | None:
+        """When the file was written last, by its store's clock (S3: whole seconds); None if it is absent."""
+        filesystem, path = self.arrow()
+        info = filesystem.get_file_info(path)
+        return datetime.fromtimestamp(info.mtime_ns / 1e9, UTC) if info.is_file else None
 
     def children(self) -> list[str]:
         """Names of the files and folders here, sorted; [] if there is no such folder."""
@@ -316,8 +328,13 @@ def reported(location: Location, rule: str) -> Iterator[None]:
 
 
 def probe_writable(location: Location) -> None:
-    """Write, read back and delete a small file; ConfigError if that fails or a second create succeeds."""
+    """Write, read back and delete a small file; ConfigError if that fails or a second create succeeds.
+
+    Folders that were made for it are removed again: what is checked next may refuse to go on.
+    """
     probe = location / f".froude-probe-{uuid.uuid4().hex}"
+    folders = [probe.parent.path, *probe.parent.path.parents] if location.is_local else []
+    made = [folder for folder in folders if not folder.exists()]
     with reported(location, "the store must be writable"):
         first, second = b"first", b"second"
         try:
@@ -333,6 +350,8 @@ def probe_writable(location: Location) -> None:
         finally:
             with contextlib.suppress(OSError):
                 probe.delete()
+                for folder in made:
+                    folder.rmdir()
     if not (created and exclusive):
         raise ConfigError(
             f"the store must refuse to create a file twice (If-None-Match on PUT), but {location} does not, "

@@ -6,12 +6,18 @@ import os
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+
+if TYPE_CHECKING:
+    from froude import Study
+    from froude.promote.recipe import Recipe
 
 # The only froude on this cluster's machines is the one that starts it: on this process's path, not in the environment.
 CLUSTER = """
@@ -81,10 +87,10 @@ def environment(bare_python: Path) -> dict[str, str]:
 
 
 @pytest.fixture(scope="module")
-def submit(
+def address(
     root: Path, bare_python: Path, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Submit]:
-    """A function that runs `ray job submit … -- python ARGUMENTS` against a cluster and tells what came of it."""
+) -> Iterator[str]:
+    """Where a cluster takes jobs."""
     folder = tmp_path_factory.mktemp("cluster")
     process = subprocess.Popen(
         [bare_python, "-c", CLUSTER, root / "platform", folder],
@@ -96,15 +102,23 @@ def submit(
     )
     assert process.stdout is not None
     assert process.stdin is not None
-    address = f"http://{process.stdout.readline().strip()}"
+    yield f"http://{process.stdout.readline().strip()}"
+    process.stdin.close()
+    process.stdout.close()
+    assert process.wait(timeout=60) == 0
 
-    def run(name: str, *arguments: str | Path) -> Done:
+
+@pytest.fixture(scope="module")
+def submit(address: str, root: Path, bare_python: Path, environment: dict[str, str]) -> Submit:
+    """A function that runs `ray job submit … -- python ARGUMENTS` against a cluster and tells what came of it."""
+
+    def run(name: str, *arguments: str | Path, options: Sequence[str] = ()) -> Done:
         from ray.job_submission import JobSubmissionClient
 
         command = [bare_python, "-m", "ray.scripts.scripts", "job", "submit", "--address", address]
         command += ["--submission-id", name, "--runtime-env", "jobs/runtime_env.yaml", "--working-dir", "."]
         done = subprocess.run(
-            [*command, "--", "python", *arguments],
+            [*command, *options, "--", "python", *arguments],
             cwd=root,
             env=environment,
             capture_output=True,
@@ -119,10 +133,7 @@ def submit(
         )
         return Done(done.returncode, done.stdout + done.stderr, told)
 
-    yield run
-    process.stdin.close()
-    process.stdout.close()
-    assert process.wait(timeout=60) == 0
+    return run
 
 
 def test_froude_is_not_installed_there(
@@ -193,19 +204,14 @@ def test_failure_comes_through_with_its_code(submit: Submit, small_study: Path, 
     assert missing.last_line == "froude fit: exit code 2"
 
 
-def test_a_promoted_run_is_trained(submit: Submit, root: Path, tmp_path: Path) -> None:
-    import polars as pl
-
-    from froude import Study
-    from froude.promote.account import token_account
+def sealed(root: Path, study: Study, **changes: Any) -> Recipe:
+    """The recipe of the tiny space's target, with some of it changed, written into the study."""
     from froude.promote.forecast import Forecast
     from froude.promote.recipe import seal
-    from froude.runlog import LogReader
     from froude.space import load_space
 
-    target = load_space(root / "tests" / "data" / "tiny_space.py").target
     recipe = seal(
-        run=target,
+        run=load_space(root / "tests" / "data" / "tiny_space.py").target.replace(changes),
         profile="production",
         fits={},
         fingerprints={},
@@ -213,8 +219,20 @@ def test_a_promoted_run_is_trained(submit: Submit, root: Path, tmp_path: Path) -
         checks=(),
         forecast=Forecast(5.0, 4.0, 6.0, 0.9, False, "prior_driven", (), 5.4),
     )
-    study = Study(tmp_path / "study")
     recipe.write(study.location / "recipe.toml")
+    return recipe
+
+
+def test_a_promoted_run_is_trained(submit: Submit, root: Path, tmp_path: Path) -> None:
+    import polars as pl
+
+    from froude import Study
+    from froude.promote.account import token_account
+    from froude.runlog import LogReader
+
+    study = Study(tmp_path / "study")
+    recipe = sealed(root, study)
+    target = recipe.run
     done = submit("train", "jobs/train.py", tmp_path / "study" / "recipe.toml")
     assert done.returncode == 0, done.output
     assert done.last_line == "froude train: exit code 0"
@@ -229,3 +247,37 @@ def test_a_promoted_run_is_trained(submit: Submit, root: Path, tmp_path: Path) -
     again = submit("train-again", "jobs/train.py", tmp_path / "study" / "recipe.toml")
     assert (again.returncode, again.last_line) == (0, "froude train: exit code 0")
     assert parquet(tmp_path / "study") == before
+
+
+def test_a_job_that_is_stopped_ends_as_by_ctrl_c(
+    submit: Submit, address: str, root: Path, tmp_path: Path
+) -> None:
+    from ray.job_submission import JobSubmissionClient
+
+    from froude import Study
+    from froude.runlog import LogReader
+
+    study, client = Study(tmp_path / "study"), JobSubmissionClient(address)
+    recipe = sealed(root, study, tokens=192 * 1_000_000, checkpoint_every=100)
+    begun = submit("stopped", "jobs/train.py", tmp_path / "study" / "recipe.toml", options=["--no-wait"])
+    assert begun.returncode == 0, begun.output
+    log = LogReader(study.location / "runs" / recipe.run.name)
+    until(lambda: bool(log.lineage()) or client.get_job_status("stopped").is_terminal())
+    assert client.stop_job("stopped")
+    until(lambda: client.get_job_status("stopped").is_terminal())
+    said = client.get_job_logs("stopped")
+    assert client.get_job_status("stopped") == "STOPPED", said
+    assert said.splitlines()[-2:] == [
+        "froude: interrupted; the same command resumes",
+        "froude train: exit code 130",
+    ]
+    assert "SIGTERM received" not in said
+    assert "Traceback" not in said
+    assert log.lineage()
+
+
+def until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.1)

@@ -10,7 +10,6 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 import xxhash
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
+from froude import s3
 from froude.checkpoint.manifest import Block, Manifest
 from froude.checkpoint.parts import Corrupt, unreadable_is_corrupt
 from froude.runlog import Part
@@ -33,14 +33,14 @@ READ_THREADS = 4
 Bytes = NDArray[np.uint8]
 
 
-def _read_into(file: Any, offset: int, data: Bytes) -> int:
+def read_into(file: Any, offset: int, data: Bytes) -> int:
     """Fill `data` from the file; bytes read, fewer at its end. A local file needs no buffer of pyarrow's between."""
-    if isinstance(file, pa.NativeFile):
-        fetched = np.frombuffer(file.read_at(data.size, offset), np.uint8)
-        data[: fetched.size] = fetched
-        return int(fetched.size)
     done = 0
     with unreadable_is_corrupt(Location.parse(file.name)):
+        if isinstance(file, s3.Reader):
+            fetched = np.frombuffer(file.read_at(data.size, offset), np.uint8)
+            data[: fetched.size] = fetched
+            return int(fetched.size)
         while done < data.size and (count := os.preadv(file.fileno(), [data[done:].data], offset + done)):
             done += count
     return done
@@ -54,8 +54,7 @@ def open_part(run: Location, part: Part) -> Any:
             file: Any = open(place.path, "rb", buffering=0)  # noqa: SIM115 - the caller closes it
             size = os.fstat(file.fileno()).st_size
         else:
-            filesystem, path = place.arrow()
-            file = filesystem.open_input_file(path)
+            file = place.reader()
             size = file.size()
     if size != part.size:
         file.close()
@@ -70,11 +69,12 @@ def read_block(file: Any, block: Block, dtype: torch.dtype, into: torch.Tensor |
     """
     data = np.empty(block.nbytes, np.uint8) if into is None else into.reshape(-1).view(torch.uint8).numpy()
     if (
-        _read_into(file, block.payload_off, data) != block.nbytes
+        read_into(file, block.payload_off, data) != block.nbytes
         or xxhash.xxh3_64_hexdigest(data.data) != block.xxh3
     ):
-        where = file if isinstance(file, pa.NativeFile) else file.name
-        raise Corrupt(f"{where}: the bytes of `{block.fqn}` at {list(block.offsets)} are not those committed")
+        raise Corrupt(
+            f"{file.name}: the bytes of `{block.fqn}` at {list(block.offsets)} are not those committed"
+        )
     return torch.from_numpy(data).view(dtype).reshape(block.sizes)
 
 

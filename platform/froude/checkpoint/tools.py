@@ -9,10 +9,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import xxhash
 
-from froude.checkpoint.parts import Corrupt, unreadable_is_corrupt
-from froude.checkpoint.reader import open_part
+from froude.checkpoint.parts import Corrupt
+from froude.checkpoint.reader import open_part, read_into
 from froude.checkpoint.tensors import Difference, Tensors, differences
 from froude.config import ConfigError
 from froude.runlog import LogReader, Part, Record, expired
@@ -133,8 +134,8 @@ def _missing(run: Location, records: Sequence[Record], step: int | None) -> Conf
 def verify(run: Location, records: Sequence[Record], step: int | None = None) -> Iterator[tuple[Record, str]]:
     """For each record that commits a state (of a step): what is wrong with it, or "" if parts and tensors are whole.
 
-    Of an expired checkpoint only the ledger and the metrics are there to be read. ConfigError if no record is of the
-    step.
+    Of an expired checkpoint only the ledger and the metrics are there to be read, also if it was given up after
+    `records` were read. ConfigError if no record is of the step.
     """
     gone = expired(records)
     states = [record for record in records if record.kind != "attempt"]
@@ -142,29 +143,36 @@ def verify(run: Location, records: Sequence[Record], step: int | None = None) ->
     if not found and step is not None:
         raise _missing(run, states, step)
     for record in found:
-        try:
-            for part in record.parts:
-                if record.seq not in gone or part.kind not in ("data", "manifest"):
-                    _hash(run, part)
-            if record.seq in gone:
-                yield record, ""
-                continue
+        damage = _damage(run, record, record.seq in gone)
+        if damage and record.seq not in gone:
+            gone = expired(LogReader(run).records())  # a run that goes on has given up more since
+            damage = _damage(run, record, True) if record.seq in gone else damage
+        yield record, damage
+
+
+def _damage(run: Location, record: Record, given_up: bool) -> str:
+    """What is wrong with what a record commits, "" if nothing; without its data, if that was given up."""
+    try:
+        for part in record.parts:
+            if not given_up or part.kind not in ("data", "manifest"):
+                _hash(run, part)
+        if not given_up:
             with Tensors(run, record) as tensors:
                 for name in tensors:
                     tensors[name]
-            yield record, ""
-        except (Corrupt, ConfigError) as error:
-            # A newer froude's checkpoint is no reason to leave out the others.
-            yield record, str(error)
+    except (Corrupt, ConfigError) as error:
+        # A newer froude's checkpoint is no reason to leave out the others.
+        return str(error)
+    return ""
 
 
 def _hash(run: Location, part: Part) -> None:
     """Read a part from end to end; Corrupt unless it is the bytes that were committed."""
-    found, done = xxhash.xxh3_128(), 0
-    with open_part(run, part) as file, unreadable_is_corrupt(run / part.path):
-        while done < part.size and (piece := file.read(PIECE)):
-            found.update(piece)
-            done += len(piece)
+    found, done, piece = xxhash.xxh3_128(), 0, np.empty(min(PIECE, part.size), np.uint8)
+    with open_part(run, part) as file:
+        while done < part.size and (count := read_into(file, done, piece)):
+            found.update(piece[:count].data)
+            done += count
     if done != part.size or found.hexdigest() != part.hash:
         raise Corrupt(f"{run / part.path} is not the {part.size} bytes that were committed")
 

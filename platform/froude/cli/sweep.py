@@ -64,9 +64,13 @@ def sweep(
 
     study = Location.parse(out)
     found = load_space(space, seed=seed)
-    if fresh or rerun_changed:  # what that puts away is put away when a cluster is there to make it again
+    if fresh:  # what it deletes is deleted when a cluster is there to make it again
         check_inputs(found, study, trust=trust)
-    opened = None if fresh or rerun_changed else open_study(found, study, trust=trust, fresh=False)
+    opened = (
+        None
+        if fresh
+        else open_study(found, study, trust=trust, fresh=False, rerun_changed=rerun_changed, begin=False)
+    )
     for note in opened.notes if opened else ():
         print(f"froude: {note}", file=sys.stderr, flush=True)
     if opened is None or not opened.done:

@@ -154,18 +154,21 @@ def log_dir(location: Location) -> Path:
 def connect(address: str | None = None) -> Iterator[ConnectedCluster]:
     """Connect this process as driver to an existing cluster: `address`, else RAY_ADDRESS, else one on this machine.
 
-    Leaves a connection that this process had before as it was. ConnectionError if there is no such cluster.
+    SIGTERM, with which `ray job stop` ends a job, then interrupts as Ctrl-C does. Leaves a connection that this process
+    had before as it was. ConnectionError if there is no such cluster.
     """
     import ray
 
     ours = not ray.is_initialized()
-    try:
-        if ours:
-            _init(address or "auto")
-        yield ConnectedCluster(str(ray.get_runtime_context().gcs_address))
-    finally:
-        if ours:
-            ray.shutdown()
+    with sigterm_exits(interrupt=True) as arm:
+        try:
+            if ours:
+                _init(address or "auto")
+            arm()  # ray.init replaces the handler
+            yield ConnectedCluster(str(ray.get_runtime_context().gcs_address))
+        finally:
+            if ours:
+                ray.shutdown()
 
 
 def _init(address: str) -> None:
@@ -290,11 +293,14 @@ def environment(values: dict[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def sigterm_exits() -> Iterator[Callable[[], None]]:
-    """Turn SIGTERM into SystemExit(143), so that clean-up runs; yields a function that installs the handler again."""
+def sigterm_exits(*, interrupt: bool = False) -> Iterator[Callable[[], None]]:
+    """Turn SIGTERM into SystemExit(143), so that clean-up runs, or into what Ctrl-C raises.
+
+    Yields a function that installs the handler again.
+    """
 
     def leave(_signal: int, _frame: FrameType | None) -> None:
-        raise SystemExit(128 + signal.SIGTERM)
+        raise KeyboardInterrupt if interrupt else SystemExit(128 + signal.SIGTERM)
 
     def arm() -> None:
         if main:

@@ -87,11 +87,18 @@ def sweep(
 
 
 def open_study(
-    space: Space, study: Location, *, trust: bool, fresh: bool, rerun_changed: bool = False
+    space: Space,
+    study: Location,
+    *,
+    trust: bool,
+    fresh: bool,
+    rerun_changed: bool = False,
+    begin: bool = True,
 ) -> Agenda:
     """Check the space, the store and what the study has against each other, before anything starts.
 
-    ConfigError if what is stored was made of another corpus or code; with `rerun_changed` it is retired instead.
+    ConfigError if what is stored was made of another corpus or code; with `rerun_changed` it is retired instead. Unless
+    it is to `begin`, it writes nothing while there are trials to run: they may be refused for want of a cluster.
     """
     opened = check_inputs(space, study, trust=trust)
     if fresh:
@@ -110,7 +117,8 @@ def open_study(
     changed = [stored.pop(name) for name in found.changed]
     agenda = Agenda(space, stored, rerun_changed=rerun_changed)
     agenda.notes = found.notes
-    parts.retire(study, [each.trial for each in changed], agenda.retired)
+    if begin:
+        parts.retire(study, [each.trial for each in changed], agenda.retired)
     # Another space adds to a study, as `froude plan --next` means it to; the same one replaces what it said before.
     own = {name: {**stage, "space": space.name} for name, stage in space.stage_table().items()}
     before = meta.get("stages", {}).items()
@@ -124,7 +132,7 @@ def open_study(
         "target": space.target.to_dict(),
         "material": materials.of(space.target).to_dict(),
     }
-    if meta != json.loads(json.dumps(described)):
+    if (begin or agenda.done) and meta != json.loads(json.dumps(described)):
         (study / "study.json").replace(json.dumps(described, indent=1).encode() + b"\n")
     return agenda
 

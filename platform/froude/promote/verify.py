@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -16,7 +16,8 @@ from froude.material import Material
 from froude.promote import recipe as recipes
 from froude.promote.account import account as token_account
 from froude.promote.recipe import Recipe
-from froude.runlog import LogReader, Record, expired, lineage
+from froude.records import TABLES
+from froude.runlog import LogReader, Record, expired, lineage, record_name
 from froude.store import Location, reported
 from froude.study import Study
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Told what is being done, and the share of it that is done.
 Progress = Callable[[str, float], None]
+ABOUT = timedelta(seconds=2)  # a store's times: S3 has whole seconds, and several servers answer for it
+MOST_SKEW = timedelta(minutes=15)  # S3 refuses requests of hosts whose clocks are further off
 
 
 @dataclass(frozen=True)
@@ -53,6 +56,8 @@ def verify_run(
 
     ConfigError if the run has not begun, is of another recipe, or can't be trained again here.
     """
+    from froude.checkpoint.tools import verify
+
     run = study.location / "runs" / recipe.run.name
     log = LogReader(run)
     if log.head_under(recipe.sha256) is None:
@@ -62,11 +67,11 @@ def verify_run(
     head, line = records[-1], lineage(records)
     device = _rerun_device(recipe, head, other_build=other_build) if rerun else None
     yield Verdict("the log is one chain", True, f"{len(records)} records, {head.attempt} attempts")
-    yield _sealed(study.location, recipe, records)
+    yield _sealed(study.location, log, recipe, records)
     over = head.kind == "finished" and head.step == recipe.run.steps
     yield Verdict("the run is finished", over, f"step {head.step} of {recipe.run.steps}")
     yield from _material(recipe.run, head)
-    damages = _damages(log, records)
+    damages = {record.seq: damage for record, damage in verify(run, records)}
     # What a restart left behind may be damaged: the run did not come through it.
     damaged = [damages[record.seq] for record in line if damages[record.seq]]
     yield Verdict(
@@ -92,18 +97,6 @@ def _material(run: Run, head: Record) -> Iterator[Verdict]:
         yield Verdict(what, not changes, "; ".join(changes) or seen)
     elif run.foreign:
         yield Verdict(what, True, "not recorded by the version that trained it: taken as unchanged")
-
-
-def _damages(log: LogReader, records: list[Record]) -> dict[int, str]:
-    """What is wrong with what each record of a state commits, by its number; "" where nothing is."""
-    from froude.checkpoint.tools import verify
-
-    found = {record.seq: damage for record, damage in verify(log.location, records)}
-    if any(found.values()):
-        for seq in _given_up(log, records) & {seq for seq in found if found[seq]}:
-            since = replace(records[seq], meta={"expired": [seq]})
-            ((_, found[seq]),) = verify(log.location, [since])
-    return found
 
 
 def _given_up(log: LogReader, records: list[Record]) -> set[int]:
@@ -134,11 +127,13 @@ def _checkpoint(
     return Verdict(f"the checkpoint of step {last.step} is whole", not damage, seen), bits
 
 
-def _sealed(place: Location, recipe: Recipe, records: list[Record]) -> Verdict:
-    """Reading the recipe has verified its hash; every record names it, and the log began after it."""
-    first, sealed = records[0].time, datetime.fromisoformat(recipe.sealed_at)
-    if sealed.tzinfo is None:
-        sealed = sealed.replace(tzinfo=UTC)
+def _sealed(place: Location, log: LogReader, recipe: Recipe, records: list[Record]) -> Verdict:
+    """Every record names the recipe's hash, so none was written before it; reading the recipe has verified the hash.
+
+    The times that a recipe and a record say are those of two hosts, whose clocks may differ. Where they contradict each
+    other the store's times of the first record and the first results decide: a log that was written anew for a later
+    seal is younger than the results that it commits.
+    """
     try:
         beside = json.loads((place / "forecast.json").read())
     except (OSError, ValueError):
@@ -146,16 +141,48 @@ def _sealed(place: Location, recipe: Recipe, records: list[Record]) -> Verdict:
     says = str(beside.get("sha256", ""))[:12] if isinstance(beside, dict) else "nothing that can be read"
     if says == recipe.sha256[:12] and beside != json.loads(recipe.forecast_json()):
         says += " with other numbers"
+    faults = [f"forecast.json says {says}"] if says != recipe.sha256[:12] else []
     others = [
         record.seq for record in records if record.recipe != recipe.sha256 or record.run != recipe.run.name
     ]
+    if others:
+        faults.append(f"record {others[0]} is of another recipe or run")
+    possible, clocks = _clocks(recipe, log.location, records)
+    named = f"named by {len(records) - len(others)} of {len(records)} records"
     return Verdict(
         "the forecast was sealed before step 0",
-        sealed <= first and says == recipe.sha256[:12] and not others,
-        f"seal {recipe.sha256[:12]} at {recipe.sealed_at}, first record at {first.isoformat()}, "
-        f"forecast.json says {says}"
-        + (f"; record {others[0]} is of another recipe or run" if others else ""),
+        possible and not faults,
+        "; ".join([f"seal {recipe.sha256[:12]}, {named}", *faults, clocks]),
     )
+
+
+def _clocks(recipe: Recipe, run: Location, records: list[Record]) -> tuple[bool, str]:
+    """Whether the times of seal, first record and first results can be those of a seal before step 0; and the times."""
+    first, sealed = records[0].time, datetime.fromisoformat(recipe.sealed_at)
+    if sealed.tzinfo is None:
+        sealed = sealed.replace(tzinfo=UTC)
+    ahead = sealed - first
+    seen = f"sealed at {sealed:%Y-%m-%d %H:%M:%S}, first record at {first:%Y-%m-%d %H:%M:%S} UTC"
+    written = (run / "commits" / record_name(0)).modified()
+    results = [part for record in records for part in record.parts if part.kind in TABLES][:1]
+    stored = (run / results[0].path).modified() if results else None
+    late = timedelta(0) if written is None or stored is None else written - stored
+    copied = written is not None and stored is not None and min(written, stored) > records[-1].time
+    if late > ABOUT:
+        seen += (
+            f"; the store's time of the first record is {_seconds(late)} after that of the first results, "
+        )
+        seen += "as in a copy" if copied else "as in a log that was restored or rewritten"
+    if ahead <= timedelta(0):
+        return True, seen
+    seen += (
+        f"; the promoter's clock was {_seconds(ahead)} ahead of the first worker's, or the seal is that late"
+    )
+    return late <= ABOUT or (copied and ahead <= MOST_SKEW), seen
+
+
+def _seconds(time: timedelta) -> str:
+    return f"{time.total_seconds():,.0f} s"
 
 
 def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress) -> Iterator[Verdict]:

@@ -265,7 +265,7 @@ planned = n.to_frame().join(left_out, on="first_sample", how="anti").sort("first
     step=pl.int_range(pl.len()) // {slots} + 1, slot=pl.int_range(pl.len()) % {slots}, first_sample="first_sample"
 )
 place = ["step", "slot", "first_sample"]
-tokens = planned.with_columns(due={due}).join(
+tokens = planned.with_columns(due=pl.lit({due}, pl.Int64)).join(
     trained.group_by(place).agg(pl.col("tokens").sum()), on=place, how="full", coalesce=True
 ).with_columns(pl.col("due", "tokens").fill_null(0))
 print(

@@ -8,10 +8,12 @@ from safetensors.torch import load
 
 from froude.checkpoint import tools
 from froude.checkpoint.parts import Corrupt
+from froude.checkpoint.retention import Keep
 from froude.checkpoint.run_store import RunStore, save_state
 from froude.checkpoint.tensors import Tensors, digest, raw
 from froude.config import ConfigError
 from froude.runlog import LogReader
+from froude.s3 import Reader
 from froude.store import Location
 
 
@@ -50,6 +52,50 @@ def test_verify_names_the_file_that_was_damaged(place, train):
     assert part.path in damages[1]
     assert ledger.path in damages[0]
     assert "missing" in damages[0]
+
+
+def going_on(place, step):
+    """A run that keeps two checkpoints, at this step; and a function that makes another one."""
+    store = RunStore(place, "large", Keep(last=2))
+    store.open_attempt("recipe")
+
+    def save():
+        nonlocal step
+        step += 1
+        store.save({"w": torch.full((64,), float(step))}, step=step, tokens=step, tables={})
+
+    return save
+
+
+def test_what_a_run_gives_up_while_it_is_verified_is_no_damage(place):
+    save = going_on(place, 0)
+    for _ in range(3):
+        save()
+    records = LogReader(place).records()
+    for _ in range(3):
+        save()
+    found = tools.verify(place, records)
+    assert [(record.step, damage) for record, damage in found] == [(1, ""), (2, ""), (3, "")]
+
+
+def test_an_object_that_a_run_gives_up_while_it_is_open_is_no_damage(s3, monkeypatch):
+    save = going_on(s3, 0)
+    for _ in range(3):
+        save()
+    read, opened = Reader.read_at, []
+
+    def deleted(self, length, offset):
+        if "/data/" in self.name:
+            opened.append(self.name)
+            save()
+            save()
+        return read(self, length, offset)
+
+    records = LogReader(s3).records()
+    monkeypatch.setattr(Reader, "read_at", deleted)
+    found = [(record.step, damage) for record, damage in tools.verify(s3, records)]
+    assert found == [(1, ""), (2, ""), (3, "")]
+    assert len(opened) == 1
 
 
 def test_a_digest_is_of_the_tensors_and_not_of_their_files(place, tmp_path):

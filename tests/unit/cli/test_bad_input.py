@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -130,14 +131,23 @@ def test_a_cluster_named_twice_is_refused_before_anything_is_deleted(
     assert sorted((tmp_path / "study").rglob("*.parquet")) == before
 
 
-def test_a_local_study_of_several_hosts_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_local_study_of_several_hosts_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import ray
+
+    def connected(address: str) -> nullcontext[cluster.ConnectedCluster]:
+        return nullcontext(cluster.ConnectedCluster(address))
 
     nodes = [{"NodeManagerAddress": address, "Alive": True} for address in ("10.0.0.1", "10.0.0.2")]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     with pytest.raises(ConfigError, match="--shared"):
         preflight.check_shared(Location.parse(tmp_path), shared=False)
     preflight.check_shared(Location.parse(tmp_path), shared=True)
+    monkeypatch.setattr(cluster, "connect", connected)
+    command = [*sweep(tmp_path, '"precision": "fp32"')[:-2], "--address", "10.0.0.1:6379"]
+    assert "--shared" in refused(command, capsys)
+    assert not (tmp_path / "study").exists()
 
 
 def test_a_recipe_edited_by_hand_is_refused(

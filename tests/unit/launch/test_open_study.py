@@ -36,6 +36,16 @@ def test_a_study_says_what_it_is(study):
     assert Run.from_dict(meta["target"]) == RUN
 
 
+def test_a_study_that_may_yet_be_refused_is_not_written(study):
+    assert not open_study(space(), study, trust=False, fresh=False, begin=False).done
+    assert not study.path.exists()
+    begin(study)
+    before = (study / "study.json").read()
+    other = space(run=RUN.replace(name="b"))
+    assert not open_study(other, study, trust=False, fresh=False, begin=False).done
+    assert (study / "study.json").read() == before
+
+
 def test_a_study_that_is_opened_again_is_not_written_again(study):
     begin(study)
     before = (study / "study.json").path.stat().st_mtime_ns

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from honest_run import FORECAST, failed, sealed, train
 
 from froude.checkpoint.manifest import Manifest
 from froude.checkpoint.parts import digest
+from froude.promote.verify import locate, verify_run
 from froude.records import SCHEMAS, to_bytes
 from froude.runlog import LogReader, Part, Record
 from froude.store import Location
@@ -152,6 +156,65 @@ def test_a_recipe_that_only_the_newest_record_names_is_caught(study: Path) -> No
     last = max((study / "runs" / "large" / "commits").iterdir())
     last.write_bytes(replace(Record.from_bytes(last.read_bytes()), recipe=other.sha256).to_bytes())
     assert failed(study) == [SEALED]
+
+
+def written(folder: Path, pattern: str, seconds: float) -> None:
+    """Move the store's times of these files."""
+    for file in folder.glob(pattern):
+        time = file.stat().st_mtime + seconds
+        os.utime(file, (time, time))
+
+
+def behind(folder: Path, seconds: float) -> None:
+    """The log of workers by whose clocks the run began so long before the seal; the store's times are as they were."""
+    before = {file: file.stat() for file in (folder / "runs" / "large" / "commits").iterdir()}
+    sealed_at = datetime.fromisoformat(locate(str(folder))[1].sealed_at)
+    late = records(folder)[0].time - sealed_at + timedelta(seconds=seconds)
+    rewrite(folder, lambda record: replace(record, time=record.time - late))
+    for file, times in before.items():
+        os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def clocks(folder: Path) -> str:
+    return next(check.seen for check in verify_run(*locate(str(folder))) if check.name == SEALED)
+
+
+@pytest.mark.parametrize("seconds", [31, 600, 86_400])
+def test_a_promoters_clock_ahead_of_the_workers_is_told_and_fails_no_honest_run(
+    study: Path, seconds: int
+) -> None:
+    behind(study, seconds)
+    assert failed(study) == []
+    assert f"the promoter's clock was {seconds:,} s ahead of the first worker's" in clocks(study)
+    assert failed(study, rerun=True) == []
+
+
+def test_a_copy_of_an_honest_run_says_what_its_times_are(study: Path) -> None:
+    assert "copy" not in clocks(study)
+    written(study, "**/*", 3600)
+    written(study, "**/commits/*", 60)
+    assert failed(study) == []
+    assert re.search(
+        r" UTC; the store's time of the first record is \d+ s after .* results, as in a copy$", clocks(study)
+    )
+    behind(study, 31)
+    assert failed(study) == []
+    assert "as in a copy; the promoter's clock was 31 s ahead" in clocks(study)
+
+
+def test_a_seal_that_is_later_than_any_clock_is_caught_in_a_copy(study: Path) -> None:
+    behind(study, 1000)
+    written(study, "**/*", 3600)
+    written(study, "**/commits/*", 60)
+    assert failed(study) == [SEALED]
+
+
+def test_a_log_that_was_rewritten_for_a_later_seal_is_caught(study: Path) -> None:
+    other = sealed(study, replace(FORECAST, loss=1.3))
+    rewrite(study, lambda record: replace(record, recipe=other.sha256))
+    written(study, "**/commits/*", 10)
+    assert failed(study) == [SEALED]
+    assert "as in a log that was restored or rewritten; the promoter's clock was" in clocks(study)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from s3_server import empty_bucket
 
 from froude.config import ConfigError
+from froude.s3 import Reader
 from froude.store import Location, probe_writable
 
 
@@ -216,3 +218,58 @@ def test_secrets_are_not_printed(s3: Location) -> None:
     from froude.s3 import Settings
 
     assert "testing" not in repr(Settings.from_environment())
+
+
+def test_a_file_has_the_time_at_which_its_store_got_it(place: Location) -> None:
+    before = datetime.now(UTC)
+    assert (place / "a").modified() is None
+    assert (place / "a").create(b"1")
+    written = (place / "a").modified()
+    assert written is not None
+    assert before - timedelta(seconds=1) <= written <= datetime.now(UTC)
+    assert place.modified() is None
+
+
+@pytest.mark.parametrize("how", ["read", "read_range"])
+def test_an_object_that_is_deleted_while_it_is_read_is_not_found(
+    s3: Location, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Between the look at its size and the reading of its bytes."""
+    file = s3 / "a"
+    assert file.create(b"1" * 100)
+    size = Reader.read_at
+
+    def deleted(self: Reader, length: int, offset: int) -> bytes:
+        file.delete()
+        return size(self, length, offset)
+
+    monkeypatch.setattr(Reader, "read_at", deleted)
+    with pytest.raises(FileNotFoundError, match="deleted while it was read"):
+        file.read() if how == "read" else file.read_range(3, 50)
+
+
+class Broken:
+    """A file whose stream breaks off so many times."""
+
+    def __init__(self, file: Any, times: int) -> None:
+        self.file, self.times = file, times
+
+    def read_at(self, length: int, offset: int) -> Any:
+        self.times -= 1
+        if self.times >= 0:
+            raise OSError("Failed to flush response stream, eof: 1, bad: 0")
+        return self.file.read_at(length, offset)
+
+
+def test_a_stream_that_breaks_off_is_read_again_once(s3: Location) -> None:
+    assert (s3 / "a").create(b"0123456789")
+    for times in (1, 2):
+        with (s3 / "a").reader() as reader:
+            whole = reader._file
+            reader._file = Broken(whole, times)
+            if times == 1:
+                assert reader.read_at(4, 3) == b"3456"
+            else:
+                with pytest.raises(OSError, match="Failed to flush"):
+                    reader.read_at(4, 3)
+            reader._file = whole
