@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-
 #: Other tools' words for a Run's keys, in whichever table they are written.
 SYNONYMS = {
     word: key
