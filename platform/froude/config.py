@@ -209,6 +209,7 @@ class Run(Section):
         if not self.slots:
             even = math.lcm(*range(low, high + 1))
             object.__setattr__(self, "slots", even if even <= 4 * high else high)
+            self.model_fields_set.discard("slots")  # `replace` computes it again
         window, slot = self.model.context, self.slots * self.model.context
         if self.name and not NAME.fullmatch(self.name):
             raise ConfigError(
@@ -315,9 +316,14 @@ class Run(Section):
         ]
 
     def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Run:
-        """A validated copy with some keys changed; dotted keys such as "optimizer.lr" reach into sections."""
+        """A validated copy with some keys changed; dotted keys such as "optimizer.lr" reach into sections.
+
+        Slots that were not named follow the workers of the copy. A stored run names its slots, so they stay.
+        """
         changes = {**(changes or {}), **more}
         content = self.to_dict()
+        if "slots" not in self.model_fields_set:
+            del content["slots"]
         if "name" not in changes:
             content["name"] = "" if self.name == self._default_name() else self.name
         for key, value in changes.items():

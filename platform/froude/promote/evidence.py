@@ -63,6 +63,7 @@ def collect(study: Study, fits: Fits, forecast: Forecast | None, ratios: Mapping
         critical_status=critical.status if critical is not None else NO_STAGE,
         critical_reasons=critical.reasons if critical is not None else (),
         token_overhead=target.batch / b_crit,
+        lr_left_out={int(size): rates for size, rates in law.curves.select("width", "left_out").iter_rows()},
     )
 
 

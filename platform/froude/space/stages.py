@@ -19,6 +19,14 @@ Role = Literal["search", "lr_transfer", "critical_batch", "loss_law"]
 WARMUP = "warmup_fraction"
 
 
+def _check_stage(name: str, role: str) -> None:
+    check_name("a stage", name)
+    if role not in get_args(Role):
+        raise ConfigError(
+            f"a stage's role must be one of {', '.join(get_args(Role))}, but {name!r} has {role!r}; choose one"
+        )
+
+
 @dataclass(frozen=True)
 class Search:
     """Optuna's TPE over `axes`, dotted keys of a Run or `warmup_fraction`, from `startup` random trials on.
@@ -39,7 +47,7 @@ class Search:
     after: tuple[str, ...] | None = ()
 
     def __post_init__(self) -> None:
-        check_name("a stage", self.name)
+        _check_stage(self.name, self.role)
         if self.trials < 1 or not 0 <= self.startup <= self.trials or self.parallel < 1:
             raise ConfigError(
                 f"a search needs trials >= 1, 0 <= startup <= trials and parallel >= 1, but {self.name!r} has "
@@ -90,11 +98,7 @@ class Grid:
     after: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_name("a stage", self.name)
-        if self.role not in get_args(Role):
-            raise ConfigError(
-                f"a stage's role must be one of {', '.join(get_args(Role))}, but got {self.role!r}"
-            )
+        _check_stage(self.name, self.role)
 
     def lay_out(self, rows: pl.DataFrame) -> list[Trial]:
         """The stage's trials, given the rows of the stages before."""

@@ -24,7 +24,18 @@ SHA256 = re.compile("[0-9a-f]{64}")
 
 @runtime_checkable
 class Model(Protocol):
-    """An nn.Module made by `factory(run)`; the factory is called with torch's generator seeded by the run."""
+    """An nn.Module made by `factory(run)`; the factory is called with torch's generator seeded by the run.
+
+    The package sets learning rates, decay and epsilon by `kinds()`. Under `run.parametrization` "mup" the rest is up to
+    the factory, with the helpers of `froude.train.parametrization`, which are right under "sp", too:
+
+    - Initialisation by fan-in: hidden matrices have sd fan_in**-0.5 (times what does not depend on width), embeddings
+      and readout the same sd at every width, or zero. A constant such as 0.02 for hidden matrices is neither.
+    - `forward` multiplies logits by `logit_multiplier(run)`, once, whether the readout is tied or not.
+    - Attention logits are multiplied by `attention_multiplier(run)` where the heads grow with the width.
+
+    `froude coordcheck` finds out whether it holds, and names the rule that does not.
+    """
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits [windows, context, vocab] of int64 tokens [windows, context]."""

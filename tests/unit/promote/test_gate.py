@@ -139,6 +139,14 @@ def test_an_override_needs_the_name_of_a_failed_check() -> None:
     assert (points.name, points.reason, points.passed) == ("lr_points", "five rates, fitted jointly", False)
 
 
+def test_the_gate_names_the_rates_that_are_not_fitted() -> None:
+    left_out = {32: "", 64: "0.02 (0.61 nats above the best)"}
+    checks = table(replace(GOOD, lr_curves={32: (5, "ok"), 64: (4, "ok")}, lr_left_out=left_out))
+    (points,) = [check for check in checks if check.name == "lr_points"]
+    assert points.value == "4 fitted rates at width 64, the fewest; left out: 0.02 (0.61 nats above the best)"
+    assert "nearer to the best" in points.remedy
+
+
 def test_a_warning_is_not_overridden() -> None:
     checks = table(replace(GOOD, critical_batch=340.0))
     assert override(checks, {"batch_below_critical": "workers"}) == checks
