@@ -45,6 +45,8 @@ OPTIONAL = (
 #: What a CSV writes for no number.
 NOTHING = [*("nan", "NaN", "NAN", "inf", "Inf", "-inf", "-Inf"), *("None", "null", "NA")]
 PARAMETRIZATIONS = ("mup", "sp")
+#: The columns that a row's fingerprint is made of: later ones must not change those of runs that were imported before.
+MARKED = records.TRIALS.names[: records.TRIALS.names.index("error") + 1]
 RATES = 3  # that make a curve of loss against learning rate
 
 
@@ -172,11 +174,19 @@ def _rows(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> pl.Da
     ]
     lost = ~pl.col("loss").cast(pl.Float64).is_finite().fill_null(False)
     status = pl.col("status") if "status" in named.columns else pl.lit("finished")
+    turned, told = lost & (status == "finished"), status.is_in(["diverged", "failed"])
     typed = named.with_columns(
-        status=pl.when(lost & (status == "finished")).then(pl.lit("diverged")).otherwise(status)
+        status=pl.when(turned).then(pl.lit("diverged")).otherwise(status),
+        reason=pl.when(turned)
+        .then(pl.lit("no finite loss in the table"))
+        .when(told)
+        .then(pl.lit("its status in the table")),
     )
+    loss = pl.col("loss").cast(pl.Float64)
     typed = _names(typed, source).with_columns(
-        *exact, pl.when(pl.col("status") == "finished").then(pl.col("loss").cast(pl.Float64)).alias("loss")
+        *exact,
+        pl.when(pl.col("status") == "finished").then(loss).alias("loss"),
+        pl.when(~lost).then(loss).alias("last_loss"),
     )
     if "flops" not in named.columns:
         typed = typed.with_columns(flops=6 * pl.col("params").cast(pl.Float64) * pl.col("tokens"))
@@ -185,7 +195,7 @@ def _rows(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> pl.Da
     ).select(list(kinds))
     marks = [
         hashlib.sha256(json.dumps(row, default=str).encode()).hexdigest()[:16]
-        for row in whole.drop("loss", "seconds").iter_rows()
+        for row in whole.select(MARKED).drop("loss", "seconds").iter_rows()
     ]
     return whole.with_columns(fingerprint=pl.Series(marks, dtype=pl.String), stage=pl.lit(ROLE))
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from froude.config import ConfigError, Run
-from froude.space.stages import Grid, Search, call_user
+from froude.space.stages import Grid, Search
 from froude.space.trial import Trial, check_name, unique
+from froude.user_code import call_user
 
 
 @dataclass(frozen=True)
