@@ -20,11 +20,7 @@ _OTHERS = (
 
 
 def call_user(
-    what: str,
-    function: Callable[..., Any],
-    *arguments: Any,
-    but: tuple[type[Exception], ...] = (),
-    **named: Any,
+    what: str, function: Callable[..., Any], *arguments: Any, but: tuple[type[Exception], ...] = ()
 ) -> Any:
     """Call a user's function; what it raises becomes a ConfigError that says where, but for `but`, which passes.
 
@@ -32,7 +28,7 @@ def call_user(
     its words, and is told the place, too.
     """
     try:
-        return function(*arguments, **named)
+        return function(*arguments)
     except but:
         raise
     except ConfigError as error:

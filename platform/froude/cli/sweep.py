@@ -21,8 +21,6 @@ from froude.cli.common import (
     verb,
 )
 
-MOST_LINES = 5  # of trials that failed, and of those that diverged
-
 
 @verb
 def sweep(
@@ -85,7 +83,7 @@ def sweep(
         emit({"study": study.url, "trials": counts, "bad_trials": [vars(each) for each in bad]})
     else:
         print(f"{study}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
-        for line in told(bad, MOST_LINES, f"froude status {study}"):
+        for line in told(bad, f"froude status {study}"):
             print(f"  {line}")
     if nothing := none_finished(counts, str(study)):
         return say(nothing, FAILED)

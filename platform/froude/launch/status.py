@@ -16,7 +16,8 @@ from froude.study import Study
 if TYPE_CHECKING:
     from froude.laws import BatchRamp
 
-MOST, REASON_CHARACTERS = 20, 160  # of the lines that tell of trials gone wrong
+FEW, MANY = 5, 20  # trials of either bad end that a sweep's last lines and a status tell of
+REASON_CHARACTERS = 160
 HALF_LIFE = 50  # measured steps of the moving averages behind the noise scale: enough to place it, and recent
 
 
@@ -64,7 +65,7 @@ def find_bad_trials(study: Study) -> list[BadTrial]:
     return [BadTrial(**row) for row in found.to_dicts()]
 
 
-def told(found: Sequence[BadTrial], most: int, more: str) -> list[str]:
+def told(found: Sequence[BadTrial], more: str, most: int = FEW) -> list[str]:
     """A line for each of the first `most` of either status, and how many more there are, which `more` shows."""
     lines = []
     for status in ("failed", "diverged"):
@@ -119,7 +120,7 @@ class Status:
             f"recipe          {'sealed' if self.recipe else 'none yet'}",
             *([f"{self.run:<16}{large}"] if self.run else []),
             *([f"{'noise scale':<16}{self.noise.line()}"] if self.noise else []),
-            *told(self.bad_trials, MOST, f"froude status {self.study} --json"),
+            *told(self.bad_trials, f"froude status {self.study} --json", MANY),
         ]
 
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-#: Nats per token that a loss may be above its least, or by noise above its start, at most; as the spike ladder's CLIMB.
+#: Nats per token above its least loss that a run may end; as the spike ladder's CLIMB.
 MARGIN = 0.5
 #: Steps whose mean tells the least loss (a quarter of a short run); twice as many tell the noise between batches.
 STEPS = 10
-#: Standard deviations of a batch's loss, and the least of it in nats per token, that are no rise.
-DEVIATIONS, LEAST = 4.0, 0.01
+#: Standard deviations of a batch's loss that are no rise; at least in nats per token, at most as a share of the start.
+DEVIATIONS, LEAST, MOST = 5.0, 0.01, 0.1
 
 
 def why_diverged(
@@ -20,19 +20,21 @@ def why_diverged(
     """Why a run has diverged, in one line; empty if it has not.
 
     `losses` are its training losses from before the first update on, one a step, `final` its last validation loss (NaN
-    if it was stopped), `validation` the earlier ones, all in nats per token. A run has diverged if a loss or gradient is
-    not finite; if it ends above its start by more than the noise between batches; or if it ends above a uniform guess,
-    ln `vocab`, and more than half a nat above its least loss. docs/decisions/0011 says why.
+    if it was stopped), `validation` the earlier ones, all in nats per token. A run has diverged if a loss or gradient
+    is not finite; if it ends above its start by more than the noise between batches; or if it ends above a uniform
+    guess, ln `vocab`, and by more than half a nat, and than that noise, above its least loss. docs/decisions/0011 says
+    why.
     """
-    if not math.isfinite(final) or not all(map(math.isfinite, losses)):
+    if not losses or not math.isfinite(final) or not all(map(math.isfinite, losses)):
         return f"the loss or its gradient was not finite at step {len(losses)}"
-    if losses and final > losses[0] + (allowed := tolerance(losses)):
-        return f"it ended at {final:.3f}, above its start at {losses[0]:.3f} (by more than {allowed:.2g})"
-    least = min([*means(losses), *validation], default=math.inf)
-    if final > max(math.log(vocab), least + MARGIN):
+    start, noise = losses[0], tolerance(losses)
+    if final > start + noise:
+        return f"it ended at {final:.3f}, more than {noise:.2g} nats above its start ({start:.3f})"
+    guess, least, margin = math.log(vocab), min([*means(losses), *validation]), max(MARGIN, noise)
+    if final > max(guess, least + margin):
         return (
-            f"it ended at {final:.3f}, above a uniform guess ({math.log(vocab):.3f}) and by more than {MARGIN} above "
-            f"its least loss ({least:.3f})"
+            f"it ended at {final:.3f}, above a uniform guess ({guess:.3f}) and more than {margin:.2g} nats above its "
+            f"least loss ({least:.3f})"
         )
     return ""
 
@@ -41,14 +43,15 @@ def tolerance(losses: Sequence[float]) -> float:
     """By how much a run may end above its first loss without having risen, in nats per token.
 
     The first is the loss of one batch. How far batches scatter is told by the second differences of the first losses,
-    which a steady fall leaves alone: their variance is 6 times that of one.
+    which a steady fall leaves alone: their variance is 6 times that of one. Fewer than three tell nothing.
     """
     first = losses[: 2 * STEPS]
     bends = [(b - a) - (c - b) for (a, b), (_, c) in pairwise(pairwise(first))]
-    if len(bends) < 3:  # which tell nothing
-        return MARGIN
+    most = max(LEAST, MOST * losses[0])
+    if len(bends) < 3:
+        return most
     noise = math.sqrt(sum(bend**2 for bend in bends) / len(bends) / 6)
-    return min(MARGIN, max(LEAST, DEVIATIONS * noise))
+    return min(most, max(LEAST, DEVIATIONS * noise))
 
 
 def means(losses: Sequence[float]) -> list[float]:
