@@ -69,10 +69,10 @@ def fit(
 
     wanted = point("--predict", predict) if predict else None
     found = _imported(study, source, columns, out, target) or Study(study)
-    fits = fit_study(found)
     counts = dict(found.trials().group_by("status").len().collect().iter_rows())
     if nothing := none_finished(counts, str(found.location)):
         return say(nothing, FAILED)
+    fits = fit_study(found)
     try:
         prediction = fits.predict(**wanted) if wanted is not None else None
     except ConfigError as error:
