@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import math
 import signal
 import subprocess
 import sys
@@ -148,6 +149,8 @@ def test_a_model_that_raises_makes_a_failed_row_and_is_tried_again_by_the_next_s
     rows = {row["run"]: row for row in trials(study).to_dicts()}
     assert (rows["fragile"]["status"], rows["sound"]["status"]) == ("failed", "finished")
     assert rows["fragile"]["error"] == "OSError: the disk is on fire"
+    assert rows["fragile"]["reason"] == rows["fragile"]["error"]
+    assert rows["fragile"]["model"] == "fragile:Fragile"
     assert rows["fragile"]["attempts"] == 2
     assert rows["fragile"]["loss"] is None
 
@@ -193,7 +196,11 @@ def test_a_proxy_of_two_ranks_trains_on_two_nodes_as_one_of_one_does(cluster, st
     assert rows["two"]["loss"] == pytest.approx(rows["one"]["loss"], abs=1e-4)
     for column in ("params", "params_with_embeddings", "flops", "tokens"):
         assert rows["two"][column] == rows["one"][column]
+    assert (rows["two"]["last_loss"], rows["two"]["reason"]) == (rows["two"]["loss"], None)
+    assert rows["wild"]["reason"]
+    assert math.isfinite(rows["wild"]["last_loss"])
     steps = Study(study).steps().filter(pl.col("run") == "two").collect()
+    assert steps["workers"].to_list() == [2] * STEPS
     assert steps["world"].to_list() == [2] * STEPS
     before = files(study)
     sweep(work, study, cluster)

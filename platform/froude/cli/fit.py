@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from froude.cli.common import Debug, Json, Trust, emit, verb
+from froude.cli.common import FAILED, Debug, Json, Trust, emit, say, verb
 
 if TYPE_CHECKING:
     from froude.config import Run
@@ -68,10 +68,14 @@ def fit(
     from froude.cli.options import point
     from froude.config import ConfigError
     from froude.promote.fits import fit as fit_study
+    from froude.promote.fits import none_finished
     from froude.study import Study
 
     wanted = point("--predict", predict) if predict else None
     found = _imported(study, source, columns, out, target) or Study(study)
+    counts = dict(found.trials().group_by("status").len().collect().iter_rows())
+    if nothing := none_finished(counts, str(found.location)):
+        return say(nothing, FAILED)
     fits = fit_study(found)
     try:
         prediction = fits.predict(**wanted) if wanted is not None else None

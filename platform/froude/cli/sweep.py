@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from froude.cli.common import (
+    FAILED,
     Address,
     Debug,
     Json,
@@ -16,6 +17,7 @@ from froude.cli.common import (
     Trust,
     cluster,
     emit,
+    say,
     simulated_nodes,
     verb,
 )
@@ -56,8 +58,10 @@ def sweep(
     from froude.launch.plan import memory
     from froude.launch.preflight import check_memory
     from froude.launch.progress import shown
+    from froude.launch.status import find_bad_trials, told
     from froude.launch.sweep import check_inputs, open_study
     from froude.launch.sweep import sweep as run_sweep
+    from froude.promote.fits import none_finished
     from froude.space import load_space
     from froude.store import Location
     from froude.study import Study
@@ -88,9 +92,15 @@ def sweep(
                     rerun_changed=rerun_changed,
                     concurrency=concurrency or None,
                 )
-    counts = dict(Study(study).trials().group_by("status").len().collect().iter_rows())
+    read = Study(study)
+    counts = dict(read.trials().group_by("status").len().collect().iter_rows())
+    bad = find_bad_trials(read)
     if as_json:
-        emit({"study": study.url, "trials": counts})
+        emit({"study": study.url, "trials": counts, "bad_trials": [vars(each) for each in bad]})
     else:
         print(f"{study}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
-    return 1 if counts.get("failed") else None
+        for line in told(bad, f"froude status {study}"):
+            print(f"  {line}")
+    if nothing := none_finished(counts, str(study)):
+        return say(nothing, FAILED)
+    return FAILED if counts.get("failed") else None

@@ -73,14 +73,14 @@ class Display:
 
 
 def following(display: Display) -> Callable[[Progress], None]:
-    """A function that shows where a run is, and once each how it leaves its forecast."""
-    told = 0
+    """A function that shows where a run is, and once each how it leaves its forecast and what its spike ladder does."""
+    shown = {"alarm: ": 0, "": 0}
 
     def show(now: Progress) -> None:
-        nonlocal told
-        for line in now.alarms[told:]:
-            display.line(f"[train] alarm: {line}")
-        told = len(now.alarms)
+        for kind, lines in (("alarm: ", now.alarms), ("", now.said)):
+            for line in lines[shown[kind] :]:
+                display.line(f"[train] {kind}{line}")
+            shown[kind] = len(lines)
         display.update(
             now.step / now.steps,
             f"step {now.step} of {now.steps}, {now.world} workers, attempt {now.attempt}",

@@ -70,7 +70,7 @@ class Limits:
 class Progress:
     """Where a run is: steps done of `steps`, by how many workers, in which attempt; 0 workers until it has begun.
 
-    `alarms` say how the run has left its forecast, if it has.
+    `alarms` say how the run has left its forecast, if it has, `said` what its spike ladder has done.
     """
 
     step: int
@@ -78,6 +78,7 @@ class Progress:
     world: int
     attempt: int
     alarms: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
 
 
 def worker_resources(device: str, cluster: Mapping[str, float]) -> dict[str, float]:
@@ -289,7 +290,7 @@ def _position(run: Run, log: LogReader, notes: Notes, before: Record | None) -> 
     old = before.attempt if before else 0
     beat = notes.beat()
     if beat is not None and beat.attempt > old:
-        return Progress(beat.step, run.steps, beat.world, beat.attempt, notes.alarms())
+        return Progress(beat.step, run.steps, beat.world, beat.attempt, notes.alarms(), notes.said())
     head = before if ray_internals.supported() else log.head()
     if head is None:
         return Progress(0, run.steps, 0, 0)

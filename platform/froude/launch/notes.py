@@ -92,6 +92,14 @@ class Notes:
         """All alarms of this driver's run, oldest first."""
         return tuple((get_note(f"{self.run}#alarms") or {}).get("lines", ()))
 
+    def say(self, line: str) -> None:
+        """Tell whoever watches what the run does by its own policy."""
+        put_note(f"{self.run}#said", {"lines": [*self.said(), line]})
+
+    def said(self) -> tuple[str, ...]:
+        """All that this driver's run has said, oldest first."""
+        return tuple((get_note(f"{self.run}#said") or {}).get("lines", ()))
+
     def give_up(self) -> None:
         put_note(f"{self.run}#no-progress", {})
 
@@ -100,5 +108,5 @@ class Notes:
 
     def clear(self) -> None:
         """Forget requests that an earlier driver left; the beat stays."""
-        for name in ("hold", "held", "template", "no-progress", "alarms"):
+        for name in ("hold", "held", "template", "no-progress", "alarms", "said"):
             put_note(f"{self.run}#{name}", None)

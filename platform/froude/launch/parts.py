@@ -72,6 +72,7 @@ def write_failed(study: Location, trial: Trial, *, error: str, attempts: int) ->
     told = {
         "status": "failed",
         "error": error,
+        "reason": error,
         "attempts": attempts,
         "trial": trial.name,
         "time": datetime.now(UTC),

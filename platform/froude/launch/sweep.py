@@ -21,6 +21,7 @@ from froude.launch.progress import SweepProgress
 from froude.space import Space, Trial
 from froude.store import Location, probe_writable
 from froude.study import FILES, FOLDERS, Study
+from froude.user_code import call_user
 
 SCHEMA = 1
 
@@ -157,7 +158,7 @@ def check_code_and_corpus(runs: Iterable[Run], trust: bool) -> None:
     for run in different.values():
         check_trust(run, trust)
         for split in ("train", "validation"):
-            build_source(run, split)
+            call_user(f"source {run.data.source}", build_source, run, split)
 
 
 def clear(study: Location) -> None:

@@ -144,49 +144,41 @@ class Proxy(tune.Trainable):
 
         (run,) = self._trial.runs
         cluster = ConnectedCluster(str(ray.get_runtime_context().gcs_address))
-        began = time.perf_counter()
+        began, stopped = time.perf_counter(), ""
         try:
             # Trust was asked for before the sweep began.
             train(run, study, cluster=cluster, trust=True, progress=lambda at: self._note(at.step, run.steps))
-            loss = final_loss(study, run.name, run.steps)
         except RunFailed as error:
-            if not diverged(error):
+            if error.kind != "Diverged":
                 raise
-            loss = math.nan
+            stopped = str(error)
+        losses, validation = losses_of(study, run.name)
         model = build_model(run, "meta")
         row = trial_row(
             run,
             count_parameters(model),
             float(model.flops_per_token()),  # type: ignore[operator]
-            loss=loss,
+            losses=losses,
+            loss=math.nan if stopped else validation.pop(),
             seconds=time.perf_counter() - began,
             trial=self._trial.name,
             workers=run.max_workers,
+            validation=validation,
+            stopped=stopped,
         )
         return Outcome(trials=[row])
 
 
-def final_loss(study: Location, run: str, steps: int) -> float:
-    """The validation loss after the last step of a run that Ray Train has trained (nats per token)."""
+def losses_of(study: Location, run: str) -> tuple[list[float], list[float]]:
+    """Training losses, one a step, and validation losses of a run that Ray Train has trained (nats per token)."""
     import polars as pl
 
     from froude.study import Study
 
-    evals = Study(study).evals().filter((pl.col("run") == run) & (pl.col("step") == steps)).collect()
-    return float(evals["loss"][-1])
-
-
-def diverged(error: BaseException) -> bool:
-    """Whether a failed run ended because its loss stopped being finite."""
-    from froude.launch import ray_internals
-    from froude.launch.worker import Fatal
-
-    if not (ray_internals.supported() and isinstance(error.__cause__, Exception)):
-        return False
-    from froude.launch.ray_internals.policy import find_cause
-
-    cause = find_cause(error.__cause__, Fatal)
-    return isinstance(cause, Fatal) and cause.kind == "Diverged"
+    read = Study(study)
+    frames = (read.steps(trials=False), read.evals())
+    steps, evals = (frame.filter(pl.col("run") == run).sort("step").collect()["loss"] for frame in frames)
+    return steps.to_list(), evals.to_list()
 
 
 def _one_thread() -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from froude.config import ConfigError, Run
 from froude.launch.notes import Beat, Notes
 from froude.store import Location
+from froude.train.stability import sentence
 
 if TYPE_CHECKING:
     from froude.promote.monitor import Monitor
@@ -114,6 +115,10 @@ class RayHost:
         for row in rows if self.monitor else ():
             for alarm in self.monitor.step(row["tokens"], row["loss"], row["lr"]):  # type: ignore[union-attr]
                 self.notes.raise_alarm(alarm.line())
+
+    def tell(self, events: Sequence[Mapping[str, Any]]) -> None:
+        for line in filter(None, map(sentence, events)):
+            self.notes.say(line)
 
     def hold(self) -> None:
         """Wait, with what was trained committed, until the group is replaced or told to go on."""

@@ -145,6 +145,18 @@ class Fits:
         return text or ["no finished stage: nothing to fit"]
 
 
+def none_finished(counts: Mapping[str, int], where: str) -> str:
+    """What is to be said of trials (how many of each status) of which none finished; empty if one did, or none ran."""
+    ended = {status: counts.get(status, 0) for status in ("diverged", "failed")}
+    if counts.get("finished") or not any(ended.values()):
+        return ""
+    remedy = (
+        "mend what they failed of" if ended["failed"] else "lower the learning rates or lengthen the warmup"
+    )
+    said = " and ".join(f"{n} {status}" for status, n in ended.items() if n)
+    return f"no trial of {where} finished: {said}; `froude status` says why; {remedy}, and sweep again"
+
+
 def fit(study: Study) -> Fits:
     """Fit every law that the study has rows for; ConfigError if it is no study."""
     if not study.exists:

@@ -21,6 +21,8 @@ from froude.store import Location, reported
 
 REQUIRED = ("params", "tokens", "loss")
 MAY_BE_ZERO = ("warmup_tokens", "beta2", "weight_decay", "seed", "seconds")
+#: The columns that a row's fingerprint is made of: later ones must not change those of runs that were imported before.
+MARKED = records.TRIALS.names[: records.TRIALS.names.index("error") + 1]
 STATUSES = ("finished", "diverged", "failed", "pruned", "running")
 #: Two runs that agree in these (and in params and tokens) differ by their seed only.
 SETTINGS = (
@@ -105,10 +107,14 @@ def read(source: str, columns: Mapping[str, str]) -> pl.DataFrame:
             typed = typed.with_columns(numbers.alias(name))
     _same_units(table, typed, counted)
     lost = ~pl.col("loss").is_finite().fill_null(False)
+    turned = lost & (pl.col("status") == "finished")
     typed = _names(typed, source).with_columns(
-        status=pl.when(lost & (pl.col("status") == "finished"))
-        .then(pl.lit("diverged"))
-        .otherwise(pl.col("status"))
+        status=pl.when(turned).then(pl.lit("diverged")).otherwise(pl.col("status")),
+        reason=pl.when(turned)
+        .then(pl.lit("no finite loss in the table"))
+        .when(pl.col("status").is_in(["diverged", "failed"]))
+        .then(pl.lit("its status in the table")),
+        last_loss=pl.when(~lost).then(pl.col("loss")),
     )
     typed = typed.with_columns(
         *(
@@ -125,7 +131,7 @@ def read(source: str, columns: Mapping[str, str]) -> pl.DataFrame:
     ).select(list(kinds))
     marks = [
         hashlib.sha256(json.dumps(row, default=str).encode()).hexdigest()[:16]
-        for row in whole.drop("loss", "seconds").iter_rows()
+        for row in whole.select(MARKED).drop("loss", "seconds").iter_rows()
     ]
     return whole.with_columns(fingerprint=pl.Series(marks, dtype=pl.String))
 
@@ -301,7 +307,8 @@ def _names(rows: pl.DataFrame, source: str) -> pl.DataFrame:
     rows = rows.with_row_index("_row", offset=1)
     if "run" not in rows.columns:
         digits = math.ceil(math.log10(rows.height + 1))
-        rows = rows.with_columns(run="row" + pl.col("_row").cast(pl.String).str.zfill(digits))
+        # From 0, as version 0.1 named them: a recipe may name the rows by their fingerprints.
+        rows = rows.with_columns(run="row" + (pl.col("_row") - 1).cast(pl.String).str.zfill(digits))
         same = [name for name in rows.columns if name not in ("_row", "run")]
     else:
         same = ["run", "tokens"]

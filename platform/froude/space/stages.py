@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from froude.config import ConfigError, Run, Scalar, whole_steps
 from froude.space.axes import Axis
 from froude.space.trial import Trial, check_name
+from froude.user_code import call_user
 
 if TYPE_CHECKING:
     import polars as pl
@@ -119,19 +119,3 @@ class Grid:
 def _staged(trial: Trial, stage: str) -> Trial:
     runs = tuple(run if run.stage == stage else run.replace(stage=stage, name=run.name) for run in trial.runs)
     return Trial(trial.name, runs, trial.stop_loss, trial.params)
-
-
-def call_user(what: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call code of a user's search space; whatever it raises becomes a ConfigError that says where."""
-    try:
-        return function(*arguments, **named)
-    except ConfigError:
-        raise
-    except Exception as error:
-        place = error.__traceback__
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
-        at = f"{Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno}" if place else "?"
-        raise ConfigError(
-            f"{what} must not raise, but got {type(error).__name__}: {error} (at {at}); mend it"
-        ) from error

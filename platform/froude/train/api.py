@@ -6,6 +6,7 @@ import importlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -15,7 +16,10 @@ from torch import Tensor, nn
 
 from froude.config import ConfigError, Run
 from froude.material import Material, foreign_code
+from froude.user_code import call_user, place
 
+#: What a factory or a source may meet that a second try may mend: it stays what it is, and a run is restarted.
+PASSING = (OSError, MemoryError)
 Kind = Literal["embedding", "hidden", "readout", "norm", "bias"]
 Action = Literal["none", "save", "hold", "stop"]
 Split = Literal["train", "validation"]
@@ -76,6 +80,9 @@ class Host(Protocol):
     def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take rows of the steps frame, on rank 0 only."""
 
+    def tell(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Take rows of the events frame, on rank 0 only."""
+
 
 @dataclass
 class LocalHost:
@@ -87,6 +94,9 @@ class LocalHost:
         return "none"
 
     def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        return None
+
+    def tell(self, events: Sequence[Mapping[str, Any]]) -> None:
         return None
 
 
@@ -103,10 +113,14 @@ def load(path: str) -> Any:
     """The object at "package.module:Name"; ConfigError when there is none. `check_trust` comes before."""
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        imported = call_user(
+            f"module {module!r}", importlib.import_module, module, but=(ImportError, *PASSING)
+        )
+        found = getattr(imported, name, None)
     except ImportError as error:
+        at = f" (at {where})" if (where := place(error)) else ""
         raise ConfigError(
-            f"an import path must name an importable module, but {path!r} does not: {error}; "
+            f"an import path must name an importable module, but {path!r} does not: {error}{at}; "
             "mend the path or PYTHONPATH"
         ) from None
     if found is None:
@@ -117,13 +131,14 @@ def load(path: str) -> Any:
 def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
     """The run's model, the same bits for the same run wherever it is built (built on the CPU, then moved)."""
     factory = load(run.model.factory)
+    make = partial(call_user, f"model factory {run.model.factory}", factory, but=PASSING)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         if str(device) == "meta":
             with torch.device("meta"):
-                model = factory(run)
+                model = make(run)
         else:
-            model = factory(run).to(device)
+            model = make(run).to(device)
     missing = [name for name in ("blocks", "kinds", "flops_per_token") if not hasattr(model, name)]
     if missing or not isinstance(model, nn.Module):
         raise ConfigError(
@@ -141,7 +156,7 @@ def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
 
 def build_source(run: Run, split: Split) -> Source:
     """The run's windows of one split."""
-    source: Source = load(run.data.source)(run, split)
+    source: Source = call_user(f"source {run.data.source}", load(run.data.source), run, split, but=PASSING)
     sha256 = getattr(source, "sha256", None)
     if not isinstance(sha256, str) or not SHA256.fullmatch(sha256):
         raise ConfigError(

@@ -160,6 +160,22 @@ def test_a_loss_that_is_none_means_diverged(tmp_path: Path, lost: float | None) 
     assert frame.filter(pl.col("status") == "finished")["loss"].is_finite().all()
 
 
+def test_a_row_says_why_it_has_no_loss_and_keeps_its_fingerprint(tmp_path: Path) -> None:
+    """The fingerprints are those that 0.1 gave these rows: a recipe of such a study names them."""
+    (tmp_path / "runs.csv").write_text(
+        "params,tokens,loss,status\n1000000,1000000,3.0,finished\n1000000,2000000,,finished\n"
+        "1000000,3000000,9.5,diverged\n1000000,4000000,,failed\n1000000,5000000,4,running\n"
+    )
+    frame = make_study(str(tmp_path / "runs.csv"), tmp_path / "study").trials().collect()
+    assert frame.select("status", "loss", "last_loss", "reason", "fingerprint").rows() == [
+        ("finished", 3.0, 3.0, None, "0f4d600526aae200"),
+        ("diverged", None, None, "no finite loss in the table", "5d6538974550e1cb"),
+        ("diverged", None, 9.5, "its status in the table", "e703c754f41caebb"),
+        ("failed", None, None, "its status in the table", "9469522c8c7f51ce"),
+        ("running", None, 4.0, None, "c8b304e99df0f6b5"),
+    ]
+
+
 def test_csv_and_parquet_give_the_same_study(tmp_path: Path) -> None:
     grid().write_csv(tmp_path / "runs.csv")
     one = make_study(str(tmp_path / "runs.csv"), str(tmp_path / "one")).trials().collect()
