@@ -108,28 +108,32 @@ def write(rounds: list[Round], machine: str, seed: int) -> tuple[str, bool]:
         lines.append(
             f"| {number} | {r.ours:.2f} "
             f"| {1000 * start:.1f} ({1000 * min(r.starts):.1f} to {1000 * max(r.starts):.1f}) "
-            f"| {fit:.0f} | {whole[-1]:,.0f} | {frugal[-1]:.0f} |"
+            f"| {fit:.0f} | {frugal[-1]:.0f} | {whole[-1]:,.0f} |"
         )
     objective = max(r.objective for r in rounds)
     best = min(r.reference for r in rounds)
-    good = statistics.median(whole) >= GOAL and objective <= PUBLISHED * (1 + 1e-6)
+    good = statistics.median(frugal) >= GOAL and objective <= PUBLISHED * (1 + 1e-6)
     sample = sum(len(r.starts) for r in rounds)
     text = f"""# Speed of the Chinchilla fit
 
-`laws.loss_law` on the 240 published rows and `.bootstrap({REPLICATES})`, against the published procedure: scipy's
-L-BFGS-B with a numeric gradient from {len(GRID):,} starts. {sample} of its starts were timed, drawn at random, half of
-them on resampled rows; a fit is {len(GRID):,} times their mean. "Whole": every replicate is fitted from the grid, as
-the point fit is. "Frugal": the grid once, and each replicate from a single start, the least that could pass for the
-procedure.
+**{statistics.median(frugal):.0f} times** a frugal version of the published procedure, with {REPLICATES:,} bootstrap
+replicates; {round(statistics.median(whole), -3):,.0f} times the procedure with its whole grid for every replicate,
+a figure that nobody waited for: {sample} of its starts were timed, the rest is multiplied.
 
-| round | froude, s | a start, ms (range) | a grid fit, s | ratio, whole | ratio, frugal |
+`laws.loss_law` on the 240 published rows and `.bootstrap({REPLICATES})`, against the published procedure: scipy's
+L-BFGS-B with a numeric gradient from {len(GRID):,} starts. {sample} of its starts were timed, drawn at random, half
+of them on resampled rows; a fit is {len(GRID):,} times their mean. "Frugal": the grid once, and each replicate from
+a single start, the least that could pass for the procedure. "Whole": every replicate is fitted from the grid, as
+the point fit is.
+
+| round | froude, s | a start, ms (range) | a grid fit, s | ratio, frugal | ratio, whole |
 |---|---|---|---|---|---|
 {chr(10).join(lines)}
-| median | | | | **{statistics.median(whole):,.0f}** | **{statistics.median(frugal):.0f}** |
+| median | | | | **{statistics.median(frugal):.0f}** | {statistics.median(whole):,.0f} |
 
-Ratios from {min(whole):,.0f} to {max(whole):,.0f} whole and {min(frugal):.0f} to {max(frugal):.0f} frugal; the goal is
-{GOAL:.0f}. Objectives: froude {objective:.11f}, published {PUBLISHED:.11f}, the best of the reference's starts on
-the rows as they are {best:.11f}. The goal is {"met" if good else "missed"}.
+Ratios from {min(frugal):.0f} to {max(frugal):.0f} frugal and {min(whole):,.0f} to {max(whole):,.0f} whole; the
+goal, of the frugal one, is {GOAL:.0f}. Objectives: froude {objective:.11f}, published {PUBLISHED:.11f}, the best of
+the reference's starts on the rows as they are {best:.11f}. The goal is {"met" if good else "missed"}.
 
 {datetime.now(UTC):%Y-%m-%d}, commit {commit("chinchilla_speed.py")}, seed {seed}; {machine};
 Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}, one BLAS thread.

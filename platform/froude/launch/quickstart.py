@@ -39,8 +39,8 @@ NODES = 3
 COST_SECONDS = 0.95  # of one core for a unit of `agenda.cost`, without AVX-512
 #: Checks of the production profile that a study of minutes cannot pass.
 OVERRIDES = {
-    "seeds": "one seed a run: between seeds the losses of these proxies differ by 1.4%, which the forecast's "
-    "interval allows for",
+    "seeds": "one seed a run: between seeds the losses of these proxies differ by 1.4%, for which the forecast's "
+    "interval allows in part: as if each horizon had a seed of its own",
     "lr_points": "five rates a width, fitted jointly over three widths, place the optimum well enough here",
     "forecast_certified": "four sizes over a factor of nine in parameters: the exponents come from a prior, "
     "and the interval says so",
