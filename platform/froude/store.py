@@ -106,24 +106,35 @@ class Location:
         if self.is_local:
             return self.path.read_bytes()
         filesystem, path = self.arrow()
-        with filesystem.open_input_file(path) as source:
+        with s3.arrow_errors(), filesystem.open_input_file(path) as source:
             return bytes(source.readall())
 
     def read_range(self, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`, fewer at the end of the file."""
         filesystem, path = self.arrow()
-        with filesystem.open_input_file(path) as source:
+        with s3.arrow_errors(), filesystem.open_input_file(path) as source:
             return bytes(source.read_at(length, offset))
 
     def exists(self) -> bool:
         filesystem, path = self.arrow()
-        return bool(filesystem.get_file_info(path).type.value)
+        with s3.arrow_errors():
+            return bool(filesystem.get_file_info(path).type.value)
 
     def size(self) -> int | None:
         """Bytes of the file; None if it is absent or a folder."""
         filesystem, path = self.arrow()
-        info = filesystem.get_file_info(path)
+        with s3.arrow_errors():
+            info = filesystem.get_file_info(path)
         return int(info.size) if info.is_file else None
+
+    def knock(self) -> None:
+        """Ask an S3 server for a name here: Refused if it does not take this host's keys, ConfigError for its clock."""
+        if self.is_local:
+            return
+        filesystem, path = self.fsspec()
+        bucket, _, key = path.partition("/")
+        with s3.os_errors():  # an answer with a body, so that it says why
+            filesystem.call_s3("list_objects_v2", Bucket=bucket, Prefix=f"{key}/" if key else "", MaxKeys=1)
 
     def children(self) -> list[str]:
         """Names of the files and folders here, sorted; [] if there is no such folder."""
@@ -142,7 +153,8 @@ class Location:
         filesystem, path = self.arrow()
         selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
         try:
-            found = filesystem.get_file_info(selector)
+            with s3.arrow_errors():
+                found = filesystem.get_file_info(selector)
         except NotADirectoryError:
             return
         for info in found:
@@ -202,7 +214,7 @@ class Location:
         """A stream for bulk bytes, durable on leaving; an error leaves nothing locally, a torn object on S3."""
         if not self.is_local:
             filesystem, path = self.arrow()
-            with filesystem.open_output_stream(path) as sink:
+            with s3.arrow_errors(), filesystem.open_output_stream(path) as sink:
                 yield sink
             return
         with self._temporary() as temporary:
@@ -277,8 +289,6 @@ def _sync_folder(folder: Path) -> None:
 def _remedy(location: Location, error: Exception) -> str:
     if location.is_local:
         return "choose another place or free it"
-    if isinstance(error, PermissionError):
-        return "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket's policy"
     if isinstance(error, FileNotFoundError):
         return f"create the bucket {location.url.split('/')[2]} first"
     endpoint = s3.Settings.from_environment().endpoint
@@ -295,6 +305,8 @@ def reported(location: Location, rule: str) -> Iterator[None]:
     """Turn a store's error into a ConfigError of `rule`, the location and a remedy."""
     try:
         yield
+    except s3.Refused as error:
+        raise ConfigError(f"{rule}, but {location}: {error}") from error
     except OSError as error:
         raise ConfigError(f"{rule}, but {location}: {_reason(error)}; {_remedy(location, error)}") from error
 
