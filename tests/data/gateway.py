@@ -117,7 +117,14 @@ def serve(capacity: int = 8 << 30, address: str = "127.0.0.1", port: int = 0) ->
             return stack.enter_context(_daemon([program, "-c", str(settings), *arguments, "-f"], folder))
 
         _call(
-            "monmaptool", "--create", "--fsid", fsid, "--addv", "a", f"[v2:127.0.0.1:{monitor}]", f"{folder}/map"
+            "monmaptool",
+            "--create",
+            "--fsid",
+            fsid,
+            "--addv",
+            "a",
+            f"[v2:127.0.0.1:{monitor}]",
+            f"{folder}/map",
         )
         call("ceph-mon", "-i", "a", "--mkfs", "--monmap", f"{folder}/map")
         start("ceph-mon", "-i", "a")

@@ -1,6 +1,6 @@
-"""A Ray cluster of hosts (hosts.py), used as the README says: `ray start` on each, jobs, and a study in an S3 bucket.
+"""A Ray cluster of hosts (host_network.py), used as the README says: `ray start` on each, jobs, a study in a bucket.
 
-Besides the head and the workers there are a host with Ceph's RADOS Gateway, and the user's, which alone has this checkout.
+Besides the head and the workers there is a host with Ceph's RADOS Gateway, and the user's, which alone has this code.
 """
 
 from __future__ import annotations
@@ -8,20 +8,18 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import gateway
-from hosts import CHECKOUT, HOME, SUBNET, VENV, Host, Network, wait_for
+from host_network import CHECKOUT, HOME, SUBNET, VENV, Host, Network, wait_for
 
 from froude.launch.ray_internals import MODERATE_KNOBS
 
 S3_PORT = 8000
 S3 = gateway.Gateway(f"http://{SUBNET}1:{S3_PORT}")
 CODE = f"{HOME}/froude"
-OWN = {"PYTHONPATH": "platform"}
 PATIENCE = 180.0  # of anything that the cluster is asked for, on two busy cores
 SMALL = "--object-store-memory=100000000"
 
@@ -93,40 +91,34 @@ class HostCluster:
         self, *command: str, environment: Mapping[str, str] | None = None, seconds: float = PATIENCE
     ) -> subprocess.CompletedProcess[str]:
         """A command on the user's host, with the keys, outside of the cluster."""
-        known = {**S3.environment(), "PYTHONPATH": f"{CODE}/platform:{CODE}/tests/data", **(environment or {})}
+        known = {
+            **S3.environment(),
+            "PYTHONPATH": f"{CODE}/platform:{CODE}/tests/data",
+            **(environment or {}),
+        }
         return self.user.run(*command, environment=known, seconds=seconds)
 
     def start_head(self, name: str) -> None:
         self.head = self.network.boot(name)
-        self._ray(
-            self.head, {}, "--head", "--port=6379", "--dashboard-host=127.0.0.1", "--num-cpus=0", "--disable-usage-stats"
-        ).wait()
+        own = ("--head", "--port=6379", "--dashboard-host=127.0.0.1", "--num-cpus=0", "--disable-usage-stats")
+        self._ray(self.head, {}, *own).wait()
         wait_for(self._serves_jobs, f"the head; {self.head.log}", PATIENCE)
 
     def _serves_jobs(self) -> bool:
         listed = self.user.run("ray", "job", "list", environment=self._forwarded(), via=self.head)
         return listed.returncode == 0
 
-    def start_worker(
-        self, name: str, names: str = "right", environment: Mapping[str, str] | None = None
-    ) -> Host:
-        """A new host that joins, with the processor that stands for a GPU; returns before it has."""
-        host = self.network.boot(name, names)
-        self.join(host, environment)
-        return host
-
     def join(self, host: Host, environment: Mapping[str, str] | None = None) -> None:
-        """`ray start` on a host."""
+        """`ray start` on a host, with the processor that stands for a GPU; returns before the head knows of it."""
         self._ray(host, environment or {}, f"--address={self.head.address}:6379", "--num-cpus=1")
 
-    def _ray(
-        self, host: Host, environment: Mapping[str, str], *arguments: str
-    ) -> subprocess.Popen[bytes]:
+    def _ray(self, host: Host, environment: Mapping[str, str], *arguments: str) -> subprocess.Popen[bytes]:
         known = {**S3.environment(), **MODERATE_KNOBS, "RAY_AUTH_MODE": "disabled", **environment}
         return host.start("ray", "start", SMALL, *arguments, environment=known)
 
     def _forwarded(self) -> dict[str, str]:
-        return {"RAY_ADDRESS": "http://localhost:8265", "RAY_AUTH_MODE": "disabled"}
+        own = {"RAY_ADDRESS": "http://localhost:8265", "RAY_AUTH_MODE": "disabled"}
+        return {**own, "PYTHONUNBUFFERED": "1"}
 
     def submit(self, name: str, *command: str) -> Job:
         """`ray job submit` from the user's host, through the forwarded port of the head."""
@@ -171,7 +163,3 @@ class Follower:
 
         wait_for(look, f"{what}; {job.log}", seconds)
         return found[0]
-
-
-def pause() -> None:
-    threading.Event().wait(1)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from froude.checkpoint.run_store import RunStore
     from froude.train.build import Build
 
+SHOWN = 3  # hosts in one error
 ALIKE = "an exact run needs hosts alike, or --other-build, which gives up that all of it is reproducible"
 
 
@@ -28,7 +29,9 @@ class Unfit(RuntimeError):
     @property
     def text(self) -> str:
         """What a user is told where no other host is left."""
-        return "no host is left that may take part: " + "; ".join(self.hosts.values())
+        lines = list(self.hosts.values())
+        more = f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+        return f"no host is left that may take part: {'; '.join(lines[:SHOWN])}{more}"
 
 
 @dataclass(frozen=True)

@@ -99,3 +99,12 @@ def test_each_alarm_is_said_once_also_where_two_come_between_two_looks() -> None
         show(Progress(step, 100, 3, 1, alarms))
     said = [line for line in out.getvalue().splitlines() if "alarm" in line]
     assert said == [f"[train] alarm: {kind}" for kind in ("rate", "band", "shape")]
+
+
+def test_a_host_that_is_left_out_is_said_once() -> None:
+    out = io.StringIO()
+    show = following(Display(out))
+    host = "host 10.0.0.7: its torch is '2.0' instead of '2.9'"
+    for step in range(4):
+        show(Progress(step, 4, 2, 1, left_out=(host,) if step else ()))
+    assert out.getvalue().count(f"[train] left out: {host}") == 1

@@ -66,7 +66,9 @@ def test_before_the_first_attempt_most_decide_what_build_a_run_has():
     here = build.describe(torch.device("cpu"))
     other = {**here, "instructions": "DEFAULT", "ATEN_CPU_CAPABILITY": "default"}
     how = f"instructions is 'DEFAULT' instead of {here['instructions']!r}"
-    assert build.unlike([other, here, here]) == {0: f"ATEN_CPU_CAPABILITY is 'default' instead of None, {how}"}
+    assert build.unlike([other, here, here]) == {
+        0: f"ATEN_CPU_CAPABILITY is 'default' instead of None, {how}"
+    }
     assert list(build.unlike([here, other])) == [1]
 
 

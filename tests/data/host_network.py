@@ -2,8 +2,8 @@
 
 A host has an address, a hostname, /tmp, /home, /root, /run and /dev/shm of its own in memory, and a read-only root. The
 virtual environment is on every host at its own path, read-only, as installed software is; this checkout is on none. Its
-first process is the parent of all: the kernel ends them with it, and ends it with the thread that made the host. Nothing has a
-name outside: two of these networks can be there at once, and none leaves anything behind. Needs root.
+first process is the parent of all: the kernel ends them with it, and it with the thread that made the host. Nothing has
+a name outside: two of these networks can be there at once, and none leaves anything behind. Needs root.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 VENV = Path(sys.prefix)
 HOME = "/home/ubuntu"
 SUBNET = "10.77.0."
-TOOLS = ("ip", "unshare", "nsenter", "setpriv")
+TOOLS = ("ip", "tc", "unshare", "nsenter", "setpriv")
 BOOT_SECONDS = 30.0
 
 #: How a host knows its own name: as it should be, as Debian's installer writes it, or not at all.
@@ -112,7 +112,7 @@ class Host:
         self._outer = network.process([*_unshare(), "bash", "-c", FIRST_PROCESS, name, *arguments], self.log)
         try:
             wait_for(self._booted, f"host {name} starts; {self.log}", BOOT_SECONDS)
-            # The network outlives the processes: one that asks a host that was killed is refused, as by a crashed raylet.
+            # Kept, so that it outlives the processes: whoever asks a host that was killed is refused.
             self._network = os.open(f"/proc/{self.pid}/ns/net", os.O_RDONLY)
             cable, switch = f"host{number}", network.switch
             peer = f"link add {cable} type veth peer name eth0 netns {self.pid}"
@@ -148,7 +148,15 @@ class Host:
             "PATH": f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             **environment,
         }
-        enter = ["nsenter", "-t", str(self.pid), "-m", "-u", "-p", f"--net=/proc/{(network or self).pid}/ns/net"]
+        enter = [
+            "nsenter",
+            "-t",
+            str(self.pid),
+            "-m",
+            "-u",
+            "-p",
+            f"--net=/proc/{(network or self).pid}/ns/net",
+        ]
         return [*enter, "--", "env", "-i", "-C", HOME, *(f"{k}={v}" for k, v in known.items()), *command]
 
     def start(
@@ -175,6 +183,16 @@ class Host:
 
     def plug(self) -> None:
         _ip(self.network.switch, f"link set {self._cable} up")
+
+    def limit(self, rate: str) -> None:
+        """How much the host may send at most (as tc writes it: 20mbit); empty for as much as it can."""
+        queue = ["tc", "qdisc"]
+        subprocess.run(
+            ["nsenter", "-t", str(self.pid), "-n", *queue, "replace", "dev", "eth0", "root"]
+            + (["tbf", "rate", rate, "burst", "64kb", "latency", "1s"] if rate else ["pfifo"]),
+            check=True,
+            capture_output=True,
+        )
 
     def power_off(self) -> None:
         """Unplug, then kill: the others hear nothing of it."""
