@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,11 @@ SLOW = "20mbit"  # slows steps, and takes no processor from what is to be seen b
 
 
 class Life:
-    """A run on a cluster of hosts, and what it has gone through; `seen` says so in words."""
+    """A run on a cluster of hosts, and what it has gone through; `seen` says so in words, life.log also when."""
 
     def __init__(self, network: Network, *, steps: int = 1200) -> None:
         self.cluster, self.workers, self.seen = HostCluster(network), dict[str, Host](), list[str]()
-        self.steps = steps
+        self.steps, self._log, self._began = steps, network.logs / "life.log", time.monotonic()
         self.job: Job
         self.follower: Follower
 
@@ -40,6 +41,7 @@ class Life:
             self.add(name, **about)
         self.cluster.create_bucket()
         self.cluster.python(RECIPE, STUDY, str(self.steps), str(EVERY))
+        self.note("all are started, and there is a recipe")
         self.follower = Follower(self.cluster, f"{STUDY}/runs/large")
         self.submit("first")
 
@@ -64,6 +66,12 @@ class Life:
             self.job,
         )
         self.seen.append(f"{what}: {world} workers")
+        self.note(self.seen[-1])
+
+    def note(self, what: str) -> None:
+        """Write down that this has happened, and after how many seconds."""
+        with self._log.open("a") as log:
+            log.write(f"{time.monotonic() - self._began:6.1f} {what}\n")
 
     @property
     def attempt(self) -> int:
@@ -78,10 +86,12 @@ class Life:
         for worker in self.workers.values():
             worker.limit("")
         self.job.wait(2 * PATIENCE)
+        self.note("the job has ended")
 
     def verify(self) -> str:
         """What `froude verify-run --rerun` says from the user's host."""
         done = self.cluster.run("froude", "verify-run", STUDY, "--rerun", seconds=2 * PATIENCE)
+        self.note("verified")
         return f"{done.stdout}{done.stderr}exit code {done.returncode}"
 
 
