@@ -36,9 +36,11 @@ def rejoin(life: Life) -> None:
     """A cut host comes back, as cluster.yaml would have it: `ray stop`, `ray start`."""
     host = life.workers["three"]
     scenarios.partition(life, "three", left=2)
+    before = life.attempt
     host.run("ray", "stop", "--force", environment={})
     life.cluster.join(host)
-    life.until(3, "three is back")
+    life.workers["three"] = host
+    life.until(3, "three is back", before)
 
 
 #: Which workers begin, and what befalls them.

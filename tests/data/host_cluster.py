@@ -151,15 +151,13 @@ class Follower:
 
     def until(
         self, ready: Callable[[dict[str, Any]], bool], what: str, job: Job, seconds: float = PATIENCE
-    ) -> dict[str, Any]:
-        """The first record from now on that is so; AssertionError if the job ends before there is one."""
-        seen, found = len(self.records()), []
+    ) -> None:
+        """Wait for a record that is so; AssertionError if the job ends before there is one."""
 
         def look() -> bool:
             over = job.process.poll() is not None
-            found.extend(filter(ready, self.records()[seen:]))
+            found = any(map(ready, self.records()))
             assert found or not over, f"the job ended before {what}:\n{job.text[-3000:]}"
-            return bool(found)
+            return found
 
         wait_for(look, f"{what}; {job.log}", seconds)
-        return found[0]

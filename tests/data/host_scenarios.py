@@ -57,11 +57,10 @@ class Life:
         self.cluster.join(host, {**(wrong_clock(host, clock) if clock else {}), **(environment or {})})
         return host
 
-    def until(self, world: int, what: str) -> None:
-        """Wait until a new attempt of so many workers has committed."""
-        last = self.attempt
+    def until(self, world: int, what: str, after: int = 0) -> None:
+        """Wait until an attempt that came after that one, of so many workers, has committed."""
         self.follower.until(
-            lambda r: r["kind"] == "checkpoint" and r["attempt"] > last and r["world"] == world,
+            lambda r: r["kind"] == "checkpoint" and r["attempt"] > after and r["world"] == world,
             what,
             self.job,
         )
@@ -97,20 +96,23 @@ class Life:
 
 def lost_host(life: Life, name: str, left: int) -> None:
     """All of a host's processes are killed."""
+    before = life.attempt
     life.workers.pop(name).kill()
-    life.until(left, f"{name} is lost")
+    life.until(left, f"{name} is lost", before)
 
 
 def fresh_host(life: Life, name: str, world: int, **about: Any) -> None:
     """A host that was never there joins."""
+    before = life.attempt
     life.add(name, **about)
-    life.until(world, f"{name} joins")
+    life.until(world, f"{name} joins", before)
 
 
 def partition(life: Life, name: str, left: int) -> None:
     """A host's cable is drawn; put back, it is a stranger to the cluster."""
+    before = life.attempt
     life.workers[name].unplug()
-    life.until(left, f"{name} is cut off")
+    life.until(left, f"{name} is cut off", before)
     life.workers.pop(name).plug()
 
 
@@ -126,13 +128,15 @@ def wrong_secret(life: Life, name: str, world: int) -> str:
 
 def left_out(life: Life, name: str, world: int, environment: Mapping[str, str]) -> str:
     """A host with this environment joins, and the run goes on without it."""
+    before = life.attempt
     host = life.add(name, environment=environment)
-    life.until(world, f"{name} joins and is left out")
+    life.until(world, f"{name} joins and is left out", before)
     return host.address
 
 
 def lost_head(life: Life, workers: int) -> None:
     """The head loses its power while its workers live on; a new head and fresh workers take the run over."""
+    before = life.attempt
     life.cluster.head.power_off()
     life.job.process.kill()
     life.workers.clear()
@@ -140,7 +144,7 @@ def lost_head(life: Life, workers: int) -> None:
     for number in range(workers):
         life.add(f"fresh-{number + 1}")
     life.submit("second")
-    life.until(workers, "another head")
+    life.until(workers, "another head", before)
 
 
 def wrong_clock(host: Host, seconds: int) -> dict[str, str]:
