@@ -170,9 +170,9 @@ def test_uploads_that_a_killed_writer_began_are_ended_by_an_attempt_a_day_later(
         (
             "AWS_SECRET_ACCESS_KEY",
             "wrong",
-            r"must be writable, but s3://.*; check AWS_ACCESS_KEY_ID, AWS_SEC",
+            r"must be writable, but s3://.* the keys of host .*; check AWS_ACCESS_KEY_ID and AWS_SEC",
         ),
-        ("AWS_ACCESS_KEY_ID", "nobody", r"must be writable, but s3://.*; check AWS_ACCESS_KEY_ID, AWS_SEC"),
+        ("AWS_ACCESS_KEY_ID", "nobody", r"s3://.* the keys of host .*; check AWS_ACCESS_KEY_ID and AWS_SEC"),
         ("AWS_ACCESS_KEY_ID", "reader", r"must be writable, but s3://.* and the bucket's policy"),
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9", r"check AWS_ENDPOINT_URL \(now http://127.0.0.1:9\)"),
     ],

@@ -73,14 +73,17 @@ class Display:
 
 
 def following(display: Display) -> Callable[[Progress], None]:
-    """A function that shows where a run is, and once each how it leaves its forecast and what its spike ladder does."""
-    shown = {"alarm: ": 0, "": 0}
+    """A function that shows where a run is; once each: alarms, what its ladder does, which hosts it leaves out."""
+    told: set[str] = set()
 
     def show(now: Progress) -> None:
-        for kind, lines in (("alarm: ", now.alarms), ("", now.said)):
-            for line in lines[shown[kind] :]:
-                display.line(f"[train] {kind}{line}")
-            shown[kind] = len(lines)
+        lines = [f"[train] alarm: {line}" for line in now.alarms]
+        lines += [f"[train] {line}" for line in now.said]
+        lines += [f"[train] left out: {line}" for line in now.left_out]
+        for line in lines:
+            if line not in told:
+                display.line(line)
+        told.update(lines)
         display.update(
             now.step / now.steps,
             f"step {now.step} of {now.steps}, {now.world} workers, attempt {now.attempt}",

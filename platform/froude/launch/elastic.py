@@ -12,6 +12,7 @@ from typing import Any
 
 from froude.config import ConfigError, Run
 from froude.launch import ray_internals, worker
+from froude.launch.admission import Unfit
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
 from froude.launch.notes import Notes
 from froude.launch.readiness import spares_after
@@ -70,7 +71,8 @@ class Limits:
 class Progress:
     """Where a run is: steps done of `steps`, by how many workers, in which attempt; 0 workers until it has begun.
 
-    `alarms` say how the run has left its forecast, if it has, `said` what its spike ladder has done.
+    `alarms` say how the run has left its forecast, if it has, `said` what its spike ladder has done; `left_out` which
+    hosts it does without, and why.
     """
 
     step: int
@@ -79,6 +81,7 @@ class Progress:
     attempt: int
     alarms: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def worker_resources(device: str, cluster: Mapping[str, float]) -> dict[str, float]:
@@ -213,7 +216,9 @@ def _trainer(
     """Ray's trainer, and the id under which it reserves resources."""
     ray_internals.prepare_driver()
     import ray.train
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
+
+    from froude.launch.interfaces import NodeInterface
 
     api: Any = ray.train  # its names are those of Train V2 or of V1, as an environment variable says
     scaling = api.ScalingConfig(
@@ -225,7 +230,7 @@ def _trainer(
     arguments: dict[str, Any] = {
         "train_loop_per_worker": work,
         "train_loop_config": asdict(order),
-        "torch_config": TorchConfig(backend=torch_backend(resources)),
+        "torch_config": NodeInterface(backend=torch_backend(resources)),
         "scaling_config": scaling,
         # Ray keeps a note of metrics there; checkpoints and their log are ours.
         "run_config": api.RunConfig(
@@ -251,7 +256,7 @@ def _trainer(
     ready = None if order.spares_after is None else Spares(notes, early=order.spares_after == 0)
     trainer.use(
         PlannedResize(scaling, notes, ready),
-        BoundedFailures(failures, notes, place, limits.no_progress, Fatal),
+        BoundedFailures(failures, notes, place, limits.no_progress, Fatal, resources),
     )
     run_id = str(trainer.train_run_context.run_id)
     trainer.train_loop_config["run_id"] = run_id
@@ -288,22 +293,30 @@ def _fit(trainer: Any, run_id: str, watch: Callable[[], None]) -> Exception | No
 def _position(run: Run, log: LogReader, notes: Notes, before: Record | None) -> Progress:
     """Where this driver's attempt is; what `before`, the newest record when it began, says until there is one."""
     old = before.attempt if before else 0
-    beat = notes.beat()
+    beat, left_out = notes.beat(), tuple(notes.left_out().values())
     if beat is not None and beat.attempt > old:
-        return Progress(beat.step, run.steps, beat.world, beat.attempt, notes.alarms(), notes.said())
+        return Progress(
+            beat.step, run.steps, beat.world, beat.attempt, notes.alarms(), notes.said(), left_out
+        )
     head = before if ray_internals.supported() else log.head()
     if head is None:
-        return Progress(0, run.steps, 0, 0)
-    return Progress(head.step, run.steps, head.world if head.attempt > old else 0, head.attempt)
+        return Progress(0, run.steps, 0, 0, left_out=left_out)
+    world = head.world if head.attempt > old else 0
+    return Progress(head.step, run.steps, world, head.attempt, left_out=left_out)
 
 
 def _explain(error: Exception, run: Run, log: LogReader, notes: Notes, limits: Limits) -> Exception:
     """What a user is told of a failed run."""
     from froude.launch.ray_internals.policy import find_cause
 
-    fatal = find_cause(error, Fatal) if ray_internals.supported() else None
-    if isinstance(fatal, Fatal):
-        return ConfigError(fatal.text) if fatal.kind == "ConfigError" else RunFailed(fatal.text, fatal.kind)
+    if ray_internals.supported():
+        fatal, unfit = find_cause(error, Fatal), find_cause(error, Unfit)
+        if isinstance(fatal, Fatal):
+            return (
+                ConfigError(fatal.text) if fatal.kind == "ConfigError" else RunFailed(fatal.text, fatal.kind)
+            )
+        if isinstance(unfit, Unfit):
+            return ConfigError(f"run {run.name}: {unfit.text}")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause = lines[-1] if lines else type(error).__name__
     fruitless = takewhile(lambda record: record.kind == "attempt", reversed(log.records()))

@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from froude.config import ConfigError, Run
+from froude.launch.admission import admit
 from froude.launch.notes import Beat, Notes
 from froude.store import Location
 from froude.train.stability import sentence
@@ -189,7 +190,7 @@ def work(order: dict[str, Any]) -> None:
     from froude.checkpoint.parts import Corrupt
     from froude.checkpoint.retention import Keep
     from froude.checkpoint.run_store import RunStore
-    from froude.train import api, build, parallel, stability
+    from froude.train import api, parallel, stability
     from froude.train.worker import Diverged, run_worker
 
     use_own_cores()
@@ -206,7 +207,7 @@ def work(order: dict[str, Any]) -> None:
     # Not below: a node that has lost its GPU is a failure, not the user's error.
     device = parallel.resolve_device(given.device)
     try:
-        here = build.agreed(run, store, device, allow_other=given.other_build)
+        here = admit(run, store, device, other_build=given.other_build)
         versions = {name: version(name) for name in ("froude", "ray")}
         material = api.material_of(run).required(given.material).to_dict()
         meta = {"run_id": given.run_id, "alive": str(alive), "build": here, "versions": versions}
