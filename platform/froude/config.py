@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 import math
-import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -16,114 +15,23 @@ import tomli_w
 from pydantic import Field, field_validator, model_validator
 
 from froude.section import ConfigError, Section
+from froude.sections import Data, Model, Optimizer, Scalar, Schedule, ScheduleName, Tail
 
-__all__ = ["ConfigError", "Data", "Model", "Optimizer", "Run", "Schedule", "whole_steps"]
+__all__ = [
+    "ConfigError",
+    "Data",
+    "Model",
+    "Optimizer",
+    "Run",
+    "Scalar",
+    "Schedule",
+    "ScheduleName",
+    "Section",
+    "Tail",
+    "whole_steps",
+]
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,120}")
-Scalar = str | int | float | bool
-ScheduleName = Literal[
-    "constant", "linear", "cosine", "wsd", "inverse_sqrt", "noam", "multi_step", "restarts"
-]
-Tail = Literal["sqrt", "linear", "cosine", "exponential"]
-
-
-class Model(Section):
-    """Shape of the model and the import path of its factory; sizes in units (features, blocks, tokens)."""
-
-    section: ClassVar[str] = "model"
-    factory: str = Field(default="froude.train.model:Transformer", pattern=r"^[\w.]+:\w+$")
-    width: int = Field(default=64, gt=0)
-    depth: int = Field(default=2, gt=0)
-    head_dim: int = Field(default=16, gt=0)
-    context: int = Field(default=64, gt=0, description="tokens of one window")
-    vocab: int = Field(default=256, gt=1)
-    mlp_ratio: float = Field(
-        default=3.0, gt=0, description="width of the SwiGLU layer over the model's width"
-    )
-    qk_norm: bool = False
-    tied: bool = False
-    embedding_sd: float = Field(default=0.5, ge=0)
-    readout_sd: float = Field(default=0.0, ge=0, description="0: the readout starts at zero")
-    base_width: int = Field(default=64, gt=0, description="width at which muP equals SP")
-    base_head_dim: int = Field(default=0, ge=0, description="0: head_dim does not grow with the width")
-    options: dict[str, Scalar] = Field(default_factory=dict, description="for a factory of your own")
-
-    @model_validator(mode="after")
-    def _heads(self) -> Self:
-        if self.factory.startswith("froude.") and (self.width % self.head_dim or self.head_dim % 2):
-            raise ConfigError(
-                f"`model.width` must be a multiple of an even `model.head_dim`, but got width {self.width} and "
-                f"head_dim {self.head_dim}; choose e.g. width {math.ceil(self.width / 16) * 16}, head_dim 16"
-            )
-        return self
-
-
-class Data(Section):
-    """Import path of the source of training windows, and the file that it reads, if any."""
-
-    section: ClassVar[str] = "data"
-    source: str = Field(default="froude.train.data.kjv:KingJames", pattern=r"^[\w.]+:\w+$")
-    path: str = Field(default="", description="a user's file; not part of the fingerprint: `sha256` is")
-    sha256: str = Field(
-        default="", pattern=r"^([0-9a-f]{64})?$", description="of the corpus; checked when set"
-    )
-    options: dict[str, Scalar] = Field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _pin(cls, content: Any) -> Any:
-        """Name the file so that every process finds it, and its content, so that another file is another run."""
-        if not isinstance(content, dict) or not isinstance(content.get("path"), str) or not content["path"]:
-            return content
-        path = os.path.abspath(os.path.expanduser(content["path"]))
-        if not str(content.get("source", "froude.")).startswith("froude."):
-            # A source of one's own may mean a URL by it, or a name; its content is asked of it (froude.material).
-            return {**content, "path": path} if os.path.exists(path) else content
-        return {**content, "path": path, "sha256": content.get("sha256") or _sha256(path)}
-
-
-class Optimizer(Section):
-    """AdamW, or SGD with momentum `beta1` (SP only); `weight_decay` as torch means it.
-
-    AdamW: w <- w (1 - lr * weight_decay); SGD: weight_decay * w is added to the gradient.
-    """
-
-    section: ClassVar[str] = "optimizer"
-    name: Literal["adamw", "sgd"] = "adamw"
-    implementation: Literal["auto", "foreach", "fused"] = Field(
-        default="auto", description="of torch; auto: fused where it is as exact as the run asks for"
-    )
-    lr: float = Field(default=5.5e-3, gt=0, description="peak learning rate, of the base width under muP")
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.95, ge=0, lt=1)
-    eps: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.1, ge=0)
-    decay_embeddings: bool = False
-    clip: float = Field(default=1.0, gt=0, description="bound on the gradient's global L2 norm")
-
-    @model_validator(mode="after")
-    def _implementation(self) -> Self:
-        if self.name == "sgd" and self.implementation == "fused":
-            raise ConfigError(
-                '`optimizer.implementation` of sgd must be "foreach" or "auto", but got "fused"'
-            )
-        return self
-
-
-class Schedule(Section):
-    """Learning-rate schedule as a function of tokens seen."""
-
-    section: ClassVar[str] = "schedule"
-    name: ScheduleName = "wsd"
-    warmup_tokens: int = Field(default=0, ge=0)
-    decay_fraction: float = Field(
-        default=0.2, gt=0, le=1, description="share of the run that WSD's tail takes"
-    )
-    tail: Tail = "sqrt"
-    floor: float = Field(
-        default=0.1, gt=0, le=1, description="last multiplier of cosine, restarts, exponential tail"
-    )
-    cycles: int = Field(default=2, ge=1, description="of `restarts`")
 
 
 class Run(Section):
@@ -364,21 +272,6 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _shown(value: object) -> str:
     return f"{value[:12]}…" if isinstance(value, str) and len(value) > 40 else f"{value}"
-
-
-def _sha256(path: str) -> str:
-    """SHA-256 of a file's bytes; empty if it can't be read, which whoever reads it explains better."""
-    try:
-        status = os.stat(path)
-        return _hashed(path, status.st_mtime_ns, status.st_size)
-    except (OSError, ValueError):
-        return ""
-
-
-@functools.lru_cache(maxsize=8)
-def _hashed(path: str, modified: int, size: int) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def whole_steps(tokens: float, batch: int) -> int:

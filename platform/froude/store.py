@@ -12,14 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from froude import s3
+from froude import durable, s3
 from froude.config import ConfigError
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
     from pyarrow.fs import FileSystem
-
-_TEMPORARY = ".tmp"
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,7 @@ class Location:
             return
         for info in found:
             name = info.path[len(path) :].strip("/")
-            if name and not name.endswith(_TEMPORARY):
+            if name and not name.endswith(durable.TEMPORARY):
                 yield name, info.is_file
 
     def create(self, data: bytes) -> bool:
@@ -184,13 +182,13 @@ class Location:
         """
         if not self.is_local:
             return self._create_s3(data)
-        with self._temporary(data) as temporary:
+        with durable.temporary(self.path, data) as temporary:
             try:
                 os.link(temporary, self.path)
             except FileExistsError:
                 # Over NFS the answer to a link that succeeded can get lost; the count of links tells.
                 return os.stat(temporary).st_nlink == 2
-            _sync_folder(self.path.parent)
+            durable.sync_folder(self.path.parent)
         return True
 
     def _create_s3(self, data: bytes) -> bool:
@@ -214,9 +212,9 @@ class Location:
     def replace(self, data: bytes) -> None:
         """Write the file, atomically replacing one that exists."""
         if self.is_local:
-            with self._temporary(data) as temporary:
+            with durable.temporary(self.path, data) as temporary:
                 os.replace(temporary, self.path)
-                _sync_folder(self.path.parent)
+                durable.sync_folder(self.path.parent)
         else:
             filesystem, path = self.fsspec()
             with s3.os_errors():
@@ -230,33 +228,13 @@ class Location:
             with s3.arrow_errors(), filesystem.open_output_stream(path) as sink:
                 yield sink
             return
-        with self._temporary() as temporary:
+        with durable.temporary(self.path) as temporary:
             with open(temporary, "wb") as sink:
                 yield sink
                 sink.flush()
                 os.fsync(sink.fileno())
             os.replace(temporary, self.path)
-            _sync_folder(self.path.parent)
-
-    @contextlib.contextmanager
-    def _temporary(self, data: bytes | None = None) -> Iterator[Path]:
-        """A hidden name beside the file, with its folder made; gone on leaving."""
-        folder = self.path.parent
-        missing = [folder, *folder.parents]
-        missing = missing[: next(i for i, parent in enumerate(missing) if parent.is_dir())]
-        folder.mkdir(parents=True, exist_ok=True)
-        for made in missing:
-            _sync_folder(made.parent)
-        temporary = folder / f".{self.path.name[:100]}.{uuid.uuid4().hex}{_TEMPORARY}"
-        try:
-            if data is not None:
-                with open(temporary, "wb") as sink:
-                    sink.write(data)
-                    sink.flush()
-                    os.fsync(sink.fileno())
-            yield temporary
-        finally:
-            temporary.unlink(missing_ok=True)
+            durable.sync_folder(self.path.parent)
 
     def delete(self) -> None:
         """Remove the file, if it is there."""
@@ -273,8 +251,8 @@ class Location:
             target.path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 os.replace(self.path, target.path)
-                _sync_folder(target.path.parent)
-                _sync_folder(self.path.parent)
+                durable.sync_folder(target.path.parent)
+                durable.sync_folder(self.path.parent)
         else:
             filesystem, path = self.fsspec()
             with contextlib.suppress(FileNotFoundError), s3.os_errors():
@@ -287,7 +265,7 @@ class Location:
         Neither is listed or read, but both take space that is paid for. At most a thousand uploads a call.
         """
         if self.is_local:
-            for temporary in self.path.rglob(f".*{_TEMPORARY}"):
+            for temporary in self.path.rglob(f".*{durable.TEMPORARY}"):
                 with contextlib.suppress(FileNotFoundError):
                     if temporary.stat().st_mtime < before.timestamp():
                         temporary.unlink()
@@ -303,14 +281,6 @@ class Location:
                     name = {"Key": upload["Key"], "UploadId": upload["UploadId"]}
                     with contextlib.suppress(FileNotFoundError):
                         filesystem.call_s3("abort_multipart_upload", Bucket=bucket, **name)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _remedy(location: Location, error: Exception) -> str:

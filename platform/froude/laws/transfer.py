@@ -247,7 +247,7 @@ class _Search:
             numbers = (size, lr.value, lr.low, lr.high, floor, curvature, noise)
             rows.append((*numbers, int(rates.size), status, left_out(self.sample, self.over, size)))
         floats = (self.over, "lr", "low", "high", "loss", "curvature", "noise")
-        schema = {**dict.fromkeys(floats, pl.Float64), "rates": pl.Int64}
+        schema: dict[str, type[pl.DataType]] = {**dict.fromkeys(floats, pl.Float64), "rates": pl.Int64}
         schema |= {"status": pl.String, "left_out": pl.String}
         slope = NO_ESTIMATE
         if line is not None:
