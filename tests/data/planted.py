@@ -56,6 +56,16 @@ def initialisation(run):
     return model
 
 
+@torch.no_grad()
+def naive(run):
+    """As a library's model comes: all matrices start with sd .02 at every width, logits are not divided."""
+    model = output_multiplier(run)
+    for name, parameter in model.named_parameters():
+        if parameter.ndim == 2:
+            parameter.copy_(0.02 * torch.randn(parameter.shape))
+    return model
+
+
 def tied_twice(run):
     """Logits of a tied model are divided by the width twice."""
     model = Transformer(run)

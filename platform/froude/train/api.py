@@ -36,7 +36,8 @@ class Model(Protocol):
     - Initialisation by fan-in: hidden matrices have sd fan_in**-0.5 (times what does not depend on width), embeddings
       and readout the same sd at every width, or zero. A constant such as 0.02 for hidden matrices is neither.
     - `forward` multiplies logits by `logit_multiplier(run)`, once, whether the readout is tied or not.
-    - Attention logits are multiplied by `attention_multiplier(run)` where the heads grow with the width.
+    - Attention multiplies q·k by `attention_multiplier(run)` in place of 1/sqrt(head_dim), which is the same as long as
+      heads do not grow.
 
     `froude coordcheck` finds out whether it holds, and names the rule that does not.
     """

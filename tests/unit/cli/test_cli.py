@@ -102,6 +102,27 @@ def test_errors_become_exit_codes(
     assert "Traceback" not in captured.err
 
 
+def test_an_error_keeps_what_its_later_lines_say(capsys: pytest.CaptureFixture[str]) -> None:
+    """Torch's first line only announces; of a traceback that came from another process the last line is the error."""
+
+    def failing(text: str) -> str:
+        def action() -> None:
+            raise RuntimeError(text)
+
+        assert common.guarded(action) == 1
+        return capsys.readouterr().err
+
+    loading = (
+        "Error(s) in loading state_dict for Net:\n\tsize mismatch for out.weight: [2, 33] against [2, 32]."
+    )
+    assert "for Net: size mismatch for out.weight: [2, 33] against [2, 32]. (--debug" in failing(loading)
+    remote = 'ray::step() (pid=7)\n  File "a.py", line 3, in step\n    f()\nValueError: the width is 33'
+    assert (
+        failing(remote) == "froude: RuntimeError: ValueError: the width is 33 (--debug shows the traceback)\n"
+    )
+    assert len(failing("word " * 1000)) < 500
+
+
 def test_a_refusal_lists_every_reason(capsys: pytest.CaptureFixture[str]) -> None:
     assert common.refused(REFUSED) == 3
     assert (

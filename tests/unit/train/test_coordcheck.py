@@ -117,7 +117,7 @@ CONTROL = rows(1.0, "sp")
         (rows(-0.6, name="logits", start=1.0) + rows(0.0), "failed"),
         (rows(0.04, name="logits", start=1.0, built=0.0) + rows(0.0), "failed"),
         (rows(-0.49, name="logits", start=1.0) + rows(-0.2), "passed"),
-        (rows(-0.49, name="logits", start=1.0) + rows(0.06), "failed"),
+        (rows(-0.49, name="logits", start=1.0) + rows(0.11), "failed"),
         (rows(0.2, scatter=0.3), "passed"),
         (rows(0.2, scatter=0.01), "failed"),
         (rows(0.0, scatter=0.9), "inconclusive"),
@@ -198,10 +198,23 @@ def test_the_verb_writes_a_table_and_a_figure(tmp_path: Path, capsys: pytest.Cap
     assert content["slopes"]
     assert [cause["name"] for cause in content["causes"]] == ["output_multiplier"]
     assert content["plot"] == str(plot)
-    assert main([*command, "--trust", "--seeds", "1", "--times", "1"]) == 1
+
+
+def test_a_failed_check_names_the_rules_that_the_code_breaks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(SMALL.replace({"model.factory": "planted:naive"}).to_toml())
+    short = ["--widths", "32,64,128", "--times", "1,3", "--seeds", "2", "--plot", str(tmp_path / "check.svg")]
+    assert main(["coordcheck", str(file), "--trust", *short]) == 1
     text = capsys.readouterr().out
-    assert "1. output_multiplier" in text
-    assert "logit_multiplier(run)" in text
+    assert "rules that the code breaks, by what real updates do at widths 32, 64, 128:" in text
+    assert ". output_multiplier (readout): logits must be divided by the width" in text
+    assert "multiply logits by logit_multiplier(run)" in text
+    assert (
+        ". initialisation (layers.0.qkv and 7 more): hidden matrices must start with variance 1/fan_in"
+        in text
+    )
 
 
 def test_a_width_that_a_foreign_model_does_not_take_is_refused_before_any_training(
