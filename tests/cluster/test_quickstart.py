@@ -104,7 +104,7 @@ def test_the_closing_block_says_it_to_a_person(passed: tuple[Path, dict[str, Any
     reach = summary["forecast"]["extrapolation"]
     assert reach == pytest.approx(dict(read(str(study)).extrapolation), abs=1e-6)
     assert f"{reach['params']:.2f}x the parameters" in block
-    assert f"all proxies took {summary['forecast']['proxies_over_target']:.1f}x the target's" in block
+    assert f"{summary['forecast']['proxies_over_target']:.1f}x the target's compute, all together" in block
     assert "SIGKILL" in text
 
 

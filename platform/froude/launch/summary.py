@@ -172,8 +172,9 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
         (
             "reach",
             f"{over['params']:.2f}x the parameters, {over['tokens']:.2f}x the tokens, {over['compute']:.2f}x the "
-            f"compute of the largest proxy; all proxies took {forecast['proxies_over_target']:.1f}x the target's",
+            "compute of the largest proxy",
         ),
+        ("cost of proxies", f"{forecast['proxies_over_target']:.1f}x the target's compute, all together"),
         (
             "actual",
             f"{actual['loss']:.3f}: {verdict} the interval, error {100 * actual['relative_error']:+.1f}% "
