@@ -69,7 +69,7 @@ def arrow(settings: Settings, pid: int) -> FileSystem:
 
 
 class Reader:
-    """An object, open to be read in pieces; FileNotFoundError if there is none, or if it is deleted meanwhile.
+    """An object (or a file), open to be read in pieces; FileNotFoundError if there is none, or it is deleted meanwhile.
 
     For the latter pyarrow has several words, all of them OSError, and one for a stream that breaks off, which it does
     not try again; this does, once.
@@ -78,7 +78,7 @@ class Reader:
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self._filesystem, self._path = filesystem, path
         self._file = filesystem.open_input_file(path)
-        self.name = f"s3://{path}"
+        self.name = path if filesystem.type_name == "local" else f"s3://{path}"
 
     def __enter__(self) -> Self:
         return self

@@ -14,7 +14,6 @@ from matplotlib.figure import Figure
 
 from froude import Study, records
 from froude.promote.promotion import parameters
-from froude.promote.recipe import seal
 from froude.report import FILE, render, write
 from froude.report.document import document
 from froude.report.view import View, gather
@@ -203,26 +202,6 @@ def test_the_query_finds_a_tampered_ledger(
     assert view.account is not None
     assert view.account.repeated == repeated
     assert not view.account.whole
-
-
-def test_the_query_counts_beyond_2_to_the_31_tokens(promoted: Promoted, tmp_path: Path) -> None:
-    batch = 768 << 12
-    run = promoted.recipe.run.replace(batch=batch, tokens=1300 * batch)
-    recipe = seal(
-        run=run,
-        profile="production",
-        fits={},
-        fingerprints={},
-        extrapolation={},
-        checks=(),
-        forecast=promoted.recipe.forecast,
-    )
-    study = replace(promoted, recipe=recipe).copy(tmp_path / "long", lives=3)
-    recipe.write(study.location / "recipe.toml")
-    assert run.tokens > 2**31
-    whole = {"expected": run.tokens, "skipped": 0, "repeated": 0, "skipped_by_policy": 0}
-    assert answer_of_readme(study.location.url) == whole
-    assert answer(gather(study, fits=promoted.fits)) == whole
 
 
 def answer(view: View) -> dict[str, int]:
