@@ -95,9 +95,8 @@ class Reader:
         try:
             return bytes(self._file.read_at(length, offset))
         except OSError as error:
-            if not self._filesystem.get_file_info(
-                self._path
-            ).is_file:  # raises if the store does not answer at all
+            found = self._filesystem.get_file_info(self._path)  # raises if the store does not answer at all
+            if not found.is_file:
                 raise FileNotFoundError(
                     errno.ENOENT, "it was deleted while it was read", self.name
                 ) from error
