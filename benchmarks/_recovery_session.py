@@ -1,7 +1,7 @@
 """One session of recovery.py: a cluster, one run on it by one of the sides, and failures that it recovers from.
 
-Run as `python _recovery_session.py SIDE EVENTS SECONDS FOLDER SEED`; prints one JSON object a line: first the process
-that owns the cluster, then each event's measures. No event begins when SECONDS have passed.
+Run as `python _recovery_session.py SIDE STATE EVENTS SECONDS FOLDER SEED`; prints one JSON object a line: first the
+process that owns the cluster, then each event's measures. No event begins when SECONDS have passed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from _recovery_sides import CHECKPOINT_EVERY, NODES, SIDES, Ours, Row, Side, Stock, Watched
+from _recovery_sides import NODES, RUNS, SIDES, Ours, Row, Side, Stock, Watched
 
 from froude.launch.cluster import NodeHandle, SimulatedCluster, simulated
 from froude.store import Location
@@ -118,7 +118,7 @@ def settle(cluster: SimulatedCluster, side: Side, watched: Watched, seconds: flo
         return (
             bool(newest)
             and newest[-1].world == len(cluster.nodes)
-            and newest[-1].step - newest[0].step > CHECKPOINT_EVERY
+            and newest[-1].step - newest[0].step > watched.run.checkpoint_every
             and newest[-1].time - newest[0].time > SETTLE_SECONDS
         )
 
@@ -151,23 +151,24 @@ def observe(cluster: SimulatedCluster, side: Side, watched: Watched, event: str)
 
 def checkpoint_seconds(watched: Watched) -> float:
     """Time between two checkpoints, as the newest steps go."""
-    rows = watched.rows()[-CHECKPOINT_EVERY:]
-    return CHECKPOINT_EVERY * (rows[-1].time - rows[0].time) / max(rows[-1].step - rows[0].step, 1)
+    every = watched.run.checkpoint_every
+    rows = watched.rows()[-every:]
+    return every * (rows[-1].time - rows[0].time) / max(rows[-1].step - rows[0].step, 1)
 
 
 def main() -> None:
-    side, events = SIDES[sys.argv[1]], json.loads(sys.argv[2])
+    side, run, events = SIDES[sys.argv[1]], RUNS[sys.argv[2]], json.loads(sys.argv[3])
     until, folder, chance = (
-        time.monotonic() + float(sys.argv[3]),
-        Path(sys.argv[4]),
-        random.Random(sys.argv[5]),
+        time.monotonic() + float(sys.argv[4]),
+        Path(sys.argv[5]),
+        random.Random(sys.argv[6]),
     )
     with simulated(NODES, log_dir=folder / "logs", knobs=side.knobs) as cluster:
         print(json.dumps({"host": cluster.host_pid}), flush=True)
         watched: Watched = (
-            Stock(side, folder)
+            Stock(side, run, folder)
             if side.spares is None
-            else Ours(side, cluster, Location.parse(folder) / "study")
+            else Ours(side, run, cluster, Location.parse(folder) / "study")
         )
         settle(cluster, side, watched)
         for event in events:

@@ -20,22 +20,34 @@ from froude.store import Location
 from froude.study import Study
 
 NODES = 3
-CHECKPOINT_EVERY = 20
+START_TIMEOUT = "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"
 
-RUN = Run(
-    name="recovery",
-    model={"width": 32},
-    tokens=768 * 100_000,
-    checkpoint_every=CHECKPOINT_EVERY,
-    workers=(1, NODES),
-    eval_windows=64,
-    stability="off",  # going back before a spike is no recovery
-)
+
+def run_of(steps: int, **changes: Any) -> Run:
+    return Run(
+        name="recovery",
+        checkpoint_every=steps,
+        workers=(1, NODES),
+        eval_windows=64,
+        stability="off",  # going back before a spike is no recovery
+        **changes,
+    )
+
+
+#: By the size of the state (parameters and two moments of AdamW, fp32). Of the large one a step takes seconds, so its
+#: checkpoints come after fewer, and its batch is as small as three workers allow.
+RUNS = {
+    "small": run_of(20, model={"width": 32}, tokens=768 * 100_000),
+    "large": run_of(
+        5, model={"width": 768, "depth": 12, "context": 16}, batch=96, tokens=96 * 100_000, norms_every=0
+    ),
+}
+STATES = {"small": "0.5 MiB", "large": "1 GiB"}
 
 
 @dataclass(frozen=True)
 class Side:
-    """`spares` is None for stock Ray Train; `resize` is how often it looks for nodes, in seconds (None: default)."""
+    """`spares` is None for Ray Train alone; `resize` is how often it looks for nodes, in seconds (None: default)."""
 
     title: str
     knobs: Mapping[str, str]
@@ -44,10 +56,11 @@ class Side:
 
 
 SIDES = {
-    "spares": Side("froude, spares", FAST_KNOBS, True, 1.0),
     "ours": Side("froude, no spares", FAST_KNOBS, False, 1.0),
-    "knobs": Side("stock, same knobs", FAST_KNOBS, None, 1.0),
-    "defaults": Side("stock, defaults", {}, None, None),
+    "spares": Side("froude, spares", FAST_KNOBS, True, 1.0),
+    "tuned": Side("Ray, tuned", {**FAST_KNOBS, START_TIMEOUT: "10"}, None, 1.0),
+    "knobs": Side("Ray, tuned but for the start", FAST_KNOBS, None, 1.0),
+    "defaults": Side("Ray, defaults", {}, None, None),
 }
 
 
@@ -63,6 +76,8 @@ class Row:
 
 class Watched(Protocol):
     """A run that trains beside this thread; `exact` rows need what it has written by then."""
+
+    run: Run
 
     def rows(self, *, exact: bool = False) -> list[Row]: ...
     def began(self, attempt: int) -> float: ...
@@ -89,6 +104,7 @@ class Ours:
     """Rows are committed steps, and the beats of those that were lost (every 0.2 s)."""
 
     side: Side
+    run: Run
     cluster: SimulatedCluster
     study: Location
     _beats: dict[tuple[int, int], Row] = field(default_factory=dict)
@@ -99,7 +115,7 @@ class Ours:
 
         self._ends = beside(
             lambda: train(
-                RUN,
+                self.run,
                 self.study,
                 cluster=self.cluster,
                 spares=self.side.spares,
@@ -111,7 +127,7 @@ class Ours:
     def _watch(self) -> None:
         from froude.launch.notes import Notes
 
-        notes = Notes((self.study / "runs" / RUN.name).url)
+        notes = Notes((self.study / "runs" / self.run.name).url)
         while True:
             beat = notes.beat()
             if beat is not None and beat.time > 0 and beat.time not in self._seen:
@@ -130,7 +146,7 @@ class Ours:
         return sorted(rows.values(), key=lambda row: row.time)
 
     def began(self, attempt: int) -> float:
-        records = LogReader(self.study / "runs" / RUN.name).records()
+        records = LogReader(self.study / "runs" / self.run.name).records()
         return next(r.time.timestamp() for r in records if r.kind == "attempt" and r.attempt == attempt)
 
     def error(self) -> BaseException | None:
@@ -172,6 +188,7 @@ class Stock:
     """Stock TorchTrainer; rows are a trace that its rank 0 writes."""
 
     side: Side
+    run: Run
     folder: Path
 
     def __post_init__(self) -> None:
@@ -185,11 +202,14 @@ class Stock:
         many = api.FailureConfig(max_failures=1000, controller_failure_limit=1000)
         trainer = TorchTrainer(
             train_stock,
-            train_loop_config={"run": RUN.to_dict(), "trace": str(self.trace)},
+            train_loop_config={"run": self.run.to_dict(), "trace": str(self.trace)},
             torch_config=TorchConfig(backend="gloo"),
             scaling_config=api.ScalingConfig(num_workers=(1, NODES), resources_per_worker={"CPU": 1}, **pace),
             run_config=api.RunConfig(
-                name=RUN.name, storage_path=str(self.folder / "storage"), failure_config=many
+                name=self.run.name,
+                storage_path=str(self.folder / "storage"),
+                failure_config=many,
+                checkpoint_config=api.CheckpointConfig(num_to_keep=self.run.keep_checkpoints),
             ),
         )
         self._ends = beside(trainer.fit)

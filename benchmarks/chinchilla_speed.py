@@ -2,7 +2,8 @@
 
 The reference is that of Hoffmann et al. (2203.15556) as Epoch re-ran it (2404.10102): scipy's L-BFGS-B with its default
 tolerances and a numeric gradient, from each of 4,500 starts on a grid. A sample of its starts is timed, on the rows and
-on resamples of them, and scaled up. Writes benchmarks/chinchilla_speed.md.
+on resamples of them, and scaled up, first to the least that could pass for the procedure: the grid for the fit, one
+start for each replicate. Writes benchmarks/chinchilla_speed.md.
 
     FROUDE_REFERENCE_DATA=… OMP_NUM_THREADS=1 python benchmarks/chinchilla_speed.py [--rounds 5] [--sample 40]
 """
@@ -98,38 +99,42 @@ def one_round(frame: pl.DataFrame, sample: int, rng: np.random.Generator, seed: 
 
 
 def write(rounds: list[Round], machine: str, seed: int) -> tuple[str, bool]:
-    """The result as Markdown, and whether the goal is met with the same objective."""
-    whole, frugal, lines = [], [], []
+    """The result as Markdown, and whether the goal is met, by the frugal reference, with the same objective."""
+    frugal, whole, lines = [], [], []
     for number, r in enumerate(rounds, 1):
         start = statistics.fmean(r.starts)
         fit = len(GRID) * start
-        whole.append((1 + REPLICATES) * fit / r.ours)
         frugal.append((fit + REPLICATES * start) / r.ours)
+        whole.append((1 + REPLICATES) * fit / r.ours)
         lines.append(
             f"| {number} | {r.ours:.2f} "
             f"| {1000 * start:.1f} ({1000 * min(r.starts):.1f} to {1000 * max(r.starts):.1f}) "
-            f"| {fit:.0f} | {whole[-1]:,.0f} | {frugal[-1]:.0f} |"
+            f"| {fit + REPLICATES * start:.0f} | {frugal[-1]:.0f} |"
         )
     objective = max(r.objective for r in rounds)
     best = min(r.reference for r in rounds)
-    good = statistics.median(whole) >= GOAL and objective <= PUBLISHED * (1 + 1e-6)
-    sample = sum(len(r.starts) for r in rounds)
+    middle = statistics.median(frugal)
+    good = middle >= GOAL and objective <= PUBLISHED * (1 + 1e-6)
+    sample, starts = sum(len(r.starts) for r in rounds), len(GRID) + REPLICATES
     text = f"""# Speed of the Chinchilla fit
 
-`laws.loss_law` on the 240 published rows and `.bootstrap({REPLICATES})`, against the published procedure: scipy's
-L-BFGS-B with a numeric gradient from {len(GRID):,} starts. {sample} of its starts were timed, drawn at random, half of
-them on resampled rows; a fit is {len(GRID):,} times their mean. "Whole": every replicate is fitted from the grid, as
-the point fit is. "Frugal": the grid once, and each replicate from a single start, the least that could pass for the
-procedure.
+**{middle:.0f} times** ({min(frugal):.0f} … {max(frugal):.0f}) as fast as the published procedure in its most frugal
+form: `laws.loss_law` on the 240 published rows with `.bootstrap({REPLICATES})`, against scipy's L-BFGS-B with a numeric
+gradient from the published grid of {len(GRID):,} starts for the fit, and from a single start for each replicate.
 
-| round | froude, s | a start, ms (range) | a grid fit, s | ratio, whole | ratio, frugal |
-|---|---|---|---|---|---|
+| round | froude, s | a start, ms (range) | {starts:,} starts, s | ratio |
+|---|---|---|---|---|
 {chr(10).join(lines)}
-| median | | | | **{statistics.median(whole):,.0f}** | **{statistics.median(frugal):.0f}** |
+| median | | | | **{middle:.0f}** |
 
-Ratios from {min(whole):,.0f} to {max(whole):,.0f} whole and {min(frugal):.0f} to {max(frugal):.0f} frugal; the goal is
-{GOAL:.0f}. Objectives: froude {objective:.11f}, published {PUBLISHED:.11f}, the best of the reference's starts on
-the rows as they are {best:.11f}. The goal is {"met" if good else "missed"}.
+The reference was not run to its end: {sample} of its starts were timed, drawn at random from the grid, half of them on
+resampled rows, and {starts:,} times their mean stands for it. The same mean for the whole grid in every replicate,
+{(1 + REPLICATES) * len(GRID) / 1e6:.1f} million starts, would make {statistics.median(whole):,.0f} times
+({min(whole):,.0f} … {max(whole):,.0f}): far beyond what was timed, so no claim. Not shown: a reference with an analytic
+gradient, with fewer starts, or on several cores, each of which a user in a hurry would try.
+
+The goal of {GOAL:.0f} is {"met" if good else "missed"}. Objectives: froude {objective:.11f}, published
+{PUBLISHED:.11f}, the best of the reference's starts on the rows as they are {best:.11f}.
 
 {datetime.now(UTC):%Y-%m-%d}, commit {commit("chinchilla_speed.py")}, seed {seed}; {machine};
 Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}, one BLAS thread.

@@ -209,6 +209,9 @@ def main() -> int:
         f"median of {arguments.pairs} interleaved pairs of steps. Memory: width 512, 6 layers, 64 tokens "
         "a slot, least of 3 steps.",
         "",
+        "**What it does not show.** Gloo on one machine, two cores, one thread a worker; four workers share two cores. "
+        "No GPU, no network.",
+        "",
     ]
     good = True
     for line, fine in rows(arguments.pairs, arguments.width, arguments.seed):

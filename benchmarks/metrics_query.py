@@ -133,6 +133,8 @@ Mean loss over the last tenth of the steps for each peak learning rate, over {ar
 with three numbers a step: one Polars query over a study's Parquet parts against TensorBoard's EventAccumulator over
 event files of the same numbers. TensorBoard read {n} runs a round, its time is scaled to all; the answers agree.
 
+TensorBoard's reader is not made for this; a tracker with a database may be much nearer.
+
 | round | froude, s | TensorBoard, s | ratio |
 |---|---|---|---|
 {chr(10).join(rows)}

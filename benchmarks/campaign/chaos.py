@@ -77,15 +77,16 @@ def piece(recipe: Path, seed: int, failures: int, kinds: str, where: Location, s
     done = subprocess.run(
         [froude, "chaos", str(recipe), *words], stdout=subprocess.PIPE, text=True, check=False
     )
-    if done.returncode not in (0, 1):
-        raise SystemExit(f"seed {seed}: froude chaos ended with exit code {done.returncode}")
-    found: dict[str, Any] = json.loads(done.stdout)
     about = {"seed": seed, "store": store, "commit": commit(), "steps": steps}
+    if done.returncode not in (0, 1):
+        return about | {"aborted": done.returncode}
+    found: dict[str, Any] = json.loads(done.stdout)
     return found | about | {"seconds": time.monotonic() - began}
 
 
-def page(pieces: list[dict[str, Any]]) -> list[str]:
+def page(rows: list[dict[str, Any]]) -> list[str]:
     """The results as Markdown."""
+    pieces, aborted = [one for one in rows if "aborted" not in one], [one for one in rows if "aborted" in one]
     failures = [failure for one in pieces for failure in one["failures"]]
     survived = [failure for failure in failures if failure["seconds"] is not None]
     bad = [one["seed"] for one in pieces if not one["good"]]
@@ -97,7 +98,12 @@ def page(pieces: list[dict[str, Any]]) -> list[str]:
         f"quickstart's recipe with a checkpoint every {EVERY} steps.",
         "",
         f"{len(failures)} failures, runs: {len(pieces)}; {len(survived)} were recovered from; verdict: "
-        + ("every run is what it would have been." if not bad else f"NOT good for seeds {bad}."),
+        + ("every run is what it would have been." if not bad else f"NOT good for seeds {bad}.")
+        + "".join(
+            f" Outside of these: a run on {one['store']} (seed {one['seed']}, commit {one['commit']}), which ended "
+            f"before its schedule did, with exit code {one['aborted']}."
+            for one in aborted
+        ),
         "",
         "Seconds for which the run stood still: from the failure, or the last step after it, to the first new step; "
         "where no restart was needed, the longest time without a step.",
@@ -147,7 +153,8 @@ def main() -> int:
     results = home / "pieces.jsonl"
     pieces = [json.loads(line) for line in results.read_text().splitlines()] if results.exists() else []
     recipe = prepared(arguments.recipe, home)
-    left = [seed for seed in range(arguments.seeds) if seed not in {one["seed"] for one in pieces}]
+    done = {one["seed"] for one in pieces if "aborted" not in one}
+    left = [seed for seed in range(arguments.seeds) if seed not in done]
     for seed in left[: arguments.pieces or None]:
         if seed == arguments.seeds - 1:
             with s3_server() as (name, bucket):
@@ -158,12 +165,14 @@ def main() -> int:
         pieces.append(made)
         with results.open("a") as file:
             file.write(json.dumps(made) + "\n")
+        if "aborted" in made:
+            raise SystemExit(f"seed {seed}: froude chaos ended with exit code {made['aborted']}")
         print(f"seed {seed}: {'good' if made['good'] else 'BAD'} in {made['seconds']:.0f} s", flush=True)
-    if pieces:
+    if any("aborted" not in one for one in pieces):
         lines = page(pieces)
         print("\n".join(lines))
         (HERE / "chaos.md").write_text("\n".join(lines))
-    return 0 if all(one["good"] for one in pieces) else 1
+    return 0 if all(one.get("good", True) for one in pieces) else 1
 
 
 if __name__ == "__main__":

@@ -108,6 +108,10 @@ def main() -> int:
         f"{', '.join(map(str, WIDTHS))}, two blocks, {len(RATES)} rates, King James Bible, seed 0. Measured and rule "
         "are exponents of the width (for epsilon the share of an update that is left). Runs: what their rows show.",
         "",
+        "**What it does not show.** Each planted bug breaks one rule, and there is a detector for each rule: this says",
+        "that the detectors work, not that a bug which is none of these eight would be named. Transfer curves",
+        "themselves show hardly any of them at this size.",
+        "",
         "| " + " | ".join(HEAD) + " |",
         "|" + "---|" * len(HEAD),
         *("| " + " | ".join(row) + " |" for row in table),

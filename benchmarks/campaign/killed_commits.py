@@ -148,6 +148,8 @@ def main() -> int:
         f"commit {commit()}, {datetime.now(UTC):%Y-%m-%d}, on {arguments.out or 'a local disk'}, {hardware()}, "
         f"Python {platform.python_version()}.",
         "",
+        "One store and one machine; SIGKILL loses no page that the kernel holds: this says nothing of a power cut.",
+        "",
         f"{arguments.commits} writers, each killed with SIGKILL at a random moment of the {1e3 * typical:.0f} ms "
         "that a commit takes, or within as long again and a bit:",
         "",

@@ -51,12 +51,45 @@ CHECKS = {
 #: Of ten seeds, how many must pass; all, where nothing is said.
 OF_TEN = {"error ≤ 2%": 9, "actual inside": 8}
 MEDIAN_HALF_WIDTH = 0.035
+SHAPED = 5  # seeds 0 to 4 were looked at while the study was designed
 
 
 def half_width(summary: dict[str, Any]) -> float:
     """Of the forecast's interval, relative to the forecast."""
     forecast = summary["forecast"]
     return (forecast["high"] - forecast["low"]) / 2 / forecast["loss"]
+
+
+def comparators(rows: list[dict[str, Any]]) -> list[str]:
+    """Rules that know less than the law, scored over the seeds that shaped the study and the others, as Markdown."""
+    naive = [s["forecast"]["naive"] / s["actual"]["loss"] for s in rows]
+    fall = statistics.mean(1 / ratio for ratio in naive[:SHAPED])
+    rules = {
+        "forecast": [s["forecast"]["loss"] / s["actual"]["loss"] - 1 for s in rows],
+        "the largest proxy's loss": [ratio - 1 for ratio in naive],
+        f"that × {fall:.4f}, the mean of the first {SHAPED} seeds": [ratio * fall - 1 for ratio in naive],
+    }
+
+    def rms(errors: list[float]) -> str:
+        return f"{100 * math.sqrt(statistics.mean(e * e for e in errors)):.2f}%" if errors else "–"
+
+    def nearer(errors: list[float]) -> str:
+        return str(sum(abs(a) < abs(b) for a, b in zip(rules["forecast"], errors, strict=True)))
+
+    lines = [
+        f"| rule | rms error, seeds 0 to {SHAPED - 1} | the others | forecast nearer in |",
+        "|---|---|---|---|",
+    ]
+    for name, errors in rules.items():
+        count = nearer(errors) if name != "forecast" else "–"
+        lines.append(f"| {name} | {rms(errors[:SHAPED])} | {rms(errors[SHAPED:])} | {count} |")
+    inside = [s["actual"]["inside"] for s in rows]
+    lines += [
+        "",
+        f"Inside the 90% interval: {sum(inside[:SHAPED])} of {len(inside[:SHAPED])} and {sum(inside[SHAPED:])} of "
+        f"{len(inside[SHAPED:])}; all {len(inside)} would be in {0.9 ** len(inside):.0%} of cases, were it just 90%.",
+    ]
+    return lines
 
 
 class Memory(threading.Thread):
@@ -179,6 +212,12 @@ def main() -> int:
         *(f"| {name} | {count} | {needed[name]} |" for name, count in passed.items()),
         "",
         f"Median half-width: {median:.1%} (≤ {MEDIAN_HALF_WIDTH:.1%}).",
+        "",
+        "## Against rules that know less",
+        "",
+        *comparators(rows),
+        "",
+        "## Seed 0 again",
         "",
         "Seed 0's run checked again from what is stored, and its recipe trained once more by one worker without a "
         "failure (`froude verify-run --rerun`):",

@@ -75,9 +75,10 @@ class Data(Section):
         """Name the file so that every process finds it, and its content, so that another file is another run."""
         if not isinstance(content, dict) or not isinstance(content.get("path"), str) or not content["path"]:
             return content
-        if not str(content.get("source", "froude.")).startswith("froude."):
-            return content
         path = os.path.abspath(os.path.expanduser(content["path"]))
+        if not str(content.get("source", "froude.")).startswith("froude."):
+            # A source of one's own may mean a URL by it, or a name; its content is asked of it (froude.material).
+            return {**content, "path": path} if os.path.exists(path) else content
         return {**content, "path": path, "sha256": content.get("sha256") or _sha256(path)}
 
 
@@ -189,6 +190,8 @@ class Run(Section):
         "norms_every",
         "noise_every",
     )
+    #: Keys that came after 0.1, dotted: at their defaults they are no part of the fingerprint, so old ones stay valid.
+    LATER: ClassVar[tuple[str, ...]] = ()
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -206,6 +209,7 @@ class Run(Section):
         if not self.slots:
             even = math.lcm(*range(low, high + 1))
             object.__setattr__(self, "slots", even if even <= 4 * high else high)
+            self.model_fields_set.discard("slots")  # `replace` computes it again
         window, slot = self.model.context, self.slots * self.model.context
         if self.name and not NAME.fullmatch(self.name):
             raise ConfigError(
@@ -292,13 +296,34 @@ class Run(Section):
         for key in self.UNFINGERPRINTED:
             content.pop(key, None)
         content["data"].pop("path", None)
+        default = type(self).model_construct(tokens=self.tokens).to_dict()
+        for key in self.LATER:
+            *sections, last = key.split(".")
+            own, usual = (functools.reduce(dict.__getitem__, sections, each) for each in (content, default))
+            if own[last] == usual[last]:
+                del own[last]
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def differences(self, other: Run) -> list[str]:
+        """The fingerprint's keys in which two runs differ, dotted, with both values: "batch 768 instead of 384"."""
+        own, new = (_flat(run.to_dict()) for run in (self, other))
+        left_out = {*self.UNFINGERPRINTED, "data.path"}
+        return [
+            f"{key} {_shown(new.get(key))} instead of {_shown(own.get(key))}"
+            for key in sorted({*own, *new} - left_out)
+            if own.get(key) != new.get(key)
+        ]
+
     def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Run:
-        """A validated copy with some keys changed; dotted keys such as "optimizer.lr" reach into sections."""
+        """A validated copy with some keys changed; dotted keys such as "optimizer.lr" reach into sections.
+
+        Slots that were not named follow the workers of the copy. A stored run names its slots, so they stay.
+        """
         changes = {**(changes or {}), **more}
         content = self.to_dict()
+        if "slots" not in self.model_fields_set:
+            del content["slots"]
         if "name" not in changes:
             content["name"] = "" if self.name == self._default_name() else self.name
         for key, value in changes.items():
@@ -327,6 +352,18 @@ class Run(Section):
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"a run must be valid TOML, but {error}") from None
         return cls.from_dict(content)
+
+
+def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def _shown(value: object) -> str:
+    return f"{value[:12]}…" if isinstance(value, str) and len(value) > 40 else f"{value}"
 
 
 def _sha256(path: str) -> str:

@@ -47,6 +47,16 @@ TRIALS = pa.schema(
         ("leaked", _F),  # share of the validation windows that are in the training split
         ("time", _TIME),
         ("error", _S),  # null unless failed
+        # Null in rows that a version before them wrote.
+        ("last_loss", _F),  # the newest finite loss: of validation at the end, else of the last training step
+        ("reason", _S),  # in one line why the run diverged or failed (there the same as `error`); else null
+        ("model", _S),  # import path of the factory
+        (
+            "corpus",
+            _S,
+        ),  # import path of the source; the file's name and first digits of its hash, if the run has them
+        # Digest of the content of the corpus and of foreign code; the whole record is the file's `froude.material`.
+        ("material", _S),
     ]
 )
 
@@ -69,6 +79,8 @@ STEPS = pa.schema(
         ("small_sq_norm", _F),
         ("big_sq_norm", _F),
         ("noise_scale", _F),  # tokens, from moving averages; null until they tell: a trend, no measurement
+        ("seconds", _F),  # of the step, by the wall clock
+        ("workers", _I),  # the same as `world`
     ]
 )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 10.0
 READ_TIMEOUT_S = 30.0
+#: What s3fs takes for something else than a lack of permission; keys for a while have a token.
+RUN_OUT = ("ExpiredToken", "InvalidToken", "TokenRefreshRequired")
+ARROW_REFUSALS = re.compile(
+    r"\b(ACCESS_DENIED|INVALID_ACCESS_KEY_ID|SIGNATURE_DOES_NOT_MATCH|EXPIRED_TOKEN|INVALID_CLIENT_TOKEN_ID|"
+    r"UNRECOGNIZED_CLIENT|MISSING_AUTHENTICATION_TOKEN|HTTP status 403)\b"
+)
 ATTEMPTS = 3  # of one request, the first included; never multiplied by an outer layer's own retries
 
 
@@ -77,7 +84,8 @@ class Reader:
 
     def __init__(self, filesystem: FileSystem, path: str) -> None:
         self._filesystem, self._path = filesystem, path
-        self._file = filesystem.open_input_file(path)
+        with arrow_errors():
+            self._file = filesystem.open_input_file(path)
         self.name = path if filesystem.type_name == "local" else f"s3://{path}"
 
     def __enter__(self) -> Self:
@@ -92,15 +100,17 @@ class Reader:
 
     def read_at(self, length: int, offset: int) -> bytes:
         """`length` bytes from `offset`, fewer at the object's end."""
-        try:
-            return bytes(self._file.read_at(length, offset))
-        except OSError as error:
-            found = self._filesystem.get_file_info(self._path)  # raises if the store does not answer at all
-            if not found.is_file:
-                raise FileNotFoundError(
-                    errno.ENOENT, "it was deleted while it was read", self.name
-                ) from error
-            return bytes(self._file.read_at(length, offset))
+        with arrow_errors():
+            try:
+                return bytes(self._file.read_at(length, offset))
+            except OSError as error:
+                found = self._filesystem.get_file_info(
+                    self._path
+                )  # raises if the store does not answer at all
+                if not found.is_file:
+                    gone = "it was deleted while it was read"
+                    raise FileNotFoundError(errno.ENOENT, gone, self.name) from error
+                return bytes(self._file.read_at(length, offset))
 
     def close(self) -> None:
         self._file.close()
@@ -146,27 +156,57 @@ def polars(settings: Settings) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value}
 
 
+class Refused(PermissionError):
+    """A server takes the requests of this host for nobody's, or for those of somebody without the right."""
+
+    def __init__(self, code: str) -> None:
+        super().__init__(
+            f"an S3 server refuses the keys of host {socket.gethostname()} ({code}); check AWS_ACCESS_KEY_ID and "
+            "AWS_SECRET_ACCESS_KEY there, and the bucket's policy"
+        )
+
+
 @contextlib.contextmanager
 def os_errors() -> Iterator[None]:
     """Raise botocore's connection errors as OSError, which is what pyarrow raises for the same.
 
-    ConfigError if the server refuses the signature for its time: no other attempt of this host would do better.
+    Refused if the server doesn't take the keys. ConfigError if it refuses the signature for its time: no other attempt
+    of this host would do better.
     """
-    from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
     try:
         yield
+    except (NoCredentialsError, PartialCredentialsError) as error:
+        raise Refused("it has none" if isinstance(error, NoCredentialsError) else "one is missing") from error
     except BotoCoreError as error:
         raise OSError(errno.EIO, " ".join(str(error).split())) from error
     except OSError as error:
         refusal = error.__cause__
         if not isinstance(refusal, ClientError):
             raise
-        if refusal.response.get("Error", {}).get("Code") == "RequestTimeTooSkewed":
+        code = refusal.response.get("Error", {}).get("Code")
+        if code == "RequestTimeTooSkewed":
             raise ConfigError(
                 f"an S3 server refuses what was signed at another time than its own, but the clock of "
                 f"{socket.gethostname()} says {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC; set it (NTP), then start again"
             ) from error
+        if isinstance(error, PermissionError) or code in RUN_OUT:
+            raise Refused(str(code)) from error
         if error.args == (None,):  # the server said a code and nothing else
             raise type(error)(str(refusal)) from refusal
+        raise
+
+
+@contextlib.contextmanager
+def arrow_errors() -> Iterator[None]:
+    """Raise as Refused what pyarrow raises as an OSError with one of the server's codes in its text.
+
+    For answers without a body, as to HEAD, it is ACCESS_DENIED, and may be due to the clock as well.
+    """
+    try:
+        yield
+    except OSError as error:
+        if found := ARROW_REFUSALS.search(str(error)):
+            raise Refused(found[0]) from error
         raise

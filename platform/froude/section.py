@@ -8,6 +8,47 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+#: Other tools' words for a Run's keys, in whichever table they are written.
+SYNONYMS = {
+    word: key
+    for key, words in {
+        "optimizer.lr": "lr learning_rate peak_lr max_lr base_lr",
+        "optimizer.weight_decay": "weight_decay wd",
+        "optimizer.beta1": "beta1 adam_beta1 b1",
+        "optimizer.beta2": "beta2 adam_beta2 b2",
+        "optimizer.eps": "eps epsilon adam_epsilon",
+        "optimizer.clip": "clip grad_clip clip_grad max_grad_norm gradient_clip_val",
+        "optimizer.name": "optim",
+        "schedule.name": "lr_scheduler lr_scheduler_type scheduler",
+        "schedule.warmup_tokens": "warmup_tokens warmup warmup_steps warmup_iters num_warmup_steps",
+        "schedule.floor": "min_lr_ratio final_lr_fraction",
+        "model.width": "width d_model hidden_size n_embd embed_dim dim hidden_dim",
+        "model.depth": "depth n_layer n_layers num_layers num_hidden_layers layers",
+        "model.head_dim": "head_dim d_head head_size n_head n_heads num_heads num_attention_heads",
+        "model.context": "context seq_len seq_length sequence_length block_size context_length max_seq_len n_ctx "
+        "max_position_embeddings",
+        "model.vocab": "vocab vocab_size n_vocab",
+        "model.tied": "tied tie_word_embeddings tie_embeddings tied_embeddings weight_tying",
+        "batch": "batch batch_size global_batch_size train_batch_size batch_tokens",
+        "micro_batch": "micro_batch micro_batch_size per_device_train_batch_size device_batch_size",
+        "tokens": "tokens steps max_steps num_steps train_steps max_iters num_train_steps total_tokens max_tokens",
+        "seed": "seed random_seed",
+        "precision": "precision dtype mixed_precision",
+        "eval_every": "eval_every eval_steps eval_interval",
+        "checkpoint_every": "checkpoint_every save_steps save_interval save_every",
+        "workers": "workers num_workers world_size num_gpus n_gpus",
+    }.items()
+    for word in words.split()
+}
+#: What a number under the other word must be multiplied by.
+UNITS = {
+    "batch": "in tokens: windows x context",
+    "micro_batch": "in tokens: windows x context",
+    "tokens": "of the whole run: steps x batch",
+    "schedule.warmup_tokens": "steps x batch",
+    "model.head_dim": "width / heads",
+}
+
 
 class ConfigError(ValueError):
     """A value that a user can mend: one or two lines with the rule, the value and the remedy."""
@@ -24,17 +65,24 @@ def _explain(error: ValidationError, section: str, known: Mapping[str, list[str]
         key = ".".join(path)
         if item["type"] == "extra_forbidden":
             names = known.get(".".join(path[:-1]), [])
-            near = difflib.get_close_matches(path[-1], names, n=1, cutoff=0.4)
-            hint = (
-                f"did you mean `{'.'.join([*path[:-1], near[0]])}`?" if near else f"known: {', '.join(names)}"
-            )
-            lines.append(f"unknown key `{key}`; {hint}")
+            lines.append(f"unknown key `{key}`; {_hint(path, names)}")
         elif item["type"] == "missing":
             lines.append(f"`{key}` is required and missing; add it")
         else:
             rule = item["msg"].replace("Input should be", "must be")
             lines.append(f"`{key}` {rule}, but got {item['input']!r}")
     return "; ".join(dict.fromkeys(lines))
+
+
+def _hint(path: list[str], names: list[str]) -> str:
+    """The key that was meant: by the letters if they nearly agree, by the meaning, then by the letters again."""
+    *tables, word = path
+    typo = difflib.get_close_matches(word, names, n=1, cutoff=0.85)
+    meant = "" if typo else SYNONYMS.get(word.lower().replace("-", "_"), "")
+    if meant:
+        return f"did you mean `{meant}`{f' ({UNITS[meant]})' if meant in UNITS else ''}?"
+    near = typo or difflib.get_close_matches(word, names, n=1, cutoff=0.4)
+    return f"did you mean `{'.'.join([*tables, near[0]])}`?" if near else f"known: {', '.join(names)}"
 
 
 class Section(BaseModel):

@@ -119,19 +119,31 @@ class Location:
 
     def exists(self) -> bool:
         filesystem, path = self.arrow()
-        return bool(filesystem.get_file_info(path).type.value)
+        with s3.arrow_errors():
+            return bool(filesystem.get_file_info(path).type.value)
 
     def size(self) -> int | None:
         """Bytes of the file; None if it is absent or a folder."""
         filesystem, path = self.arrow()
-        info = filesystem.get_file_info(path)
+        with s3.arrow_errors():
+            info = filesystem.get_file_info(path)
         return int(info.size) if info.is_file else None
 
     def modified(self) -> datetime | None:
         """When the file was written last, by its store's clock (S3: whole seconds); None if it is absent."""
         filesystem, path = self.arrow()
-        info = filesystem.get_file_info(path)
+        with s3.arrow_errors():
+            info = filesystem.get_file_info(path)
         return datetime.fromtimestamp(info.mtime_ns / 1e9, UTC) if info.is_file else None
+
+    def knock(self) -> None:
+        """Ask an S3 server for a name here: Refused if it does not take this host's keys, ConfigError for its clock."""
+        if self.is_local:
+            return
+        filesystem, path = self.fsspec()
+        bucket, _, key = path.partition("/")
+        with s3.os_errors():  # an answer with a body, so that it says why
+            filesystem.call_s3("list_objects_v2", Bucket=bucket, Prefix=f"{key}/" if key else "", MaxKeys=1)
 
     def children(self) -> list[str]:
         """Names of the files and folders here, sorted; [] if there is no such folder."""
@@ -150,7 +162,8 @@ class Location:
         filesystem, path = self.arrow()
         selector = fs.FileSelector(path, allow_not_found=True, recursive=recursive)
         try:
-            found = filesystem.get_file_info(selector)
+            with s3.arrow_errors():
+                found = filesystem.get_file_info(selector)
         except NotADirectoryError:
             return
         for info in found:
@@ -210,7 +223,7 @@ class Location:
         """A stream for bulk bytes, durable on leaving; an error leaves nothing locally, a torn object on S3."""
         if not self.is_local:
             filesystem, path = self.arrow()
-            with filesystem.open_output_stream(path) as sink:
+            with s3.arrow_errors(), filesystem.open_output_stream(path) as sink:
                 yield sink
             return
         with self._temporary() as temporary:
@@ -250,6 +263,20 @@ class Location:
             with contextlib.suppress(FileNotFoundError), s3.os_errors():
                 filesystem.rm_file(path)
 
+    def move(self, target: Location) -> None:
+        """Give the file another name in the same store, if it is there; on S3 it is copied, then deleted."""
+        if self.is_local:
+            target.path.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.replace(self.path, target.path)
+                _sync_folder(target.path.parent)
+                _sync_folder(self.path.parent)
+        else:
+            filesystem, path = self.fsspec()
+            with contextlib.suppress(FileNotFoundError), s3.os_errors():
+                filesystem.cp_file(path, target.url.removeprefix("s3://"))
+                filesystem.rm_file(path)
+
     def discard_unfinished(self, before: datetime) -> None:
         """Remove what killed writers left below: temporary files last written, or S3 uploads begun, `before`.
 
@@ -285,10 +312,8 @@ def _sync_folder(folder: Path) -> None:
 def _remedy(location: Location, error: Exception) -> str:
     if location.is_local:
         return "choose another place or free it"
-    if isinstance(error, PermissionError):
-        return "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the bucket's policy"
     if isinstance(error, FileNotFoundError):
-        return f"create the bucket {location.url.split('/')[2]} first"
+        return f"create the bucket {location.url.split('/')[2]} first, or check the name"
     endpoint = s3.Settings.from_environment().endpoint
     return f"check AWS_ENDPOINT_URL (now {endpoint or 'not set: AWS itself'}) and AWS_REGION"
 
@@ -303,7 +328,11 @@ def reported(location: Location, rule: str) -> Iterator[None]:
     """Turn a store's error into a ConfigError of `rule`, the location and a remedy."""
     try:
         yield
+    except s3.Refused as error:
+        raise ConfigError(f"{rule}, but {location}: {error}") from error
     except OSError as error:
+        if location.is_local and isinstance(error, FileNotFoundError):  # read: a writer makes the folders
+            raise ConfigError(f"{rule}, but there is no file {location}; check its name") from error
         raise ConfigError(f"{rule}, but {location}: {_reason(error)}; {_remedy(location, error)}") from error
 
 

@@ -207,9 +207,9 @@ def test_a_run_that_goes_on_is_verified_while_it_gives_up_checkpoints(s3: Locati
         (
             "AWS_SECRET_ACCESS_KEY",
             "wrong",
-            r"must be writable, but s3://.*; check AWS_ACCESS_KEY_ID, AWS_SEC",
+            r"must be writable, but s3://.* the keys of host .*; check AWS_ACCESS_KEY_ID and AWS_SEC",
         ),
-        ("AWS_ACCESS_KEY_ID", "nobody", r"must be writable, but s3://.*; check AWS_ACCESS_KEY_ID, AWS_SEC"),
+        ("AWS_ACCESS_KEY_ID", "nobody", r"s3://.* the keys of host .*; check AWS_ACCESS_KEY_ID and AWS_SEC"),
         ("AWS_ACCESS_KEY_ID", "reader", r"must be writable, but s3://.* and the bucket's policy"),
         ("AWS_ENDPOINT_URL", "http://127.0.0.1:9", r"check AWS_ENDPOINT_URL \(now http://127.0.0.1:9\)"),
     ],

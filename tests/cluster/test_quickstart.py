@@ -80,7 +80,10 @@ def test_the_summary_is_whole(passed: tuple[Path, dict[str, Any], str], root: Pa
     assert spec.loader is not None
     checker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(checker)
-    assert [(what, seen) for what, fine, seen in checker.checks(summary) if not fine] == []
+    # The proxies' losses are a formula's, so the real run's is not what they forecast: here alone that may fail.
+    wrong = [(what, seen) for what, fine, seen in checker.checks(summary, 768 * 150) if not fine]
+    assert [(what, seen) for what, seen in wrong if not what.startswith("error of the forecast")] == []
+    assert checker.planned_tokens(study / "recipe.toml") == 768 * 150
     elastic = summary["elastic"]
     assert elastic["tokens_expected"] == 768 * 150
     assert elastic["restarts"] >= 2
@@ -98,6 +101,10 @@ def test_the_closing_block_says_it_to_a_person(passed: tuple[Path, dict[str, Any
     assert "12 s" in block
     assert str(study / "report.html") in block
     assert summary["forecast"]["sha256"][:12] in block
+    reach = summary["forecast"]["extrapolation"]
+    assert reach == pytest.approx(dict(read(str(study)).extrapolation), abs=1e-6)
+    assert f"{reach['params']:.2f}x the parameters" in block
+    assert f"all proxies took {summary['forecast']['proxies_over_target']:.1f}x the target's" in block
     assert "SIGKILL" in text
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -16,7 +17,11 @@ from spiky import NAN, marked
 
 from froude.checkpoint.tensors import digest
 from froude.config import Run
+from froude.launch.cluster import simulated
+from froude.launch.display import Display, following
+from froude.launch.elastic import train as train_on
 from froude.runlog import LogReader
+from froude.store import Location
 from froude.study import Study
 
 RUN = Run(
@@ -68,3 +73,23 @@ def test_skips_and_a_rollback_are_the_same_at_any_number_of_workers(tmp_path: Pa
     assert calm[:2] == alone[:2]
     entered = Study(tmp_path / "w3").ledger().sort("step", "slot").collect()
     assert entered.filter(pl.col("disposition") == "trained").height == run.steps * run.slots
+
+
+def test_a_batch_that_is_left_out_is_a_line_on_the_console(
+    tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = marked({8: NAN}, RUN.replace(tokens=384 * 20, workers=(1, 2), eval_windows=16))
+    monkeypatch.syspath_prepend(str(root / "tests" / "data"))
+    place, out = Location.parse(tmp_path / "study"), io.StringIO()
+    with simulated(2, log_dir=tmp_path / "logs") as cluster:
+        result = train_on(run, place, cluster=cluster, trust=True, progress=following(Display(out)))
+    assert result.finished
+    said = [line for line in out.getvalue().splitlines() if "left out" in line]
+    assert said == [f"[train] batch 8 is left out at step 9: {said[0].rpartition(': ')[2]}"]
+    assert "nan" in said[0]
+    events = Study(place).events().filter(pl.col("action") == "skip").collect()
+    assert events.select("step", "batch").rows() == [(9, 8)]
+    steps = Study(place).steps().collect()
+    assert steps["step"].to_list() == [*range(1, 21)]
+    assert steps["workers"].to_list() == steps["world"].to_list()
+    assert steps["seconds"].min() > 0

@@ -2,7 +2,7 @@
 
 One monitor, one object store in memory, no manager; everything lies in a temporary folder and ends with its parent.
 
-    python tests/data/gateway.py        # starts it, prints the AWS_* variables, and stays until Ctrl-C
+    python tests/data/gateway.py [ADDRESS PORT]   # starts it, prints the AWS_* variables, and stays until Ctrl-C
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import tempfile
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,7 +60,7 @@ osd_pool_default_pg_num = 4
 osd_crush_chooseleaf_type = 0
 mon_allow_pool_size_one = true
 mon_max_pg_per_osd = 1000
-rgw_frontends = beast endpoint=127.0.0.1:{port}
+rgw_frontends = beast endpoint={address}:{port}
 rgw_gc_obj_min_wait = 1
 rgw_gc_processor_period = 2
 """
@@ -89,17 +89,23 @@ class Gateway:
 
 
 @contextmanager
-def serve(capacity: int = 8 << 30) -> Iterator[Gateway]:
-    """Start a server that holds `capacity` bytes in memory; RuntimeError with the daemons' last words if it fails."""
+def serve(capacity: int = 8 << 30, address: str = "127.0.0.1", port: int = 0) -> Iterator[Gateway]:
+    """Start a server that holds `capacity` bytes in memory, at a port that is free or the one given.
+
+    RuntimeError with the daemons' last words if it fails.
+    """
     if not installed():
         raise RuntimeError(MISSING)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gateway-")))
-        monitor, port = _free_ports(2)
+        monitor, free = _free_ports(2)
+        port = port or free
         fsid = str(uuid.uuid4())
         settings = folder / "ceph.conf"
         settings.write_text(
-            SETTINGS.format(fsid=fsid, monitor=monitor, port=port, folder=folder, capacity=capacity)
+            SETTINGS.format(
+                fsid=fsid, monitor=monitor, address=address, port=port, folder=folder, capacity=capacity
+            )
         )
         for name in ("mon", "osd", "rgw"):
             (folder / name).mkdir()
@@ -111,7 +117,14 @@ def serve(capacity: int = 8 << 30) -> Iterator[Gateway]:
             return stack.enter_context(_daemon([program, "-c", str(settings), *arguments, "-f"], folder))
 
         _call(
-            "monmaptool", "--create", "--fsid", fsid, "--addv", "a", f"[v2:127.0.0.1:{monitor}]", f"{folder}/map"
+            "monmaptool",
+            "--create",
+            "--fsid",
+            fsid,
+            "--addv",
+            "a",
+            f"[v2:127.0.0.1:{monitor}]",
+            f"{folder}/map",
         )
         call("ceph-mon", "-i", "a", "--mkfs", "--monmap", f"{folder}/map")
         start("ceph-mon", "-i", "a")
@@ -123,8 +136,8 @@ def serve(capacity: int = 8 << 30) -> Iterator[Gateway]:
         subuser = ("--uid=froude", "--subuser=froude:reader", "--access=read", "--key-type=s3")
         call("radosgw-admin", "subuser", "create", *subuser, *_keys("reader"))
         server = start("radosgw", "-n", "client.rgw")
-        _until(lambda: _answers(port), server, folder)
-        yield Gateway(f"http://127.0.0.1:{port}")
+        _until(lambda: _answers(address, port), server, folder)
+        yield Gateway(f"http://{address}:{port}")
 
 
 def _keys(user: str) -> tuple[str, str]:
@@ -172,8 +185,8 @@ def _daemon(command: list[str], folder: Path) -> Iterator[subprocess.Popen[bytes
         daemon.wait()
 
 
-def _answers(port: int) -> bool:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+def _answers(address: str, port: int) -> bool:
+    connection = http.client.HTTPConnection(address, port, timeout=5)
     try:
         connection.request("GET", "/")
         return connection.getresponse().status == 200
@@ -214,13 +227,14 @@ def new_bucket() -> str:
     return name
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     if not installed():
         print(MISSING, file=sys.stderr)
         return 2
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with serve() as gateway:
+        place = {"address": arguments[0], "port": int(arguments[1])} if arguments else {}
+        with serve(**place) as gateway:
             for name, value in gateway.environment().items():
                 print(f"export {name}={value}")
             print("# Ctrl-C stops it; the key `reader` may only read", flush=True)
@@ -231,4 +245,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

@@ -31,6 +31,13 @@ def output_multiplier(run):
     return model
 
 
+def output_root(run):
+    """Logits are divided by the root of the width."""
+    model = Transformer(run)
+    model.logit_multiplier = model.logit_multiplier**0.5
+    return model
+
+
 def attention_scale(run):
     """Attention logits are divided by the root of d_head."""
     model = Transformer(run)

@@ -48,6 +48,27 @@ def unconditional_server() -> Iterator[str]:
     thread.join()
 
 
+REFUSAL = b"""<?xml version="1.0" encoding="UTF-8"?>
+<Error><Code>SignatureDoesNotMatch</Code><Message>The signature does not match.</Message></Error>"""
+
+
+@pytest.fixture(scope="session")
+def refusing_server() -> Iterator[str]:
+    """The endpoint of a server that takes nobody's signature."""
+    from werkzeug.serving import make_server
+
+    def refuse(environ: dict[str, Any], start_response: Any) -> list[bytes]:
+        start_response("403 Forbidden", [("Content-Type", "application/xml")])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [REFUSAL]
+
+    server = make_server("127.0.0.1", 0, refuse, threaded=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+
+
 @pytest.fixture
 def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Location:
     """An empty bucket of one's own."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import math
 import signal
 import subprocess
 import sys
@@ -147,6 +149,8 @@ def test_a_model_that_raises_makes_a_failed_row_and_is_tried_again_by_the_next_s
     rows = {row["run"]: row for row in trials(study).to_dicts()}
     assert (rows["fragile"]["status"], rows["sound"]["status"]) == ("failed", "finished")
     assert rows["fragile"]["error"] == "OSError: the disk is on fire"
+    assert rows["fragile"]["reason"] == rows["fragile"]["error"]
+    assert rows["fragile"]["model"] == "fragile:Fragile"
     assert rows["fragile"]["attempts"] == 2
     assert rows["fragile"]["loss"] is None
 
@@ -192,7 +196,11 @@ def test_a_proxy_of_two_ranks_trains_on_two_nodes_as_one_of_one_does(cluster, st
     assert rows["two"]["loss"] == pytest.approx(rows["one"]["loss"], abs=1e-4)
     for column in ("params", "params_with_embeddings", "flops", "tokens"):
         assert rows["two"][column] == rows["one"][column]
+    assert (rows["two"]["last_loss"], rows["two"]["reason"]) == (rows["two"]["loss"], None)
+    assert rows["wild"]["reason"]
+    assert math.isfinite(rows["wild"]["last_loss"])
     steps = Study(study).steps().filter(pl.col("run") == "two").collect()
+    assert steps["workers"].to_list() == [2] * STEPS
     assert steps["world"].to_list() == [2] * STEPS
     before = files(study)
     sweep(work, study, cluster)
@@ -249,3 +257,21 @@ def test_a_sweep_whose_driver_has_ended_goes_on_where_it_was(cluster, study, tmp
     kept = [url for url in before if any(url.endswith(f"/{name}.parquet") for name in done)]
     assert {url: after[url] for url in kept} == {url: before[url] for url in kept}
     assert trials(study)["status"].to_list() == ["finished"] * 5
+
+
+def test_code_that_was_edited_is_refused_then_trained_again(cluster, study, tmp_path):
+    fragile = Path(importlib.util.find_spec("fragile").origin)
+    settings = {"model.factory": "fragile:Fragile", "model.options": {"broken": str(tmp_path / "no")}}
+    made = space(grid(run("own", settings)))
+    sweep(made, study, cluster, trust=True)
+    first = trials(study)
+    fragile.write_text(FRAGILE + "\nEDITED = True\n")
+    with pytest.raises(ConfigError, match="module fragile is"):
+        sweep(made, study, cluster, trust=True)
+    sweep(made, study, cluster, trust=True, rerun_changed=True)
+    second = trials(study)
+    assert second["loss"].to_list() == first["loss"].to_list()
+    assert second["time"][0] > first["time"][0]
+    assert second["material"][0] != first["material"][0]
+    (retired,) = (study / "retired").children()
+    assert trials(study / "retired" / retired).equals(first)

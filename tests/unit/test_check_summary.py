@@ -43,17 +43,42 @@ def script(root: Path) -> ModuleType:
     return module
 
 
-def failures(script: ModuleType, summary: dict[str, Any]) -> list[str]:
-    return [what for what, passed, _ in script.checks(summary) if not passed]
+PLANNED = 998400
+
+
+def failures(script: ModuleType, summary: dict[str, Any], planned: int | None = PLANNED) -> list[str]:
+    return [what for what, passed, _ in script.checks(summary, planned) if not passed]
+
+
+def written(folder: Path, summary: dict[str, Any]) -> Path:
+    """The summary as a quickstart leaves it, its recipe beside it."""
+    (folder / "recipe.toml").write_text(f"[run]\ntokens = {PLANNED}\n")
+    path = folder / "summary.json"
+    path.write_text(json.dumps(summary))
+    return path
 
 
 def test_a_healthy_summary_passes(
     script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = tmp_path / "summary.json"
-    path.write_text(json.dumps(HEALTHY))
-    assert script.main(path) == 0
+    assert script.main(written(tmp_path, HEALTHY)) == 0
     assert "FAIL" not in capsys.readouterr().out
+
+
+def test_what_one_seed_cannot_show_is_printed_and_fails_nothing(
+    script: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    summary = copy.deepcopy(HEALTHY)
+    summary["actual"]["inside"] = False
+    assert script.main(written(tmp_path, summary)) == 0
+    out = capsys.readouterr().out
+    assert "actual inside the interval: False" in out
+    assert "error of the forecast: +1.4%" in out
+    assert "error of the largest proxy's loss: +6.2%" in out
+
+
+def test_tokens_without_a_recipe_to_compare_with_fail(script: ModuleType) -> None:
+    assert failures(script, HEALTHY, None) == ["tokens expected are the recipe's None"]
 
 
 @pytest.mark.parametrize(
@@ -68,11 +93,14 @@ def test_a_healthy_summary_passes(
         ("critical_batch.status", "edge", "status ok"),
         ("critical_batch.b_crit", 950.0, "150, 900"),
         ("forecast.sha256", "", "sealed"),
-        ("actual.inside", None, "inside"),
-        ("actual.relative_error", None, "relative error"),
+        ("actual.relative_error", None, "within ±3%"),
+        ("actual.relative_error", 0.031, "within ±3%"),
+        ("actual.relative_error", -0.031, "within ±3%"),
+        ("elastic.restarts", 1, "two restarts"),
         ("elastic.world_sizes", [3, 3], "3, 2, 3"),
         ("elastic.world_sizes", [3, 2], "3, 2, 3"),
         ("elastic.tokens_expected", 0, "expected"),
+        ("elastic.tokens_expected", 998400 - 768, "expected"),
         ("elastic.tokens_skipped", 64, "tokens_skipped"),
         ("elastic.tokens_repeated", 64, "tokens_repeated"),
     ],
@@ -87,9 +115,7 @@ def test_each_defect_is_noticed(
         group = group[name]
     group[key] = value
     assert any(named in what for what in failures(script, summary))
-    file = tmp_path / "summary.json"
-    file.write_text(json.dumps(summary))
-    assert script.main(file) == 1
+    assert script.main(written(tmp_path, summary)) == 1
 
 
 @pytest.mark.parametrize(

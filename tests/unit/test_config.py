@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from froude.config import ConfigError, Run, whole_steps
+from froude.section import SYNONYMS, UNITS
 
 GOOD = {"tokens": 7680, "batch": 768, "slots": 12}
 
@@ -130,6 +131,47 @@ def test_names_are_readable():
 def test_replace_validates_and_names_the_key():
     with pytest.raises(ConfigError, match=r"did you mean `optimizer\.lr`"):
         Run(**GOOD).replace({"optimizer.lrr": 1.0})
+
+
+MEANT = [
+    ({"optimizer": {"learning_rate": 1e-3}}, "did you mean `optimizer.lr`?"),
+    ({"learning_rate": 1e-3}, "did you mean `optimizer.lr`?"),
+    ({"lr": 1e-3}, "did you mean `optimizer.lr`?"),
+    ({"optimizer": {"wd": 0.1}}, "did you mean `optimizer.weight_decay`?"),
+    ({"schedule": {"warmup_steps": 10}}, "did you mean `schedule.warmup_tokens` (steps x batch)?"),
+    ({"model": {"n_layer": 4}}, "did you mean `model.depth`?"),
+    ({"model": {"hidden_size": 64}}, "did you mean `model.width`?"),
+    ({"model": {"block_size": 64}}, "did you mean `model.context`?"),
+    ({"batch_size": 12}, "did you mean `batch` (in tokens: windows x context)?"),
+    ({"max_steps": 10}, "did you mean `tokens` (of the whole run: steps x batch)?"),
+    ({"optimizer": {"beta_2": 0.9}}, "did you mean `optimizer.beta2`?"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), MEANT)
+def test_another_tools_word_leads_to_the_key_that_means_it(change, message):
+    with pytest.raises(ConfigError) as error:
+        Run(**GOOD, **change)
+    assert message in str(error.value)
+
+
+def test_the_keys_that_words_lead_to_are_there():
+    content = Run(**GOOD).to_dict()
+    for key in {*SYNONYMS.values(), *UNITS}:
+        table, _, last = key.rpartition(".")
+        assert last in (content[table] if table else content), key
+
+
+def test_slots_that_were_not_named_follow_the_workers():
+    alone = Run(tokens=7680, batch=768)
+    elastic = alone.replace({"optimizer.lr": 0.01}).replace(workers=(1, 3))
+    assert (alone.slots, elastic.slots) == (1, 6)
+    assert alone.replace(slots=0, workers=2).slots == 2
+    same = Run(tokens=7680, batch=768, slots=1)
+    assert (same, same.fingerprint) == (alone, alone.fingerprint)
+    for fixed in (same, Run.from_toml(alone.to_toml())):  # a stored run keeps its slots
+        with pytest.raises(ConfigError, match="must not exceed the 1 slots"):
+            fixed.replace(workers=(1, 3))
 
 
 @given(st.floats(1, 1e9), st.integers(1, 10**6))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -184,11 +184,15 @@ def diff(a: tuple[Location, Record], b: tuple[Location, Record]) -> list[Differe
         return list(differences(one, other))
 
 
-def export(run: Location, record: Record, target: Location) -> int:
-    """Write a checkpoint's parameters as one safetensors file, under their names in the model; bytes written."""
+def export(run: Location, record: Record, target: Location, about: Mapping[str, Any] | None = None) -> int:
+    """Write a checkpoint's parameters as one safetensors file, under their names in the model; bytes written.
+
+    The file's metadata have the checkpoint's run, step, tokens and recipe, and what `about` says, as JSON in `froude`.
+    """
     from safetensors.torch import save
 
-    about = {"run": record.run, "step": record.step, "tokens": record.tokens, "recipe": record.recipe}
+    names = {"run": record.run, "step": record.step, "tokens": record.tokens, "recipe": record.recipe}
+    about = {**names, **(about or {})}
     with Tensors(run, record) as tensors:
         parameters = {
             name.removeprefix(PARAMETER): tensors[name] for name in tensors if name.startswith(PARAMETER)

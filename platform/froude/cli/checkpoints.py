@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,6 +11,8 @@ import typer
 from froude.cli.common import FAILED, Debug, Json, emit, verb
 
 if TYPE_CHECKING:
+    from froude.config import Run
+    from froude.runlog import Record
     from froude.store import Location
 
 app = typer.Typer(
@@ -17,6 +20,11 @@ app = typer.Typer(
     help="List, verify, compare and export the checkpoints of a run. RUN is a run's directory, its study or its "
     "recipe.toml, a path or s3:// URL.",
     no_args_is_help=True,
+)
+
+UNKNOWN = (
+    "the recipe of this run is not beside it, so nothing is known of its model; under muP the forward multiplies "
+    "logits, and maybe more, by factors that are not in the weights"
 )
 
 Place = Annotated[
@@ -171,7 +179,7 @@ def export(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Write a checkpoint's parameters as a file that other tools read.
+    """Write a checkpoint's parameters as a file that other tools read; its metadata have the run and muP's multipliers.
 
     Example: froude checkpoints export runs/quickstart --out large.safetensors
     """
@@ -179,19 +187,37 @@ def export(
     from froude.checkpoint.tools import export as write
     from froude.config import ConfigError
     from froude.store import Location, reported
+    from froude.train.exported import description
 
     if format != "safetensors":
         raise ConfigError(f"--format must be safetensors, but got {format!r}")
     place = _run(run, name)
     record = chosen(place, step)
     target = Location.parse(out or f"{record.run}-{record.step}.safetensors")
+    trained = _trained(place, record)
+    about = description(trained) if trained is not None else {"note": UNKNOWN}
     with reported(target, "the file must be writable"):
-        size = write(place, record, target)
+        size = write(place, record, target, about)
     if as_json:
-        emit({"file": target.url, "step": record.step, "bytes": size})
+        emit({"file": target.url, "step": record.step, "bytes": size, "about": about})
     else:
-        print(f"{target}: step {record.step}, {size / 2**20:.1f} MiB")
+        print(f"{target}: step {record.step}, {size / 2**20:.1f} MiB", flush=True)
+        if about["note"]:
+            print(f"froude: warning: {about['note']}", file=sys.stderr)
+            print("froude: the file's metadata say so, too, in their key `froude`", file=sys.stderr)
     return None
+
+
+def _trained(place: Location, record: Record) -> Run | None:
+    """The run that the recipe of the study around describes; None if there is none, or if the record names another."""
+    from froude.config import ConfigError
+    from froude.promote.recipe import FILE, read
+
+    try:
+        recipe = read(place.parent.parent / FILE)
+    except ConfigError:
+        return None
+    return recipe.run if recipe.sha256 == record.recipe else None
 
 
 app.command("list")(list_)

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import sys
+import textwrap
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -73,12 +74,20 @@ def guarded(action: Callable[[], int | None], *, debug: bool = False) -> int:
         code = int(getattr(error, "exit_code", FAILED))
         if code == REFUSED:
             return refused(error)
-        first = next(iter(str(error).strip().splitlines()), "") or "no message"
         if type(error).__module__.partition(".")[0] == "polars":
+            first = next(iter(str(error).strip().splitlines()), "") or "no message"
             remedy = "`froude checkpoints verify` names the damaged part of a run"
             return say(f"a stored table must be readable, but Polars says: {first}; {remedy}", code)
         hint = "" if debug else " (--debug shows the traceback)"
-        return say(f"{type(error).__name__}: {first}{hint}", code)
+        return say(f"{type(error).__name__}: {message(error)}{hint}", code)
+
+
+def message(error: Exception) -> str:
+    """All lines of an error's message as one of at most 400 characters; of another process's traceback the last."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    if any(line.lstrip().startswith(("Traceback (most recent", 'File "')) for line in lines):
+        lines = lines[-1:]
+    return textwrap.shorten(" ".join(lines), 400, placeholder=" …") or "no message"
 
 
 def say(text: str, code: int) -> int:

@@ -10,6 +10,7 @@ from froude.cli.common import FAILED, Debug, Json, Trust, emit, verb
 
 if TYPE_CHECKING:
     from froude.config import Run
+    from froude.promote.causes import Cause
 
 
 @verb
@@ -31,12 +32,15 @@ def coordcheck(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Check that updates move a run's blocks equally far at every width; exit code 1 if they do not.
+    """Check that updates move a run's blocks equally far at every width; exit code 1 if they do not, or can't be told.
+
+    A check that fails names the rules of muP that the code breaks, as measured at the narrowest widths.
 
     The model, optimizer and rate are those of the run, or of a space's large run; SP is the control that must fail.
 
     Example: froude coordcheck search_spaces/quickstart.py --widths 64,128,256
     """
+    from dataclasses import asdict
     from pathlib import Path
 
     import polars as pl
@@ -47,6 +51,8 @@ def coordcheck(
     from froude.launch.plan import worker_bytes
     from froude.launch.preflight import check_memory
     from froude.laws.coordinate_plot import draw
+    from froude.promote.causes import causes
+    from froude.promote.diagnosis import WIDTHS, examine
     from froude.train.api import check_trust
     from froude.train.coordcheck import check, short, sizes_of
 
@@ -78,14 +84,33 @@ def coordcheck(
         device=device,
         progress=display.update,
     )
-    figure = draw(pl.DataFrame(found.rows), over, reasons=found.reasons)
+    figure = draw(pl.DataFrame(found.rows), over, found.verdict, reasons=found.reasons)
     figure.savefig(plot)
-    if as_json:
-        emit({**found.to_dict(), "plot": plot})
-    else:
+    if not as_json:
         display.done(f"{len(sizes)} sizes, {seeds} seeds, drawn in {plot}")
-        print("\n".join(found.lines()))
+        print("\n".join(found.lines()), flush=True)
+    broken: list[Cause] = []
+    if found.verdict == "failed" and over == "width":
+        narrow = sorted(set(sizes))[:WIDTHS]
+        mup = [run.replace({"model.width": width, "parametrization": "mup"}) for width in narrow]
+        broken = causes(examine(mup))
+        if not as_json:
+            print("\n".join(_rules(broken, narrow)))
+    if as_json:
+        emit({**found.to_dict(), "causes": [asdict(cause) for cause in broken], "plot": plot})
     return None if found.passed else FAILED
+
+
+def _rules(broken: list[Cause], widths: list[int]) -> list[str]:
+    """The rules that the code breaks, each with its remedy; or that none was seen."""
+    from froude.promote.causes import REMEDIES
+
+    where = f"by what real updates do at widths {', '.join(map(str, widths))}"
+    if not broken:
+        none = "rates, decay, initialisation and multipliers go with width as they must"
+        return [f"{where}: {none}; look for instability, and try a lower rate"]
+    lines = [f"{i}. {cause.line()}; {REMEDIES[cause.name]}" for i, cause in enumerate(broken, 1)]
+    return [f"rules that the code breaks, {where}:", *lines]
 
 
 def load_run(path: str) -> Run:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from froude.cli.common import Debug, Json, Trust, emit, verb
+from froude.cli.common import FAILED, Debug, Json, Trust, emit, say, verb
 
 if TYPE_CHECKING:
     from froude.config import Run
@@ -26,13 +26,17 @@ def fit(
     ] = "",
     source: Annotated[
         str,
-        typer.Option("--from", metavar="FILE", help="Make a study of the runs in a .csv or .parquet file."),
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Make a study of the runs in a .csv, .parquet, .jsonl or .json file.",
+        ),
     ] = "",
     columns: Annotated[
         str,
         typer.Option(
             metavar="params=N,…",
-            help="With --from: froude's names = the file's; params, tokens, loss are needed.",
+            help="With --from: froude's names = the file's; params, tokens, loss are needed; status= ignores a column.",
         ),
     ] = "",
     out: Annotated[str, typer.Option(metavar="STUDY", help="With --from: where the study is written.")] = "",
@@ -64,10 +68,14 @@ def fit(
     from froude.cli.options import point
     from froude.config import ConfigError
     from froude.promote.fits import fit as fit_study
+    from froude.promote.fits import none_finished
     from froude.study import Study
 
     wanted = point("--predict", predict) if predict else None
     found = _imported(study, source, columns, out, target) or Study(study)
+    counts = dict(found.trials().group_by("status").len().collect().iter_rows())
+    if nothing := none_finished(counts, str(found.location)):
+        return say(nothing, FAILED)
     fits = fit_study(found)
     try:
         prediction = fits.predict(**wanted) if wanted is not None else None
@@ -122,7 +130,7 @@ def _imported(study: str, source: str, columns: str, out: str, target: str) -> S
             raise ConfigError(
                 f"--target must be a readable TOML file, but {target}: {error.strerror}"
             ) from None
-    return make_study(source, out, columns=pairs("--columns", columns), target=large)
+    return make_study(source, out, columns=pairs("--columns", columns, empty=True), target=large)
 
 
 def _diagnoses(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> list[Diagnosis]:

@@ -7,14 +7,14 @@ import math
 from collections.abc import Sequence
 
 
-def pairs(option: str, text: str) -> dict[str, str]:
-    """`name=value,name=value` as a mapping; ConfigError for anything else."""
+def pairs(option: str, text: str, *, empty: bool = False) -> dict[str, str]:
+    """`name=value,name=value` as a mapping; ConfigError for anything else. Values may be `empty` where that says so."""
     from froude.config import ConfigError
 
     found: dict[str, str] = {}
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, separator, value = (piece.strip() for piece in part.partition("="))
-        if not (separator and name and value) or name in found:
+        if not (separator and name and (value or empty)) or name in found:
             raise ConfigError(
                 f"{option} must be name=value pairs with commas between them, each name once, but got {text!r}"
             )

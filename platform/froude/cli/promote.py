@@ -63,5 +63,6 @@ def promote(
         if check.overridden:
             print(f"override  {check.name} ({check.value}): {check.reason}")
         elif not check.passed:
-            print(f"warning   {check.name}: {check.value}; {check.remedy}")
+            mark = "warning " if check.kind == "warn" else "unknown "
+            print(f"{mark}  {check.name}: {check.value}; {check.remedy}")
     return None

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from froude.cli.common import (
+    FAILED,
     Address,
     Debug,
     Json,
@@ -15,6 +17,7 @@ from froude.cli.common import (
     Trust,
     cluster,
     emit,
+    say,
     simulated_nodes,
     verb,
 )
@@ -27,6 +30,13 @@ def sweep(
     seed: Annotated[int, typer.Option(min=0, help="Of every run and every choice.")] = 0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete the study's results and start over.")
+    ] = False,
+    rerun_changed: Annotated[
+        bool,
+        typer.Option(
+            "--rerun-changed",
+            help="Train again what was made of other settings, code or data; old rows are kept below retired/.",
+        ),
     ] = False,
     concurrency: Annotated[
         int,
@@ -48,8 +58,10 @@ def sweep(
     from froude.launch.plan import memory
     from froude.launch.preflight import check_memory
     from froude.launch.progress import shown
+    from froude.launch.status import find_bad_trials, told
     from froude.launch.sweep import check_inputs, open_study
     from froude.launch.sweep import sweep as run_sweep
+    from froude.promote.fits import none_finished
     from froude.space import load_space
     from froude.store import Location
     from froude.study import Study
@@ -58,7 +70,14 @@ def sweep(
     found = load_space(space, seed=seed)
     if fresh:  # what it deletes is deleted when a cluster is there to make it again
         check_inputs(found, study, trust=trust)
-    if fresh or not open_study(found, study, trust=trust, fresh=False, begin=False).done:
+    opened = (
+        None
+        if fresh
+        else open_study(found, study, trust=trust, fresh=False, rerun_changed=rerun_changed, begin=False)
+    )
+    for note in opened.notes if opened else ():
+        print(f"froude: {note}", file=sys.stderr, flush=True)
+    if opened is None or not opened.done:
         if nodes := simulated_nodes(address, simulate):
             check_memory(memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")
         with cluster(address, simulate, study, shared=shared) as running:
@@ -70,11 +89,18 @@ def sweep(
                     progress=progress,
                     trust=trust,
                     fresh=fresh,
+                    rerun_changed=rerun_changed,
                     concurrency=concurrency or None,
                 )
-    counts = dict(Study(study).trials().group_by("status").len().collect().iter_rows())
+    read = Study(study)
+    counts = dict(read.trials().group_by("status").len().collect().iter_rows())
+    bad = find_bad_trials(read)
     if as_json:
-        emit({"study": study.url, "trials": counts})
+        emit({"study": study.url, "trials": counts, "bad_trials": [vars(each) for each in bad]})
     else:
         print(f"{study}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
-    return 1 if counts.get("failed") else None
+        for line in told(bad, f"froude status {study}"):
+            print(f"  {line}")
+    if nothing := none_finished(counts, str(study)):
+        return say(nothing, FAILED)
+    return FAILED if counts.get("failed") else None

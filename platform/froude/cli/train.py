@@ -91,6 +91,7 @@ def train(
                 study,
                 cluster=running,
                 recipe=found.sha256,
+                material=found.material,
                 trust=trust,
                 other_build=other_build,
                 spares=spares,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 
 import polars as pl
 
@@ -56,8 +57,11 @@ class Agenda:
     came in first, so every sweep of one space and seed is the same.
     """
 
-    def __init__(self, space: Space, stored: Mapping[str, Stored]) -> None:
-        self.space = space
+    def __init__(self, space: Space, stored: Mapping[str, Stored], *, rerun_changed: bool = False) -> None:
+        self.space, self._rerun_changed = space, rerun_changed
+        self.notes: tuple[str, ...] = ()  # on the study, for its user
+        self.changed: dict[str, Stored] = {}  # to be retired before they are trained again
+        self.retired = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")  # the folder for them
         self.stages = [_Stage(spec) for spec in space.stages]
         self.results: dict[str, Stored] = {}
         self.resumed = 0
@@ -180,40 +184,54 @@ class Agenda:
         if found is None:
             return False
         missing = set(search.axes) ^ set(found.trial.params)
-        if missing:
-            raise _other(found.trial.name, f"axes {', '.join(sorted(missing))}")
-        self._add(stage, [search.trial(number, found.trial.params)])
+        difference = f"axes {', '.join(sorted(missing))}" if missing else ""
+        trial = None if missing else search.trial(number, found.trial.params)
+        if trial is None or (difference := _difference(trial, found)):
+            self._give_up(found, difference)
+            return False
+        self._add(stage, [trial])
         return True
+
+    def _give_up(self, found: Stored, difference: str) -> None:
+        """Count a stored trial that is another one as not there; ConfigError unless changed ones are to run again."""
+        name = found.trial.name
+        if not self._rerun_changed:
+            raise ConfigError(
+                f"a trial's name stands for one configuration, but the study has {name!r} with other {difference}; "
+                "use another directory, --rerun-changed to train it again (the old rows are kept, apart), or --fresh"
+            )
+        self.changed[name] = self._stored.pop(name)
 
     def _add(self, stage: _Stage, trials: Sequence[Trial]) -> None:
         stage.trials += trials
         unique([trial for other in self.stages for trial in other.trials])
         for trial in trials:
             found = self._stored.get(trial.name)
+            if found is not None and (difference := _difference(trial, found)):
+                self._give_up(found, difference)
+                found = None
             if found is None:
                 stage.waiting.append(trial)
                 continue
-            _same(trial, found)
             self.results[trial.name] = found
             self.resumed += 1
         # Longest first: the last to finish then keeps the others waiting least.
         stage.waiting.sort(key=cost, reverse=True)
 
 
-def _other(name: str, what: str) -> ConfigError:
-    return ConfigError(
-        f"a trial's name stands for one configuration, but the study has {name!r} with other {what}; "
-        "use another directory, or --fresh"
-    )
-
-
-def _same(trial: Trial, stored: Stored) -> None:
-    """ConfigError if what is stored under a trial's name is not that trial, complete."""
+def _difference(trial: Trial, stored: Stored) -> str:
+    """What of a trial the study has otherwise, or not whole, under its name; "" if it has that trial."""
     have = dict(zip(stored.rows["run"].to_pylist(), stored.rows["fingerprint"].to_pylist(), strict=True))
-    want = {run.name: run.fingerprint for run in trial.runs}
-    if any(want.get(name) != fingerprint for name, fingerprint in have.items()):
-        raise _other(trial.name, "settings (its fingerprint differs)")
+    want = {run.name: run for run in trial.runs}
+    for name, fingerprint in have.items():
+        if name not in want:
+            return f"settings (run {name} instead of {', '.join(want)})"
+        if want[name].fingerprint != fingerprint:
+            before = next((run for run in stored.trial.runs if run.name == name), None)
+            keys = before.differences(want[name]) if before else []
+            return f"settings ({', '.join(keys[:4]) or 'its fingerprint differs'})"
     if len(have) < len(want):
         losses = [loss for loss in stored.rows["loss"].to_pylist() if loss is not None]
         if trial.stop_loss is None or not losses or min(losses) > trial.stop_loss:
-            raise _other(trial.name, f"branches ({len(have)} of {len(want)})")
+            return f"branches ({len(have)} of {len(want)})"
+    return ""

@@ -73,14 +73,17 @@ class Display:
 
 
 def following(display: Display) -> Callable[[Progress], None]:
-    """A function that shows where a run is, and once each how it leaves its forecast."""
-    told = 0
+    """A function that shows where a run is; once each: alarms, what its ladder does, which hosts it leaves out."""
+    told: set[str] = set()
 
     def show(now: Progress) -> None:
-        nonlocal told
-        for line in now.alarms[told:]:
-            display.line(f"[train] alarm: {line}")
-        told = len(now.alarms)
+        lines = [f"[train] alarm: {line}" for line in now.alarms]
+        lines += [f"[train] {line}" for line in now.said]
+        lines += [f"[train] left out: {line}" for line in now.left_out]
+        for line in lines:
+            if line not in told:
+                display.line(line)
+        told.update(lines)
         display.update(
             now.step / now.steps,
             f"step {now.step} of {now.steps}, {now.world} workers, attempt {now.attempt}",

@@ -12,6 +12,7 @@ from typing import Any
 
 from froude.config import ConfigError, Run
 from froude.launch import ray_internals, worker
+from froude.launch.admission import Unfit
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
 from froude.launch.notes import Notes
 from froude.launch.readiness import spares_after
@@ -70,7 +71,8 @@ class Limits:
 class Progress:
     """Where a run is: steps done of `steps`, by how many workers, in which attempt; 0 workers until it has begun.
 
-    `alarms` say how the run has left its forecast, if it has.
+    `alarms` say how the run has left its forecast, if it has, `said` what its spike ladder has done; `left_out` which
+    hosts it does without, and why.
     """
 
     step: int
@@ -78,6 +80,8 @@ class Progress:
     world: int
     attempt: int
     alarms: tuple[str, ...] = ()
+    said: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
 
 
 def worker_resources(device: str, cluster: Mapping[str, float]) -> dict[str, float]:
@@ -110,6 +114,7 @@ def train(
     *,
     cluster: SimulatedCluster | ConnectedCluster,
     recipe: str = "",
+    material: Mapping[str, Any] | None = None,
     trust: bool = False,
     other_build: bool = False,
     spares: bool | None = None,
@@ -120,12 +125,13 @@ def train(
 ) -> ElasticResult:
     """Train the run to its end below `study`, from its newest committed checkpoint; at once if it is finished.
 
-    `recipe` names what the log must be of (the run's fingerprint if empty). `progress` is called about four times a
-    second, from this thread. `other_build` lets an exact run go on with another library, processor or number of threads
-    than it had. `spares` keeps a process ready on each node for a quicker restart (None: as `spares_after` says).
-    New nodes are looked for every `resize_seconds` (1 on a simulated cluster, else 10). Raises NoProgress when
-    more than `no_progress` failures in a row commit nothing, RunFailed for any other end before the last step
-    (`max_failures` in all, or an error that no restart mends), ConfigError for what the user can mend.
+    `recipe` names what the log must be of (the run's fingerprint if empty), `material` what corpus and code must be.
+    `progress` is called about four times a second, from this thread. `other_build` lets an exact run go on with another
+    library, processor or number of threads than it had. `spares` keeps a process ready on each node for a quicker
+    restart (None: as `spares_after` says). New nodes are looked for every `resize_seconds` (1 on a simulated cluster,
+    else 10). Raises NoProgress when more than `no_progress` failures in a row commit nothing, RunFailed for any other
+    end before the last step (`max_failures` in all, or an error that no restart mends), ConfigError for what the user
+    can mend.
     """
     location = study / "runs" / run.name
     log = LogReader(location)
@@ -135,9 +141,13 @@ def train(
         return result_of(run, study)
     import ray
 
-    from froude.train.api import check_trust
+    from froude.train.api import check_trust, material_of
 
     check_trust(run, trust)
+    here, before = material_of(run), head.meta.get("material") if head else None
+    for expected, whose in ((material, "those of the recipe's study"), (before, "those of the run so far")):
+        if expected:
+            here.required(expected, whose)
     resources = worker_resources(run.device, ray.cluster_resources())
     notes = Notes(location.url)
     notes.clear()
@@ -155,6 +165,7 @@ def train(
         device=device_of(resources),
         other_build=other_build,
         spares_after=spares_after(run, cluster, spares),
+        material=here.to_dict(),
     )
     scratch = tempfile.mkdtemp(prefix="froude-train-")
     try:
@@ -205,7 +216,9 @@ def _trainer(
     """Ray's trainer, and the id under which it reserves resources."""
     ray_internals.prepare_driver()
     import ray.train
-    from ray.train.torch import TorchConfig, TorchTrainer
+    from ray.train.torch import TorchTrainer
+
+    from froude.launch.interfaces import NodeInterface
 
     api: Any = ray.train  # its names are those of Train V2 or of V1, as an environment variable says
     scaling = api.ScalingConfig(
@@ -217,7 +230,7 @@ def _trainer(
     arguments: dict[str, Any] = {
         "train_loop_per_worker": work,
         "train_loop_config": asdict(order),
-        "torch_config": TorchConfig(backend=torch_backend(resources)),
+        "torch_config": NodeInterface(backend=torch_backend(resources)),
         "scaling_config": scaling,
         # Ray keeps a note of metrics there; checkpoints and their log are ours.
         "run_config": api.RunConfig(
@@ -243,7 +256,7 @@ def _trainer(
     ready = None if order.spares_after is None else Spares(notes, early=order.spares_after == 0)
     trainer.use(
         PlannedResize(scaling, notes, ready),
-        BoundedFailures(failures, notes, place, limits.no_progress, Fatal),
+        BoundedFailures(failures, notes, place, limits.no_progress, Fatal, resources),
     )
     run_id = str(trainer.train_run_context.run_id)
     trainer.train_loop_config["run_id"] = run_id
@@ -280,22 +293,30 @@ def _fit(trainer: Any, run_id: str, watch: Callable[[], None]) -> Exception | No
 def _position(run: Run, log: LogReader, notes: Notes, before: Record | None) -> Progress:
     """Where this driver's attempt is; what `before`, the newest record when it began, says until there is one."""
     old = before.attempt if before else 0
-    beat = notes.beat()
+    beat, left_out = notes.beat(), tuple(notes.left_out().values())
     if beat is not None and beat.attempt > old:
-        return Progress(beat.step, run.steps, beat.world, beat.attempt, notes.alarms())
+        return Progress(
+            beat.step, run.steps, beat.world, beat.attempt, notes.alarms(), notes.said(), left_out
+        )
     head = before if ray_internals.supported() else log.head()
     if head is None:
-        return Progress(0, run.steps, 0, 0)
-    return Progress(head.step, run.steps, head.world if head.attempt > old else 0, head.attempt)
+        return Progress(0, run.steps, 0, 0, left_out=left_out)
+    world = head.world if head.attempt > old else 0
+    return Progress(head.step, run.steps, world, head.attempt, left_out=left_out)
 
 
 def _explain(error: Exception, run: Run, log: LogReader, notes: Notes, limits: Limits) -> Exception:
     """What a user is told of a failed run."""
     from froude.launch.ray_internals.policy import find_cause
 
-    fatal = find_cause(error, Fatal) if ray_internals.supported() else None
-    if isinstance(fatal, Fatal):
-        return ConfigError(fatal.text) if fatal.kind == "ConfigError" else RunFailed(fatal.text, fatal.kind)
+    if ray_internals.supported():
+        fatal, unfit = find_cause(error, Fatal), find_cause(error, Unfit)
+        if isinstance(fatal, Fatal):
+            return (
+                ConfigError(fatal.text) if fatal.kind == "ConfigError" else RunFailed(fatal.text, fatal.kind)
+            )
+        if isinstance(unfit, Unfit):
+            return ConfigError(f"run {run.name}: {unfit.text}")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause = lines[-1] if lines else type(error).__name__
     fruitless = takewhile(lambda record: record.kind == "attempt", reversed(log.records()))

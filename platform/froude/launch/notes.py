@@ -7,6 +7,7 @@ progress is that of the commit log.
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -92,6 +93,22 @@ class Notes:
         """All alarms of this driver's run, oldest first."""
         return tuple((get_note(f"{self.run}#alarms") or {}).get("lines", ()))
 
+    def say(self, line: str) -> None:
+        """Tell whoever watches what the run does by its own policy."""
+        put_note(f"{self.run}#said", {"lines": [*self.said(), line]})
+
+    def said(self) -> tuple[str, ...]:
+        """All that this driver's run has said, oldest first."""
+        return tuple((get_note(f"{self.run}#said") or {}).get("lines", ()))
+
+    def leave_out(self, hosts: Mapping[str, str]) -> None:
+        """Tell which nodes the run does without from now on, by their ids, and why."""
+        put_note(f"{self.run}#left-out", {**self.left_out(), **hosts})
+
+    def left_out(self) -> dict[str, str]:
+        """All such nodes of this driver's run, in the order in which they were found."""
+        return get_note(f"{self.run}#left-out") or {}
+
     def give_up(self) -> None:
         put_note(f"{self.run}#no-progress", {})
 
@@ -100,5 +117,5 @@ class Notes:
 
     def clear(self) -> None:
         """Forget requests that an earlier driver left; the beat stays."""
-        for name in ("hold", "held", "template", "no-progress", "alarms"):
+        for name in ("hold", "held", "template", "no-progress", "alarms", "said", "left-out"):
             put_note(f"{self.run}#{name}", None)

@@ -2,37 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
 from froude import records
 from froude.config import ConfigError
+from froude.material import Material
 from froude.space import Trial
 from froude.store import Location, reported
 
-_KEY = b"froude.trial"
+_KEY, _MATERIAL = b"froude.trial", b"froude.material"
 _READERS = 16  # threads: parts are small, so on S3 a read is one round trip
 Rows = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A trial as the study has it: its description and its rows of `Study.trials()`."""
+    """A trial as the study has it: its description, its rows of `Study.trials()`, and what it was made of.
+
+    `material` is None where that was not recorded: by froude 0.1, and for a trial that failed.
+    """
 
     trial: Trial
     rows: pa.Table
+    material: Material | None = None
 
     @property
     def failed(self) -> bool:
         return "failed" in self.rows["status"].to_pylist()
 
 
-def write(study: Location, trial: Trial, *, trials: Rows, steps: Rows = (), evals: Rows = ()) -> None:
+def write(
+    study: Location,
+    trial: Trial,
+    *,
+    trials: Rows,
+    steps: Rows = (),
+    evals: Rows = (),
+    material: Material | None = None,
+) -> None:
     """Write a trial's metrics, then its rows with its whole description: with those it is in the study.
 
     Trials are computed anew after a failure only, so what is replaced was never read.
@@ -42,7 +57,11 @@ def write(study: Location, trial: Trial, *, trials: Rows, steps: Rows = (), eval
         (study / "steps" / name).replace(records.to_bytes(records.table(records.STEPS, steps)))
     if evals:
         (study / "evals" / name).replace(records.to_bytes(records.table(records.EVALS, evals)))
-    table = records.table(records.TRIALS, trials).replace_schema_metadata({_KEY: trial.to_json().encode()})
+    described = {_KEY: trial.to_json().encode()}
+    if material is not None:
+        described[_MATERIAL] = material.to_json().encode()
+        trials = [{**row, "material": material.digest} for row in trials]
+    table = records.table(records.TRIALS, trials).replace_schema_metadata(described)
     (study / "trials" / name).replace(records.to_bytes(table))
 
 
@@ -53,6 +72,7 @@ def write_failed(study: Location, trial: Trial, *, error: str, attempts: int) ->
     told = {
         "status": "failed",
         "error": error,
+        "reason": error,
         "attempts": attempts,
         "trial": trial.name,
         "time": datetime.now(UTC),
@@ -80,7 +100,10 @@ def read(study: Location, name: str) -> Stored:
         name: table[name] if name in table.column_names else pa.nulls(table.num_rows, kind)
         for name, kind in known.items()
     }
-    return Stored(Trial.from_json(metadata[_KEY].decode()), pa.table(columns, schema=records.TRIALS))
+    material = Material.from_dict(json.loads(metadata[_MATERIAL])) if _MATERIAL in metadata else None
+    return Stored(
+        Trial.from_json(metadata[_KEY].decode()), pa.table(columns, schema=records.TRIALS), material
+    )
 
 
 def read_all(study: Location) -> dict[str, Stored]:
@@ -90,3 +113,15 @@ def read_all(study: Location) -> dict[str, Stored]:
     names = [name.removesuffix(".parquet") for name in found if name.endswith(".parquet")]
     with ThreadPoolExecutor(_READERS) as pool:
         return dict(zip(names, pool.map(lambda name: read(study, name), names), strict=True))
+
+
+def retire(study: Location, trials: Iterable[Trial], folder: str) -> None:
+    """Move what the study has of these trials to `retired/FOLDER`, which `Study` can read, too.
+
+    A trial's rows go last: after an interruption it is found changed, and retired, once more.
+    """
+    for trial in trials:
+        runs = ((study / "runs" / run.name).walk() for run in trial.runs if trial.workers > 1)
+        own = [study / kind / f"{trial.name}.parquet" for kind in ("steps", "evals", "trials")]
+        for file in chain(*runs, own):
+            file.move(study / "retired" / folder / file.url.removeprefix(f"{study.url}/"))

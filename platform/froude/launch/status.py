@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from froude.study import Study
 if TYPE_CHECKING:
     from froude.laws import BatchRamp
 
+FEW, MANY = 5, 20  # trials of either bad end that a sweep's last lines and a status tell of
+REASON_CHARACTERS = 160
 HALF_LIFE = 50  # measured steps of the moving averages behind the noise scale: enough to place it, and recent
 
 
@@ -30,11 +32,56 @@ class StageStatus:
 
 
 @dataclass(frozen=True)
+class BadTrial:
+    """A trial that failed, or of which a run diverged: the first such run, and how many of the trial's did."""
+
+    status: str
+    trial: str
+    stage: str
+    run: str
+    runs: int
+    attempts: int
+    reason: str
+
+    def line(self) -> str:
+        """The same for people."""
+        which = self.trial if self.run == self.trial else f"{self.trial} ({self.run})"
+        tries = f" in {self.attempts} attempts" if self.status == "failed" and self.attempts > 1 else ""
+        reason = " ".join(self.reason.split()) or "no reason was kept, by the version that trained it"
+        cut = reason if len(reason) <= REASON_CHARACTERS else reason[: REASON_CHARACTERS - 1] + "…"
+        return f"{self.status:<9} {which}{tries}: {cut}"
+
+
+def find_bad_trials(study: Study) -> list[BadTrial]:
+    """Those of a study, failed ones first, in the order of its rows."""
+    odd = study.trials().filter(pl.col("status").is_in(["failed", "diverged"]))
+    found = (
+        odd.with_columns(reason=pl.coalesce("reason", "error", pl.lit("")))
+        .group_by("trial", "status", maintain_order=True)
+        .agg(pl.col("stage", "run", "reason").first(), pl.col("attempts").max().fill_null(1), runs=pl.len())
+        .sort("status", descending=True, maintain_order=True)
+        .collect()
+    )
+    return [BadTrial(**row) for row in found.to_dicts()]
+
+
+def told(found: Sequence[BadTrial], more: str, most: int = FEW) -> list[str]:
+    """A line for each of the first `most` of either status, and how many more there are, which `more` shows."""
+    lines = []
+    for status in ("failed", "diverged"):
+        own = [each for each in found if each.status == status]
+        lines += [each.line() for each in own[:most]]
+        if len(own) > most:
+            lines.append(f"{'':<9} and {len(own) - most} more {status}: {more}")
+    return lines
+
+
+@dataclass(frozen=True)
 class Status:
     """A study's state; `step` of the large run is that of its newest committed checkpoint, `steps` those it has.
 
     `run` is empty where the study has no target. `noise` is what its gradient noise scale says of the batch, None until
-    it tells.
+    it tells. `bad_trials` are the trials that failed or diverged.
     """
 
     study: str
@@ -45,6 +92,7 @@ class Status:
     steps: int
     finished: bool
     noise: BatchRamp | None = None
+    bad_trials: Sequence[BadTrial] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -72,6 +120,7 @@ class Status:
             f"recipe          {'sealed' if self.recipe else 'none yet'}",
             *([f"{self.run:<16}{large}"] if self.run else []),
             *([f"{'noise scale':<16}{self.noise.line()}"] if self.noise else []),
+            *told(self.bad_trials, f"froude status {self.study} --json", MANY),
         ]
 
 
@@ -108,6 +157,7 @@ def status(url: str | os.PathLike[str] | Location) -> Status:
         steps=target.steps if target is not None else 0,
         finished=any(row["kind"] == "finished" for row in commits),
         noise=_noise(study, target) if target is not None and commits else None,
+        bad_trials=find_bad_trials(study),
     )
 
 

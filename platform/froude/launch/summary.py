@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import polars as pl
 
+from froude.launch import parts
+from froude.launch.speed import step_flops
 from froude.promote.account import token_account
 from froude.promote.fits import Fits
 from froude.promote.forecast import score
 from froude.promote.recipe import Recipe
 from froude.report.elastic import history
+from froude.space import Trial
 from froude.store import Location
 from froude.study import Study
 
@@ -27,6 +30,19 @@ def final_loss(study: Study, recipe: Recipe) -> float | None:
     run = recipe.run
     rows = study.evals().filter((pl.col("run") == run.name) & (pl.col("step") == run.steps)).collect()
     return float(rows["loss"][-1]) if rows.height else None
+
+
+def trained_flops(trials: Iterable[parts.Stored]) -> float:
+    """FLOPs of the forward and backward passes of trials; the trunk that branches share counts once.
+
+    A diverged run counts in full, a failed one not at all: nobody knows how far it came.
+    """
+    total = 0.0
+    for stored in trials:
+        row = stored.rows.slice(0, 1).to_pylist()[0]
+        trained = Trial(stored.trial.name, stored.trial.runs[: stored.rows.num_rows])
+        total += (row["flops"] or 0.0) / row["tokens"] * trained.tokens
+    return total
 
 
 def summarize(
@@ -65,6 +81,9 @@ def summarize(
         "forecast": {
             **{key: getattr(forecast, key) for key in ("loss", "low", "high", "level", "certified", "naive")},
             "sha256": recipe.sha256,
+            "extrapolation": dict(recipe.extrapolation),
+            "proxies_over_target": trained_flops(parts.read_all(study.location).values())
+            / (step_flops(run) * run.steps),
         },
         "actual": {
             "loss": scored.loss,
@@ -118,7 +137,7 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
     """A few lines for the terminal: the recipe, the laws, forecast against actual, the run's failures, the tokens."""
     best, transfer, batch = summary["best"], summary["lr_transfer"], summary["critical_batch"]
     forecast, actual, elastic = summary["forecast"], summary["actual"], summary["elastic"]
-    seconds, trials = summary["seconds"], summary["trials"]
+    seconds, trials, over = summary["seconds"], summary["trials"], forecast["extrapolation"]
 
     def slope(name: str) -> str:
         law = transfer.get(name)
@@ -139,20 +158,26 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
         ),
         (
             "best recipe",
-            f"peak lr {best['lr']:.3g}, warmup {best['warmup_tokens']} tokens, beta2 {best['beta2']:.3g}, "
-            f"batch {best['batch']} tokens, {best['schedule']}",
+            f"peak lr {best['lr']:.3g}, warmup {best['warmup_tokens']} tokens, beta2 {best['beta2']:.3g} "
+            f"(set beforehand: batch {best['batch']} tokens, {best['schedule']})",
         ),
         ("LR transfer", f"log2 lr per log2 width: SP {slope('sp')}, muP {slope('mup')}"),
         ("critical batch", _batch(batch)),
         (
             "forecast",
             f"{forecast['loss']:.3f} nats per token, {100 * forecast['level']:.0f}% in "
-            f"[{forecast['low']:.3f}, {forecast['high']:.3f}], sealed {forecast['sha256'][:12]} before step 0",
+            f"[{forecast['low']:.3f}, {forecast['high']:.3f}], {'' if forecast['certified'] else 'not '}certified, "
+            f"sealed {forecast['sha256'][:12]} before step 0",
+        ),
+        (
+            "reach",
+            f"{over['params']:.2f}x the parameters, {over['tokens']:.2f}x the tokens, {over['compute']:.2f}x the "
+            f"compute of the largest proxy; all proxies took {forecast['proxies_over_target']:.1f}x the target's",
         ),
         (
             "actual",
             f"{actual['loss']:.3f}: {verdict} the interval, error {100 * actual['relative_error']:+.1f}% "
-            f"(naive forecast {forecast['naive']:.3f})",
+            f"(naive forecast, the largest proxy's loss: {forecast['naive']:.3f})",
         ),
         ("world sizes", f"{sizes}   ({elastic['restarts']} restarts)"),
         ("recovery", recovery),

@@ -13,6 +13,7 @@ from ipaddress import ip_address
 from froude.config import ConfigError, Run
 from froude.launch import parts
 from froude.launch.agenda import Agenda
+from froude.launch.changed import Materials, compare, refusal
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster, environment
 from froude.launch.plan import worker_bytes
 from froude.launch.preflight import check_memory, cores
@@ -20,6 +21,7 @@ from froude.launch.progress import SweepProgress
 from froude.space import Space, Trial
 from froude.store import Location, probe_writable
 from froude.study import FILES, FOLDERS, Study
+from froude.user_code import call_user
 
 SCHEMA = 1
 
@@ -41,15 +43,17 @@ def sweep(
     progress: Callable[[SweepProgress], None] | None = None,
     trust: bool = False,
     fresh: bool = False,
+    rerun_changed: bool = False,
     concurrency: int | None = None,
 ) -> None:
     """Run every trial of the space that the study does not have yet; its rows are all that a later call goes by.
 
-    `progress` is called a few times a second. `fresh` deletes the study's results first. `concurrency` bounds the
+    `progress` is called a few times a second. `fresh` deletes the study's results first; `rerun_changed` trains again
+    what was made of other settings, code or data, and keeps the old rows below `retired/`. `concurrency` bounds the
     trials at once (None: the cluster's CPUs, or GPUs where runs may use them). A trial that raises in each of its
     attempts becomes a `failed` row and is tried again by the next sweep. Raises ConfigError for what the user can mend.
     """
-    agenda = open_study(space, study, trust=trust, fresh=fresh)
+    agenda = open_study(space, study, trust=trust, fresh=fresh, rerun_changed=rerun_changed)
     if agenda.done:
         if progress:
             progress(SweepProgress.of(agenda))
@@ -83,10 +87,19 @@ def sweep(
         )
 
 
-def open_study(space: Space, study: Location, *, trust: bool, fresh: bool, begin: bool = True) -> Agenda:
+def open_study(
+    space: Space,
+    study: Location,
+    *,
+    trust: bool,
+    fresh: bool,
+    rerun_changed: bool = False,
+    begin: bool = True,
+) -> Agenda:
     """Check the space, the store and what the study has against each other, before anything starts.
 
-    Unless it is to `begin`, it writes nothing while there are trials to run: they may be refused for want of a cluster.
+    ConfigError if what is stored was made of another corpus or code; with `rerun_changed` it is retired instead. Unless
+    it is to `begin`, it writes nothing while there are trials to run: they may be refused for want of a cluster.
     """
     opened = check_inputs(space, study, trust=trust)
     if fresh:
@@ -97,7 +110,16 @@ def open_study(space: Space, study: Location, *, trust: bool, fresh: bool, begin
             f"a study is of one schema and seed, but {study} has schema {meta.get('schema')} and seed "
             f"{meta.get('seed')}, not {SCHEMA} and {space.seed}; use another directory, or --fresh"
         )
-    agenda = Agenda(space, parts.read_all(study))
+    stored, materials = parts.read_all(study), Materials()
+    runs = [run for trials in space.planned().values() for trial in trials for run in trial.runs[-1:]]
+    found = compare(stored.values(), runs, materials)
+    if found.changed and not rerun_changed:
+        raise ConfigError(refusal(found.changed))
+    changed = [stored.pop(name) for name in found.changed]
+    agenda = Agenda(space, stored, rerun_changed=rerun_changed)
+    agenda.notes = found.notes
+    if begin:
+        parts.retire(study, [each.trial for each in changed], agenda.retired)
     # Another space adds to a study, as `froude plan --next` means it to; the same one replaces what it said before.
     own = {name: {**stage, "space": space.name} for name, stage in space.stage_table().items()}
     before = meta.get("stages", {}).items()
@@ -109,6 +131,7 @@ def open_study(space: Space, study: Location, *, trust: bool, fresh: bool, begin
         "seed": space.seed,
         "stages": {**kept, **own},
         "target": space.target.to_dict(),
+        "material": materials.of(space.target).to_dict(),
     }
     if (begin or agenda.done) and meta != json.loads(json.dumps(described)):
         (study / "study.json").replace(json.dumps(described, indent=1).encode() + b"\n")
@@ -135,7 +158,7 @@ def check_code_and_corpus(runs: Iterable[Run], trust: bool) -> None:
     for run in different.values():
         check_trust(run, trust)
         for split in ("train", "validation"):
-            build_source(run, split)
+            call_user(f"source {run.data.source}", build_source, run, split)
 
 
 def clear(study: Location) -> None:

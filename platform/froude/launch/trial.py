@@ -5,6 +5,7 @@ A trial of several workers runs on the head, trains nothing itself, and drives R
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Mapping
@@ -20,6 +21,7 @@ from froude.space import Trial
 from froude.store import Location
 
 if TYPE_CHECKING:
+    from froude.material import Material
     from froude.train.loop import Outcome
 
 REPORT_SECONDS = 0.5
@@ -33,6 +35,7 @@ class Stopped(RuntimeError):
 class Task:
     """What Tune hands to a worker: a trial, where its parts go, on which device, and which attempt this is.
 
+    `material` is what the driver has: a worker whose corpus or code is another trains nothing.
     `device` is for a trial of one worker; one of several asks its cluster. `lane` numbers the workers of a sweep: a
     trial reuses the process of the last one in its lane, and no other.
     """
@@ -42,6 +45,7 @@ class Task:
     device: str
     lane: int = 0
     attempt: int = 1
+    material: str = ""
 
     def config(self) -> dict[str, Any]:
         return asdict(self)
@@ -97,11 +101,25 @@ class Proxy(tune.Trainable):
 
     def _work(self) -> list[str]:
         study = Location.parse(self._task.study)
+        material = self._material()
         outcome = self._distributed(study) if self._trial.workers > 1 else self._alone()
         for row in (*outcome.trials, *outcome.steps, *outcome.evals):
             row["attempts" if "attempts" in row else "attempt"] = self._task.attempt
-        parts.write(study, self._trial, trials=outcome.trials, steps=outcome.steps, evals=outcome.evals)
+        parts.write(
+            study,
+            self._trial,
+            trials=outcome.trials,
+            steps=outcome.steps,
+            evals=outcome.evals,
+            material=material,
+        )
         return [row["status"] for row in outcome.trials]
+
+    def _material(self) -> Material:
+        """What this process trains on, which must be what the driver has."""
+        from froude.train.api import material_of
+
+        return material_of(self._trial.runs[-1]).required(json.loads(self._task.material))
 
     def _alone(self) -> Outcome:
         from froude.train.loop import run_trial
@@ -126,49 +144,41 @@ class Proxy(tune.Trainable):
 
         (run,) = self._trial.runs
         cluster = ConnectedCluster(str(ray.get_runtime_context().gcs_address))
-        began = time.perf_counter()
+        began, stopped = time.perf_counter(), ""
         try:
             # Trust was asked for before the sweep began.
             train(run, study, cluster=cluster, trust=True, progress=lambda at: self._note(at.step, run.steps))
-            loss = final_loss(study, run.name, run.steps)
         except RunFailed as error:
-            if not diverged(error):
+            if error.kind != "Diverged":
                 raise
-            loss = math.nan
+            stopped = str(error)
+        losses, validation = losses_of(study, run.name)
         model = build_model(run, "meta")
         row = trial_row(
             run,
             count_parameters(model),
             float(model.flops_per_token()),  # type: ignore[operator]
-            loss=loss,
+            losses=losses,
+            loss=math.nan if stopped else validation.pop(),
             seconds=time.perf_counter() - began,
             trial=self._trial.name,
             workers=run.max_workers,
+            validation=validation,
+            stopped=stopped,
         )
         return Outcome(trials=[row])
 
 
-def final_loss(study: Location, run: str, steps: int) -> float:
-    """The validation loss after the last step of a run that Ray Train has trained (nats per token)."""
+def losses_of(study: Location, run: str) -> tuple[list[float], list[float]]:
+    """Training losses, one a step, and validation losses of a run that Ray Train has trained (nats per token)."""
     import polars as pl
 
     from froude.study import Study
 
-    evals = Study(study).evals().filter((pl.col("run") == run) & (pl.col("step") == steps)).collect()
-    return float(evals["loss"][-1])
-
-
-def diverged(error: BaseException) -> bool:
-    """Whether a failed run ended because its loss stopped being finite."""
-    from froude.launch import ray_internals
-    from froude.launch.worker import Fatal
-
-    if not (ray_internals.supported() and isinstance(error.__cause__, Exception)):
-        return False
-    from froude.launch.ray_internals.policy import find_cause
-
-    cause = find_cause(error.__cause__, Fatal)
-    return isinstance(cause, Fatal) and cause.kind == "Diverged"
+    read = Study(study)
+    frames = (read.steps(trials=False), read.evals())
+    steps, evals = (frame.filter(pl.col("run") == run).sort("step").collect()["loss"] for frame in frames)
+    return steps.to_list(), evals.to_list()
 
 
 def _one_thread() -> None:

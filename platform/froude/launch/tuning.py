@@ -15,6 +15,7 @@ from ray.tune.search import Searcher
 
 from froude.launch import parts
 from froude.launch.agenda import Agenda, cost
+from froude.launch.changed import Materials
 from froude.launch.elastic import device_of, worker_resources
 from froude.launch.progress import SweepProgress
 from froude.launch.ray_internals.lanes import Lanes
@@ -80,6 +81,7 @@ class Queue(_Unpickled, Searcher):
     def __init__(self, agenda: Agenda, study: Location, slots: int, cluster: Mapping[str, float]) -> None:
         super().__init__()
         self.agenda, self.study, self.slots, self.cluster = agenda, study, slots, cluster
+        self.materials = Materials()
         self.shares: dict[str, float] = {}
         self._running: dict[str, tuple[Trial, int]] = {}
         self._ended: list[tuple[str, str | None, int]] = []  # trial, error, attempts
@@ -101,13 +103,16 @@ class Queue(_Unpickled, Searcher):
         if self._next is None or not self._fits(self._next):
             return None
         trial, self._next = self._next, None
+        if changed := self.agenda.changed.pop(trial.name, None):
+            parts.retire(self.study, [changed.trial], self.agenda.retired)
         taken = {lane for _, lane in self._running.values()}
         lane = -1 if trial.workers > 1 else min(set(range(self.slots)) - taken)
         self._running[trial.name] = (trial, lane)
         self.shares[trial.name] = 0.0
         # Only what was reserved: a process on a simulated cluster sees the GPUs of the machine all the same.
         device = "" if lane < 0 else device_of(worker_resources(trial.runs[0].device, self.cluster))
-        return Task(trial.to_json(), self.study.url, device, lane).config()
+        material = self.materials.of(trial.runs[-1]).to_json()
+        return Task(trial.to_json(), self.study.url, device, lane, material=material).config()
 
     def _fits(self, trial: Trial) -> bool:
         """Whether its workers are free; one that wants more than there are runs alone."""

@@ -11,8 +11,10 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from froude.config import ConfigError, Run
+from froude.launch.admission import admit
 from froude.launch.notes import Beat, Notes
 from froude.store import Location
+from froude.train.stability import sentence
 
 if TYPE_CHECKING:
     from froude.promote.monitor import Monitor
@@ -43,6 +45,7 @@ class Order:
     device: str
     other_build: bool = False
     spares_after: float | None = None
+    material: Mapping[str, Any] = field(default_factory=dict)
 
 
 def agree(*values: int) -> tuple[int, ...]:
@@ -114,6 +117,10 @@ class RayHost:
             for alarm in self.monitor.step(row["tokens"], row["loss"], row["lr"]):  # type: ignore[union-attr]
                 self.notes.raise_alarm(alarm.line())
 
+    def tell(self, events: Sequence[Mapping[str, Any]]) -> None:
+        for line in filter(None, map(sentence, events)):
+            self.notes.say(line)
+
     def hold(self) -> None:
         """Wait, with what was trained committed, until the group is replaced or told to go on."""
         if self.rank == 0:
@@ -183,7 +190,7 @@ def work(order: dict[str, Any]) -> None:
     from froude.checkpoint.parts import Corrupt
     from froude.checkpoint.retention import Keep
     from froude.checkpoint.run_store import RunStore
-    from froude.train import build, parallel, stability
+    from froude.train import api, parallel, stability
     from froude.train.worker import Diverged, run_worker
 
     use_own_cores()
@@ -200,9 +207,11 @@ def work(order: dict[str, Any]) -> None:
     # Not below: a node that has lost its GPU is a failure, not the user's error.
     device = parallel.resolve_device(given.device)
     try:
-        here = build.agreed(run, store, device, allow_other=given.other_build)
+        here = admit(run, store, device, other_build=given.other_build)
         versions = {name: version(name) for name in ("froude", "ray")}
+        material = api.material_of(run).required(given.material).to_dict()
         meta = {"run_id": given.run_id, "alive": str(alive), "build": here, "versions": versions}
+        meta |= {"material": material}
         attempt = store.open_attempt(given.recipe, meta)
         if rank == 0:
             notes.write_beat(Beat(attempt, world, before.step if before else 0, alive))

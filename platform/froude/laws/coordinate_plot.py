@@ -11,14 +11,14 @@ from froude.laws.figures import MUTED, WARN, label, log_scale, panels, short
 TITLES = {"mup": "μP: is to be level", "sp": "SP: the control, is to rise"}
 
 
-def draw(rows: pl.DataFrame, over: str, *, reasons: tuple[str, ...] = ()) -> Figure:
+def draw(rows: pl.DataFrame, over: str, verdict: str = "passed", *, reasons: tuple[str, ...] = ()) -> Figure:
     """A panel a parametrization and t: mean|x_t - x_0| of each block and the logits against `over`, all seeds.
 
     `rows` have the columns `parametrization, <over>, seed, name, t, delta`; lines join the means over seeds.
     """
     moved = rows.filter((pl.col("delta") > 0) & pl.col("delta").is_finite())
     shown = moved.select("parametrization", "t").unique(maintain_order=True).rows()
-    figure, axes = panels(max(1, len(shown)), "ok" if not reasons else "failed", reasons)
+    figure, axes = panels(max(1, len(shown)), "ok" if verdict == "passed" else verdict, reasons)
     names = [n for n in rows["name"].unique(maintain_order=True) if n != "logits"]
     colors: Mapping[str, tuple[float, ...] | str] = {
         name: (0.04, 0.43, 0.60, 0.35 + 0.65 * (i + 1) / len(names)) for i, name in enumerate(names)

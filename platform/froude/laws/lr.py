@@ -95,9 +95,10 @@ class LrCurve:
         return max(float(self._curve(np.array(x))) - self.loss, 0.0)
 
     def table(self) -> pl.DataFrame:
-        """Return one row: `lr, low, high, loss, curvature, noise, half, double, status`.
+        """Return one row: `lr, low, high, loss, curvature, noise, half, double, status, left_out`.
 
-        `half` and `double` are the regrets at half and at twice the best rate, nats per token.
+        `half` and `double` are the regrets at half and at twice the best rate, nats per token; `left_out` names the
+        rates that are not fitted, and why.
         """
         known = self._curve is not None and math.isfinite(self.curvature)
         return pl.DataFrame(
@@ -111,6 +112,7 @@ class LrCurve:
                 "half": self.regret(self.lr / 2) if known else math.nan,
                 "double": self.regret(self.lr * 2) if known else math.nan,
                 "status": self.status,
+                "left_out": left_out(self._sample),
             }
         )
 
@@ -161,7 +163,8 @@ def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
         )  # fmt: skip
 
     if rates.size < MIN_RATES:
-        return nothing("too_few_points", f"{rates.size} finished rates; needs {MIN_RATES}")
+        without = f" (left out: {found})" if (found := left_out(sample)) else ""
+        return nothing("too_few_points", f"{rates.size} finished rates; needs {MIN_RATES}{without}")
     if np.ptp(y) <= 1e-9 * y.max():
         return nothing("flat", "all losses are equal")
     tried = np.log(np.concatenate([sample["lr"], sample.columns["lr"][sample.diverged]]))
@@ -211,6 +214,22 @@ def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
 def too_high(loss: Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Mark losses so far above the best that they count as diverged."""
     return np.asarray(loss > loss.min(initial=math.inf) + DIVERGED_GAP)
+
+
+def left_out(sample: Sample, over: str = "lr", size: float | None = None) -> str:
+    """Name the rates of a curve (at one size, if given) of which no run is fitted, each with the reason; "" if none."""
+    lr, loss, used = sample.columns["lr"], sample.columns["loss"], sample.used
+    here = np.isfinite(lr) if size is None else np.isfinite(lr) & (sample.columns[over] == size)
+    best = loss[here & used].min(initial=math.inf)
+    missing = np.flatnonzero(here & ~np.isin(lr, lr[here & used]))
+    named = []
+    for rate, first in zip(*np.unique(lr[missing], return_index=True), strict=True):
+        row = int(missing[first])
+        gap = float(loss[row] - best)
+        high = f"{gap:.2f} nats above the best" if DIVERGED_GAP < gap < math.inf else "diverged"
+        why = high if sample.diverged[row] else sample.frame["status"][row] or "no status"
+        named.append(f"{rate:.3g} ({why})")
+    return ", ".join(named)
 
 
 def mean_by_rate(x: Array, y: Array) -> tuple[Array, Array]:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from froude.laws import uncertainty
 from froude.laws.frames import Array, Mask, Sample, read
-from froude.laws.lr import FLAT, HALF_OCTAVE, WINDOW, is_noise, mean_by_rate, too_high
+from froude.laws.lr import FLAT, HALF_OCTAVE, WINDOW, is_noise, left_out, mean_by_rate, too_high
 from froude.laws.results import NO_ESTIMATE, Estimate, Status, positive
 
 if TYPE_CHECKING:
@@ -45,8 +45,9 @@ class LrTransfer:
     """The line log2 lr = const + slope · log2 `over` through the optima of all curves, fitted jointly.
 
     `slope` is at 95%. `curves` has one row per width: `<over>, lr, low, high, loss, curvature, noise,
-    rates, status`, where `lr` with its 95% interval is the width's own optimum under the common curvature
-    (nats per ln lr squared) and `loss` its floor.
+    rates, status, left_out`, where `lr` with its 95% interval is the width's own optimum under the common
+    curvature (nats per ln lr squared), `loss` its floor, `rates` the number of rates that can be fitted, and
+    `left_out` names the others, and why.
     """
 
     over: str
@@ -243,9 +244,11 @@ class _Search:
             fitted = own if own is not None and size in widths else None
             curvature = 2 * float(fitted.beta[-1]) if fitted else math.nan
             noise = fitted.noise if fitted else math.nan
-            rows.append((size, lr.value, lr.low, lr.high, floor, curvature, noise, int(rates.size), status))
+            numbers = (size, lr.value, lr.low, lr.high, floor, curvature, noise)
+            rows.append((*numbers, int(rates.size), status, left_out(self.sample, self.over, size)))
         floats = (self.over, "lr", "low", "high", "loss", "curvature", "noise")
-        schema = {**dict.fromkeys(floats, pl.Float64), "rates": pl.Int64, "status": pl.String}
+        schema = {**dict.fromkeys(floats, pl.Float64), "rates": pl.Int64}
+        schema |= {"status": pl.String, "left_out": pl.String}
         slope = NO_ESTIMATE
         if line is not None:
             slope = uncertainty.interval(*line.ratio(_unit(line, len(widths) + 1)), line.dof)

@@ -49,6 +49,20 @@ class Cause:
         return f"{self.name} ({self.where}): {self.text}{numbers}"
 
 
+#: What a model does about a broken rule; helpers are those of `froude.train.parametrization`. Rates and decay are the
+#: package's own: they are wrong where `kinds()` calls a parameter what it is not.
+REMEDIES = {
+    "initialisation": "draw hidden matrices with sd fan_in**-0.5, embeddings and readout with one sd at every width",
+    "hidden_lr": "kinds() must call these parameters hidden",
+    "other_lr": "kinds() must not call these parameters hidden",
+    "weight_decay": "mend what kinds() calls these parameters",
+    "tied_embeddings": "multiply logits by logit_multiplier(run) once; kinds() calls the table embedding",
+    "output_multiplier": "multiply logits by logit_multiplier(run)",
+    "attention_scale": "multiply attention logits by attention_multiplier(run)",
+    "epsilon": "lower `optimizer.eps`",
+}
+
+
 @dataclass(frozen=True)
 class Exponent:
     """How something goes with width: the median over its tensors, and what the rule says; NaN: it says nothing."""

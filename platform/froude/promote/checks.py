@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from froude.promote.gate import NAMES, PRODUCTION, Check, Profile
+
+#: `critical_status` of a study without trials that measure a critical batch.
+NO_STAGE = "no such stage"
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class Evidence:
     the largest share of validation windows that are in a training split, None where no trial says. `seeds` maps a
     stage's role to the seeds of its most frugal size. `spikes` maps each of the largest proxies to the spikes from
     which it did not recover. `lr_curves` maps each size to (number of rates, status of its U-curve), `lr_bumps` to the
-    height of the highest rise between two of its minima. `lr_half_width` is that of the pooled optimum's 95% interval
+    height of the highest rise between two of its minima, `lr_left_out` to the rates that are not fitted, and why.
+    `lr_half_width` is that of the pooled optimum's 95% interval
     in ln lr; `lr_drift` how far in ln lr the fitted slope moves the optimum from the middle of the sizes to the target,
     0 if the slope's interval holds 0 or the rate follows the slope. `diverged_ratio` is the smallest ratio (>= 1)
     between the promoted rate and one that diverged in the same parametrization, inf if none did. `sizes_off` names the
@@ -47,6 +51,7 @@ class Evidence:
     critical_status: str
     critical_reasons: Sequence[str]
     token_overhead: float
+    lr_left_out: Mapping[int, str] = field(default_factory=dict)
 
 
 def table(evidence: Evidence, profile: Profile = PRODUCTION) -> tuple[Check, ...]:
@@ -118,7 +123,9 @@ def _rows(evidence: Evidence, profile: Profile) -> list[Check]:
 
 def _rates(evidence: Evidence, profile: Profile) -> list[Check]:
     statuses = {size: status for size, (_, status) in evidence.lr_curves.items()}
-    rates = min((n for n, _ in evidence.lr_curves.values()), default=0)
+    rates, fewest = min(((n, size) for size, (n, _) in evidence.lr_curves.items()), default=(0, None))
+    at = "" if fewest is None else f" at width {fewest}"
+    without = evidence.lr_left_out.get(fewest or 0)
     bumps = {size: bump for size, bump in evidence.lr_bumps.items() if bump > profile.bump}
 
     def curve(name: str, status: str, rule: str, remedy: str) -> Check:
@@ -132,9 +139,9 @@ def _rates(evidence: Evidence, profile: Profile) -> list[Check]:
         Check(
             "lr_points",
             rates >= profile.lr_rates,
-            f"{rates} rates at the size that has fewest",
+            f"{rates} fitted rates{at}, the fewest" + (f"; left out: {without}" if without else ""),
             f">= {profile.lr_rates} rates a size",
-            "add rates to stage `lr_transfer`",
+            "add rates to stage `lr_transfer`" + (", nearer to the best" if without else ""),
         ),
         curve("lr_flat", "flat", "a loss that depends on the rate", "widen the grid of rates or add seeds"),
         curve(
@@ -177,12 +184,15 @@ def _rates(evidence: Evidence, profile: Profile) -> list[Check]:
 
 def _reach(evidence: Evidence, profile: Profile) -> list[Check]:
     lost = evidence.critical_status in ("edge", "at_bound")
+    inside = "a critical batch inside the batches tried"
     checks = [
-        Check(
+        _unmeasured("batch_edge", inside, evidence)
+        if not lost and not math.isfinite(evidence.critical_batch)
+        else Check(
             "batch_edge",
             not lost,
             f"`{evidence.critical_status}`: {'; '.join(evidence.critical_reasons)}" if lost else "true",
-            "a critical batch inside the batches tried",
+            inside,
             "add batch sizes to stage `critical_batch` on that side",
         )
     ]
@@ -233,7 +243,18 @@ def _ratio(value: float) -> str:
     return f"{value:.3g}×" if math.isfinite(value) else "no such trial" if value > 0 else "unknown"
 
 
+def _unmeasured(name: str, rule: str, evidence: Evidence) -> Check:
+    """A check of the critical batch where the study knows none."""
+    status = evidence.critical_status
+    why = "no trials of the role critical_batch" if status == NO_STAGE else f"no critical batch (`{status}`)"
+    remedy = "sweep a stage of that role, or one of more batch sizes, to know"
+    return Check(name, False, f"not measured: {why}", rule, remedy, kind="unmeasured")
+
+
 def _batch(evidence: Evidence) -> Check:
+    rule = "at most the critical batch"
+    if evidence.critical_status == NO_STAGE:
+        return _unmeasured("batch_below_critical", rule, evidence)
     if not math.isfinite(evidence.critical_batch):
         value = f"{evidence.batch} tokens against an unknown critical batch ({evidence.critical_status})"
         remedy = "add batch sizes to stage `critical_batch`"
@@ -244,4 +265,4 @@ def _batch(evidence: Evidence) -> Check:
             "the price of its parallelism"
         )
     below = evidence.batch <= evidence.critical_batch
-    return Check("batch_below_critical", below, value, "at most the critical batch", remedy, kind="warn")
+    return Check("batch_below_critical", below, value, rule, remedy, kind="warn")

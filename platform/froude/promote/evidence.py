@@ -11,7 +11,7 @@ import polars as pl
 from froude import laws
 from froude.config import Run
 from froude.laws import LrTransfer
-from froude.promote.checks import Evidence
+from froude.promote.checks import NO_STAGE, Evidence
 from froude.promote.fits import Fits
 from froude.promote.forecast import Forecast
 from froude.study import Study
@@ -60,9 +60,10 @@ def collect(study: Study, fits: Fits, forecast: Forecast | None, ratios: Mapping
         forecast_reasons=forecast.reasons if forecast else fits.loss.reasons,
         batch=target.batch,
         critical_batch=b_crit,
-        critical_status=critical.status if critical is not None else "no such stage",
+        critical_status=critical.status if critical is not None else NO_STAGE,
         critical_reasons=critical.reasons if critical is not None else (),
         token_overhead=target.batch / b_crit,
+        lr_left_out={int(size): rates for size, rates in law.curves.select("width", "left_out").iter_rows()},
     )
 
 

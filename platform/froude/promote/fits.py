@@ -15,6 +15,7 @@ from froude import laws
 from froude.config import ConfigError, Run
 from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer, Prediction
 from froude.promote import history
+from froude.promote.run_table import PARAMETRIZATIONS
 from froude.study import Study
 
 #: Mean and standard deviation of the loss law's exponents where a study is too small to find its own. The centre
@@ -144,6 +145,18 @@ class Fits:
         return text or ["no finished stage: nothing to fit"]
 
 
+def none_finished(counts: Mapping[str, int], where: str) -> str:
+    """What is to be said of trials (how many of each status) of which none finished; empty if one did, or none ran."""
+    ended = {status: counts.get(status, 0) for status in ("diverged", "failed")}
+    if counts.get("finished") or not any(ended.values()):
+        return ""
+    remedy = (
+        "mend what they failed of" if ended["failed"] else "lower the learning rates or lengthen the warmup"
+    )
+    said = " and ".join(f"{n} {status}" for status, n in ended.items() if n)
+    return f"no trial of {where} finished: {said}; `froude status` says why; {remedy}, and sweep again"
+
+
 def fit(study: Study) -> Fits:
     """Fit every law that the study has rows for; ConfigError if it is no study."""
     if not study.exists:
@@ -173,7 +186,7 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
         here = search.filter((pl.col("batch") == target.batch) & (pl.col("schedule") == target.schedule.name))
     rows: dict[str, pl.DataFrame] = {"search": search}
     transfer = {}
-    for name in history.PARAMETRIZATIONS:
+    for name in PARAMETRIZATIONS:
         base_width = target.model.base_width if target is not None else 0
         grid = pl.concat([transfer_rows(of("lr_transfer"), name, base_width), history.rates(past, name)])
         if grid["width"].n_unique() > 1:

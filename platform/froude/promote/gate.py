@@ -13,7 +13,8 @@ from froude.config import ConfigError
 class Check:
     """One row of the gate's table; `value` and `bound` are texts with units, `reason` is the override's.
 
-    A check of kind "warn" never refuses: its remedy states what the choice costs.
+    A check of kind "warn" never refuses: its remedy states what the choice costs. One of kind "unmeasured" had nothing
+    to look at: it has not passed, and does not refuse.
     """
 
     name: str

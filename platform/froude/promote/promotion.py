@@ -40,9 +40,16 @@ def promote(
     have = {"search": fits.best, "lr_transfer": fits.transfer.get(fits.target.parametrization)}
     missing = [role for role, found in {**have, "loss_law": fits.largest}.items() if found is None]
     if missing:
+        ended = {role: _unfinished(study, role) for role in missing}
+        lacks = ", ".join(role + (f" ({how})" if how else "") for role, how in ended.items())
+        remedy = (
+            "`froude status` says why they did not finish; mend that and sweep again"
+            if any(ended.values())
+            else "run `froude sweep` to its end"
+        )
         raise ConfigError(
             "a study must have finished trials of the roles search (at the target's batch and schedule), lr_transfer "
-            f"and loss_law to be promoted, but lacks {', '.join(missing)}; run `froude sweep` to its end"
+            f"and loss_law to be promoted, but lacks {lacks}; {remedy}"
         )
     run, forecast = promoted_run(fits), predict(fits, trust=trust)
     ratios = extrapolation(fits, trust=trust)
@@ -61,6 +68,7 @@ def promote(
         extrapolation=ratios,
         checks=checks,
         forecast=forecast,
+        material=study.meta.get("material"),
     )
     place = study.location / FILE
     kept = read(place) if place.exists() else None
@@ -73,6 +81,16 @@ def promote(
         )
     recipe.write(place)
     return recipe
+
+
+def _unfinished(study: Study, role: str) -> str:
+    """How the trials of a role ended, if some have and none of them finished."""
+    stages = [name for name, stage in study.meta["stages"].items() if stage["role"] == role]
+    ended = study.trials().filter(pl.col("stage").is_in(stages)).collect()["status"].value_counts()
+    counts = {status: n for status, n in ended.sort("status").iter_rows() if status in ("diverged", "failed")}
+    if not counts or "finished" in ended["status"]:
+        return ""
+    return f"its trials: {', '.join(f'{n} {status}' for status, n in counts.items())}"
 
 
 def same(one: Recipe, other: Recipe) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,7 +31,8 @@ class Recipe:
 
     `fits` holds the numbers of the laws, `fingerprints` the SHA-256 of the rows that each was fitted to,
     `extrapolation` the target over the largest proxy in params, tokens, compute and batch, `checks` the
-    gate's table. `sealed_at` is in UTC (ISO 8601), `sha256` the seal.
+    gate's table. `sealed_at` is in UTC (ISO 8601), `sha256` the seal. `material` is what corpus and code the study had
+    (froude.material), {} where 0.1 swept it.
     """
 
     run: Run
@@ -43,6 +44,7 @@ class Recipe:
     forecast: Forecast
     sealed_at: str
     sha256: str
+    material: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def overrides(self) -> dict[str, str]:
@@ -51,6 +53,7 @@ class Recipe:
 
     def content(self) -> dict[str, Any]:
         """Everything that the seal covers, in plain JSON and TOML types."""
+        material = {"material": dict(self.material)} if self.material else {}
         return {
             "froude": "recipe",
             "schema": SCHEMA,
@@ -62,6 +65,7 @@ class Recipe:
             "fits": dict(self.fits),
             "fingerprints": dict(self.fingerprints),
             "checks": [asdict(check) for check in self.checks],
+            **material,
         }
 
     def to_toml(self) -> str:
@@ -92,11 +96,13 @@ def seal(
     extrapolation: Mapping[str, float],
     checks: tuple[Check, ...],
     forecast: Forecast,
+    material: Mapping[str, Any] | None = None,
 ) -> Recipe:
     """The recipe with the present time and its hash."""
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     fields = (run, profile, fits, fingerprints, extrapolation, checks, forecast, now)
-    return Recipe(*fields, sha256=digest(Recipe(*fields, sha256="").content()))
+    unsealed = Recipe(*fields, sha256="", material=material or {})
+    return replace(unsealed, sha256=digest(unsealed.content()))
 
 
 def read(location: Location | str) -> Recipe:
@@ -146,4 +152,5 @@ def read(location: Location | str) -> Recipe:
         forecast=Forecast.from_dict(content["forecast"]),
         sealed_at=content["sealed_at"],
         sha256=stored,
+        material=content.get("material", {}),
     )

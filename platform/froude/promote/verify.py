@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from froude.config import ConfigError, Run
+from froude.material import Material
 from froude.promote import recipe as recipes
 from froude.promote.account import account as token_account
 from froude.promote.recipe import Recipe
@@ -69,6 +70,7 @@ def verify_run(
     yield _sealed(study.location, log, recipe, records)
     over = head.kind == "finished" and head.step == recipe.run.steps
     yield Verdict("the run is finished", over, f"step {head.step} of {recipe.run.steps}")
+    yield from _material(recipe.run, head)
     damages = {record.seq: damage for record, damage in verify(run, records)}
     # What a restart left behind may be damaged: the run did not come through it.
     damaged = [damages[record.seq] for record in line if damages[record.seq]]
@@ -82,6 +84,19 @@ def verify_run(
         yield whole
     if device is not None:
         yield from _again(study, recipe, line, bits, device, progress)
+
+
+def _material(run: Run, head: Record) -> Iterator[Verdict]:
+    """Whether corpus and code here are what the run recorded; a run of 0.1 recorded nothing of foreign code."""
+    from froude.train import api
+
+    recorded, what = head.meta.get("material"), "corpus and code are those that the run recorded"
+    if recorded is not None:
+        changes = Material.from_dict(recorded).changes(api.material_of(run))
+        seen = f"{len(recorded.get('modules', {}))} modules" if run.foreign else "the package's own code"
+        yield Verdict(what, not changes, "; ".join(changes) or seen)
+    elif run.foreign:
+        yield Verdict(what, True, "not recorded by the version that trained it: taken as unchanged")
 
 
 def _given_up(log: LogReader, records: list[Record]) -> set[int]:

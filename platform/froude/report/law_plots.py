@@ -204,13 +204,21 @@ def loss_curves(
             if law.free is not None and math.isfinite(law.free.E):
                 free = at(law.free, target[0], x)
                 axes.plot(x, free, color=MUTED, linewidth=1.4, linestyle="--", label="target, free fit")
-        if target and forecast:
-            error = [[forecast.loss - forecast.low], [forecast.high - forecast.loss]]
-            axes.errorbar([target[1]], [forecast.loss], error, color=FORECAST, capsize=4, elinewidth=2)
         if target and actual is not None:
             axes.plot(
                 [target[1]], [actual], "o", color=ACTUAL, markersize=8, markeredgecolor=CARD, label="actual"
             )
+        caption = ""
+        if target and forecast:
+            low, high = axes.get_ylim()
+            error = [[forecast.loss - forecast.low], [forecast.high - forecast.loss]]
+            axes.errorbar([target[1]], [forecast.loss], error, color=FORECAST, capsize=4, elinewidth=2)
+            wide = axes.get_ylim()
+            bottom, top = 2 * low - high, 2 * high - low  # a longer interval would flatten the curves
+            axes.set_ylim(max(wide[0], bottom), min(wide[1], top))
+            if forecast.low < bottom or forecast.high > top:
+                ends = f"from {text.number(forecast.low)} to {text.number(forecast.high)}"
+                caption = f"The forecast's interval, {ends}, goes beyond the figure."
         log_axis(axes, [float(value) for value in rows["tokens"].unique().sort()], target)
         axes.set_xlabel("training tokens")
         axes.set_ylabel("final validation loss, nats per token")
@@ -218,7 +226,7 @@ def loss_curves(
         svg = inline(
             drawing, "loss", "Final loss against training tokens for each size, with the fitted law."
         )
-    return Plot("The loss law", svg)
+    return Plot("The loss law", svg, caption)
 
 
 def residuals(law: LossLaw) -> Plot | None:

@@ -9,7 +9,7 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from froude.promote.forecast import Forecast
+from froude.promote.forecast import BandPoint, Forecast
 from froude.report import text
 from froude.report.elastic import Elastic
 from froude.report.svg import ACTUAL, CARD, FORECAST, INK, MUTED, SP, Plot, figure, inline
@@ -17,6 +17,10 @@ from froude.report.svg import ACTUAL, CARD, FORECAST, INK, MUTED, SP, Plot, figu
 MOVING = 25  # steps of the running mean over the batch loss
 POINTS = 600  # of a curve: more cannot be told apart at the report's width
 SHOWN_FROM = 0.15  # share of the run before which the loss is so high that it would flatten the rest
+REACH = (
+    1.0  # of a forecast beyond the curve that is drawn, in heights of the curve: more would flatten the curve
+)
+LEAST = 0.02  # height of a curve, as a share of the loss: a run that has just begun has hardly any
 
 
 def forecast_curve(
@@ -35,11 +39,10 @@ def forecast_curve(
         f'<div class="{name}">{_forecast_svg(name, size, forecast, horizon, steps, evals, actual, restarts)}</div>'
         for name, size in (("wide", (9.6, 4.2)), ("narrow", (4.4, 4.2)))
     )
-    level = f"{100 * (forecast.band_level if forecast.band else forecast.level):.0f}%"
-    shaded = "band of the training loss" if forecast.band else "interval"
+    words = _band_words(forecast, _limits(forecast, horizon, steps, evals, actual))
     caption = (
-        f"Shaded: the {level} {shaded} that was sealed before step 0. Grey: loss of the training batches, mean over "
-        f"{MOVING} steps. Points: validation loss. Dotted: the naive forecast, the loss of the largest proxy."
+        f"{words} Grey: loss of the training batches, mean over {MOVING} steps. Points: validation loss. "
+        "Dotted: the naive forecast, the loss of the largest proxy."
     )
     if restarts:
         caption += " Ticks on the axis: restarts."
@@ -59,22 +62,19 @@ def _forecast_svg(
     with figure(*size) as drawing:
         axes = drawing.subplots()
         end = forecast.low, forecast.high
-        top = max(forecast.high, forecast.naive) + 0.35 * (forecast.high - forecast.low)
-        bottom = min(forecast.low, forecast.naive, actual or forecast.low)
+        bottom, top = _limits(forecast, horizon, steps, evals, actual)
         if steps.height:
             tokens, loss = running_mean(steps["tokens"].to_numpy(), steps["loss"].to_numpy())
             axes.plot(tokens, loss, color=MUTED, linewidth=1.2, alpha=0.75, zorder=2)
-            shown = loss[tokens >= SHOWN_FROM * horizon]
-            top = max(top, float(np.quantile(shown, 0.995))) if shown.size else top
-            bottom = min(bottom, float(loss.min()))
         if forecast.band:
             seen = [point.tokens for point in forecast.band]
             lows, highs = [p.low for p in forecast.band], [p.high for p in forecast.band]
-            axes.fill_between(seen, lows, highs, color=FORECAST, alpha=0.16, linewidth=0, zorder=0)
+            if _shaded(forecast, (bottom, top)):
+                axes.fill_between(seen, lows, highs, color=FORECAST, alpha=0.16, linewidth=0, zorder=0)
             axes.plot(
                 seen, [p.loss for p in forecast.band], color=FORECAST, linewidth=1, linestyle="--", zorder=3
             )
-        else:
+        elif _shaded(forecast, (bottom, top)):
             axes.axhspan(*end, color=FORECAST, alpha=0.12, linewidth=0, zorder=0)
         axes.axhline(forecast.loss, color=FORECAST, linewidth=1, zorder=1)
         axes.axhline(forecast.naive, color=SP, linewidth=1, linestyle=":", zorder=1)
@@ -105,6 +105,52 @@ def _forecast_svg(
         axes.set_ylabel("loss, nats per token")
         alt = f"Loss of the run against tokens seen; forecast {text.loss(forecast.loss)}, actual {text.loss(actual)}."
         return inline(drawing, f"forecast-{name}", alt)
+
+
+def _limits(
+    forecast: Forecast, horizon: int, steps: pl.DataFrame, evals: pl.DataFrame, actual: float | None
+) -> tuple[float, float]:
+    """Least and largest loss that are drawn: the curve's, and the forecast's as far as it does not hide the curve."""
+    ends: Sequence[BandPoint | Forecast] = (forecast, *forecast.band[-1:])
+    low, high = min(end.low for end in ends), max(end.high for end in ends)
+    high += 0.35 * (forecast.high - forecast.low)
+    needed = [forecast.loss, forecast.naive, *([actual] if actual is not None else [])]
+    shown: list[float] = []
+    if evals.height:
+        late = evals.filter(pl.col("tokens") >= SHOWN_FROM * horizon, pl.col("loss").is_finite())
+        shown += late["loss"].to_list()
+    if steps.height:
+        tokens, loss = running_mean(steps["tokens"].to_numpy(), steps["loss"].to_numpy())
+        later = loss[tokens >= SHOWN_FROM * horizon]
+        shown += [float(loss.min())] if loss.size else []
+        shown += [float(np.quantile(later, 0.995))] if later.size else []
+    if not shown:
+        return max(min(low, *needed), 0.0), max(high, *needed)
+    needed += shown
+    reach = REACH * max(max(needed) - min(needed), LEAST * forecast.loss)
+    bottom, top = max(min(needed) - reach, 0.0), max(needed) + reach
+    return min(max(low, bottom), *needed), max(min(high, top), *needed)
+
+
+def _shaded(forecast: Forecast, limits: tuple[float, float]) -> bool:
+    """Whether shading the band, or the interval, tells more than that it covers the whole figure."""
+    low, high = limits
+    points: Sequence[BandPoint | Forecast] = forecast.band or (forecast,)
+    return any(point.low > low or point.high < high for point in points)
+
+
+def _band_words(forecast: Forecast, limits: tuple[float, float]) -> str:
+    """What the shaded area is, and where it ends if that is not drawn."""
+    name, level, end = "interval", forecast.level, (forecast.low, forecast.high)
+    if forecast.band:
+        name, level = "band of the training loss", forecast.band_level
+        end = forecast.band[-1].low, forecast.band[-1].high
+    what = f"the {100 * level:.0f}% {name} that was sealed before step 0"
+    reach = f"from {text.number(end[0])} to {text.number(end[1])} nats per token at the end"
+    if not _shaded(forecast, limits):
+        return f"Not shaded: {what}, for it is wider than the figure ({reach})."
+    beyond = end[0] < limits[0] or end[1] > limits[1]
+    return f"Shaded: {what}" + (f"; it goes beyond the figure ({reach})." if beyond else ".")
 
 
 def spread(values: Sequence[float], apart: float) -> list[float]:

@@ -17,6 +17,8 @@ from froude.report.words import PARAMETRIZATIONS, between
 
 SHOWN_CHECKPOINTS = 8
 SHOWN_TRIALS = 2000  # rows of the table: more would make the page slow, and are in the study's Parquet
+#: Of a check that did not pass, by its kind: what the table calls it, and its tone.
+RESULTS = {"refuse": ("fail", "bad"), "warn": ("warning", "warn"), "unmeasured": ("not measured", "warn")}
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,7 @@ def checks(view: View) -> Table | None:
         elif check.overridden:
             result, tone, words = "overridden", "warn", f"{check.reason} (remedy: {check.remedy})"
         else:
-            result, tone = ("fail", "bad") if check.kind == "refuse" else ("warning", "warn")
+            result, tone = RESULTS[check.kind]
             words = check.remedy
         rows.append((check.name, check.value, check.bound, result, words))
         tones.append(tone)

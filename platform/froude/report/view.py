@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from froude.config import ConfigError
+from froude.config import ConfigError, Run
 from froude.promote import gate
 from froude.promote.account import TokenAccount, token_account
 from froude.promote.checks import table
@@ -49,6 +49,13 @@ class View:
     account: TokenAccount | None = None
     problems: tuple[str, ...] = ()
     unread: bool = False
+
+    @property
+    def run(self) -> Run | None:
+        """The run that the study is for: the recipe's, else the target; None for a history without one."""
+        if self.recipe is not None:
+            return self.recipe.run
+        return Run.from_dict(self.meta["target"]) if "target" in self.meta else None
 
     @property
     def target(self) -> tuple[float, float] | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from froude.config import Run
 from froude.laws import LossLaw
 from froude.promote.forecast import Forecast
 from froude.report import text
@@ -124,8 +126,11 @@ def notes(view: View) -> list[Note]:
     if overridden := [f"{check.name} ({check.reason})" for check in recipe.checks if check.overridden]:
         title = f"{text.plural(len(overridden), 'check')} overridden"
         found.append(Note(title, f"These failed and were passed over by name: {'; '.join(overridden)}."))
+    if unmeasured := [check for check in recipe.checks if check.kind == "unmeasured"]:
+        names = text.listing([check.name for check in unmeasured])
+        found.append(Note("Not measured", f"{names}: {unmeasured[0].value.partition(': ')[2]}."))
     for check in recipe.checks:
-        if not check.passed and not check.overridden:
+        if not check.passed and not check.overridden and check.kind != "unmeasured":
             found.append(Note(f"Warning: {check.name}", f"{_first_upper(check.value)}; {check.remedy}."))
     if (account := view.account) is not None and account.skipped_by_policy:
         words = f"{text.whole(account.skipped_by_policy)} tokens were left out by the run's own policy."
@@ -145,6 +150,28 @@ def _prior_words(view: View, forecast: Forecast) -> str:
     return words
 
 
+def subject(view: View) -> str:
+    """What was trained on what: the model's class and the corpus of the run that the study is for; empty if unknown."""
+    run = view.run
+    if run is None:
+        source = view.meta.get("source")
+        return f"Runs that froude did not train, from {source}." if source else ""
+    return f"{_imported(run.model.factory)} on {corpus(run)}."
+
+
+def corpus(run: Run) -> str:
+    """The source of the run's tokens, with its file and the start of its hash where the run names them."""
+    data = run.data
+    more = [os.path.basename(data.path)] if data.path else []
+    more += [f"SHA-256 {data.sha256[:12]}…"] if data.sha256 else []
+    return _imported(data.source) + (f": {', '.join(more)}" if more else "")
+
+
+def _imported(path: str) -> str:
+    module, _, name = path.partition(":")
+    return f"{name} ({module})"
+
+
 def facts(view: View) -> list[tuple[str, str]]:
     """The promoted run in a list of names and values."""
     if (recipe := view.recipe) is None:
@@ -157,6 +184,8 @@ def facts(view: View) -> list[tuple[str, str]]:
     warmup = 100 * run.schedule.warmup_tokens / run.tokens
     return [
         ("Run", run.name),
+        ("Model class", _imported(run.model.factory)),
+        ("Corpus", corpus(run)),
         ("Model", f"{size}, {PARAMETRIZATIONS[run.parametrization]}, {run.precision}"),
         ("Tokens", f"{text.whole(run.tokens)} in {text.whole(run.steps)} steps of {text.whole(run.batch)}"),
         (

@@ -6,12 +6,14 @@ import importlib.util
 import inspect
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from froude.config import ConfigError, Run
-from froude.space.stages import Grid, Search, call_user
+from froude.space.stages import Grid, Search
 from froude.space.trial import Trial, check_name, unique
+from froude.user_code import call_user
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,8 @@ def load_space(path: str | Path, *, seed: int = 0) -> Space:
         raise ConfigError(
             f"a seed needs a search space that takes one, but space() of {file} does not; write space(seed: int = 0)"
         )
-    found = call_user(f"space() of {file}", function, **({"seed": seed} if takes_seed else {}))
+    made = partial(function, seed=seed) if takes_seed else function
+    found = call_user(f"space() of {file}", made)
     if not isinstance(found, Space):
         raise ConfigError(
             f"space() must return a froude.space.Space, but that of {file} returned {type(found).__name__}"

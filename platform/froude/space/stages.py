@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from froude.config import ConfigError, Run, Scalar, whole_steps
 from froude.space.axes import Axis
 from froude.space.trial import Trial, check_name
+from froude.user_code import call_user
 
 if TYPE_CHECKING:
     import polars as pl
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 Role = Literal["search", "lr_transfer", "critical_batch", "loss_law"]
 #: Axis of a search that is no key of a Run: warmup as a share of the run's tokens.
 WARMUP = "warmup_fraction"
+
+
+def _check_stage(name: str, role: str) -> None:
+    check_name("a stage", name)
+    if role not in get_args(Role):
+        raise ConfigError(
+            f"a stage's role must be one of {', '.join(get_args(Role))}, but {name!r} has {role!r}; choose one"
+        )
 
 
 @dataclass(frozen=True)
@@ -39,7 +47,7 @@ class Search:
     after: tuple[str, ...] | None = ()
 
     def __post_init__(self) -> None:
-        check_name("a stage", self.name)
+        _check_stage(self.name, self.role)
         if self.trials < 1 or not 0 <= self.startup <= self.trials or self.parallel < 1:
             raise ConfigError(
                 f"a search needs trials >= 1, 0 <= startup <= trials and parallel >= 1, but {self.name!r} has "
@@ -90,11 +98,7 @@ class Grid:
     after: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_name("a stage", self.name)
-        if self.role not in get_args(Role):
-            raise ConfigError(
-                f"a stage's role must be one of {', '.join(get_args(Role))}, but got {self.role!r}"
-            )
+        _check_stage(self.name, self.role)
 
     def lay_out(self, rows: pl.DataFrame) -> list[Trial]:
         """The stage's trials, given the rows of the stages before."""
@@ -115,19 +119,3 @@ class Grid:
 def _staged(trial: Trial, stage: str) -> Trial:
     runs = tuple(run if run.stage == stage else run.replace(stage=stage, name=run.name) for run in trial.runs)
     return Trial(trial.name, runs, trial.stop_loss, trial.params)
-
-
-def call_user(what: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
-    """Call code of a user's search space; whatever it raises becomes a ConfigError that says where."""
-    try:
-        return function(*arguments, **named)
-    except ConfigError:
-        raise
-    except Exception as error:
-        place = error.__traceback__
-        while place is not None and place.tb_next is not None:
-            place = place.tb_next
-        at = f"{Path(place.tb_frame.f_code.co_filename).name}:{place.tb_lineno}" if place else "?"
-        raise ConfigError(
-            f"{what} must not raise, but got {type(error).__name__}: {error} (at {at}); mend it"
-        ) from error

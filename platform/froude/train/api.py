@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -13,14 +15,31 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from froude.config import ConfigError, Run
+from froude.material import Material, foreign_code
+from froude.user_code import call_user, place
 
+#: What a factory or a source may meet that a second try may mend: it stays what it is, and a run is restarted.
+PASSING = (OSError, MemoryError)
 Kind = Literal["embedding", "hidden", "readout", "norm", "bias"]
 Action = Literal["none", "save", "hold", "stop"]
+Split = Literal["train", "validation"]
+SHA256 = re.compile("[0-9a-f]{64}")
 
 
 @runtime_checkable
 class Model(Protocol):
-    """An nn.Module made by `factory(run)`; the factory is called with torch's generator seeded by the run."""
+    """An nn.Module made by `factory(run)`; the factory is called with torch's generator seeded by the run.
+
+    The package sets learning rates, decay and epsilon by `kinds()`. Under `run.parametrization` "mup" the rest is up to
+    the factory, with the helpers of `froude.train.parametrization`, which are right under "sp", too:
+
+    - Initialisation by fan-in: hidden matrices have sd fan_in**-0.5 (times what does not depend on width), embeddings
+      and readout the same sd at every width, or zero. A constant such as 0.02 for hidden matrices is neither.
+    - `forward` multiplies logits by `logit_multiplier(run)`, once, whether the readout is tied or not.
+    - Attention logits are multiplied by `attention_multiplier(run)` where the heads grow with the width.
+
+    `froude coordcheck` finds out whether it holds, and names the rule that does not.
+    """
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits [windows, context, vocab] of int64 tokens [windows, context]."""
@@ -37,7 +56,11 @@ class Model(Protocol):
 
 @runtime_checkable
 class Source(Protocol):
-    """Training or validation windows, made by `factory(run, split)`; the same for every caller."""
+    """Training or validation windows, made by `factory(run, split)`; the same for every caller.
+
+    `sha256` (64 hex digits) names the content, and changes with it: results are used again only where it is the same.
+    For files, `froude.train.data.content.content_sha256` computes it.
+    """
 
     length: int
     sha256: str
@@ -57,6 +80,9 @@ class Host(Protocol):
     def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Take rows of the steps frame, on rank 0 only."""
 
+    def tell(self, events: Sequence[Mapping[str, Any]]) -> None:
+        """Take rows of the events frame, on rank 0 only."""
+
 
 @dataclass
 class LocalHost:
@@ -68,6 +94,9 @@ class LocalHost:
         return "none"
 
     def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        return None
+
+    def tell(self, events: Sequence[Mapping[str, Any]]) -> None:
         return None
 
 
@@ -84,10 +113,14 @@ def load(path: str) -> Any:
     """The object at "package.module:Name"; ConfigError when there is none. `check_trust` comes before."""
     module, _, name = path.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        imported = call_user(
+            f"module {module!r}", importlib.import_module, module, but=(ImportError, *PASSING)
+        )
+        found = getattr(imported, name, None)
     except ImportError as error:
+        at = f" (at {where})" if (where := place(error)) else ""
         raise ConfigError(
-            f"an import path must name an importable module, but {path!r} does not: {error}; "
+            f"an import path must name an importable module, but {path!r} does not: {error}{at}; "
             "mend the path or PYTHONPATH"
         ) from None
     if found is None:
@@ -98,13 +131,14 @@ def load(path: str) -> Any:
 def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
     """The run's model, the same bits for the same run wherever it is built (built on the CPU, then moved)."""
     factory = load(run.model.factory)
+    make = partial(call_user, f"model factory {run.model.factory}", factory, but=PASSING)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         if str(device) == "meta":
             with torch.device("meta"):
-                model = factory(run)
+                model = make(run)
         else:
-            model = factory(run).to(device)
+            model = make(run).to(device)
     missing = [name for name in ("blocks", "kinds", "flops_per_token") if not hasattr(model, name)]
     if missing or not isinstance(model, nn.Module):
         raise ConfigError(
@@ -120,15 +154,30 @@ def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
     return model
 
 
-def build_source(run: Run, split: Literal["train", "validation"]) -> Source:
+def build_source(run: Run, split: Split) -> Source:
     """The run's windows of one split."""
-    source: Source = load(run.data.source)(run, split)
+    source: Source = call_user(f"source {run.data.source}", load(run.data.source), run, split, but=PASSING)
+    sha256 = getattr(source, "sha256", None)
+    if not isinstance(sha256, str) or not SHA256.fullmatch(sha256):
+        raise ConfigError(
+            f"a source must name its content by `sha256`, 64 hex digits, but that of {run.data.source} is {sha256!r}; "
+            "froude.train.data.content.content_sha256(files) computes one"
+        )
     if run.data.sha256 and source.sha256 != run.data.sha256:
         raise ConfigError(
             f"the corpus must have the SHA-256 {run.data.sha256[:12]}… that the run names, but has "
             f"{source.sha256[:12]}…; restore the file, or clear `data.sha256` to train on another corpus"
         )
     return source
+
+
+def material_of(run: Run) -> Material:
+    """What the run's config cannot say of it, as it is here and now; both splits are asked for their hashes."""
+    train, validation = (build_source(run, split).sha256 for split in get_args(Split))
+    load(run.model.factory)
+    modules, versions = foreign_code((run.model.factory, run.data.source))
+    corpus = {"corpus": train} if train == validation else {"train": train, "validation": validation}
+    return Material(corpus, modules, versions)
 
 
 @dataclass(frozen=True)

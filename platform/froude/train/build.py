@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from froude.config import ConfigError, Run
-
-if TYPE_CHECKING:
-    from froude.checkpoint.run_store import RunStore
+from froude.config import ConfigError
 
 Build = dict[str, str | int]
 #: Variables that choose among kernels with different rounding.
@@ -59,32 +58,31 @@ def _processor() -> str:
     return ", ".join(told[key] for key in PROCESSOR if key in told) or os.uname().machine
 
 
-def agreed(run: Run, store: RunStore, device: torch.device, *, allow_other: bool = False) -> Build:
-    """Collective: rank 0's build; for an exact run ConfigError unless all ranks have it, and the run so far had.
+def unlike(builds: Sequence[Build], before: Mapping[str, Any] | None = None) -> dict[int, str]:
+    """Which of these builds, by their places, differ from the run's so far, and how.
 
-    `allow_other` goes on with another build: what follows is then reproducible from that step on only.
+    Where the run has none yet, from the one that most have, the first of them if as many have another.
     """
-    from froude.checkpoint.collective import on_every_rank
-
-    if run.reduction == "exact":
-        make_deterministic(device)
-    builds = on_every_rank(lambda: describe(device))
-    if run.reduction == "exact" and not allow_other:
-        for rank, build in enumerate(builds):
-            require(builds[0], build, f"all workers of exact run {run.name} must be alike, but rank {rank}'s")
-        if before := store.meta().get("build"):
-            require(before, builds[0], f"exact run {run.name} must go on as it began, but its")
-    return builds[0]
+    expected = before or Counter(tuple(sorted(build.items())) for build in builds).most_common(1)[0][0]
+    found = {place: difference(dict(expected), build) for place, build in enumerate(builds)}
+    return {place: how for place, how in found.items() if how}
 
 
-def require(expected: dict[str, Any], got: Build, rule: str) -> None:
-    """ConfigError, `rule` and the first entry that differs, unless two builds are the same."""
-    for name in sorted({*expected, *got}):
-        if expected.get(name) != got.get(name):
-            raise ConfigError(
-                f"{rule} {name} is {got.get(name)!r} instead of {expected.get(name)!r}; use the same, or "
-                "--other-build to give up that the whole run is reproducible bit for bit"
-            )
+def difference(expected: Mapping[str, Any], got: Build) -> str:
+    """All entries of a build that are not as expected; empty if there are none."""
+    return ", ".join(
+        f"{name} is {got.get(name)!r} instead of {expected.get(name)!r}"
+        for name in sorted({*expected, *got})
+        if expected.get(name) != got.get(name)
+    )
+
+
+def require(expected: Mapping[str, Any], got: Build, rule: str) -> None:
+    """ConfigError, `rule` and what differs, unless two builds are the same."""
+    if how := difference(expected, got):
+        raise ConfigError(
+            f"{rule} {how}; use the same, or --other-build to give up that the whole run is reproducible bit for bit"
+        )
 
 
 def make_deterministic(device: torch.device) -> None:

@@ -7,12 +7,14 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import PurePath
 from typing import Any
 
 from froude.config import Run
 from froude.train import parallel, schedules
 from froude.train.api import Counts
 from froude.train.data.leak import leaked
+from froude.train.divergence import why_diverged
 from froude.train.parallel import World
 from froude.train.step import StepResult
 from froude.train.trainer import Trainer
@@ -34,19 +36,28 @@ def trial_row(
     counts: Counts,
     flops_per_token: float,
     *,
+    losses: Sequence[float],
     loss: float,
     seconds: float,
     trial: str,
     workers: int = 1,
+    validation: Sequence[float] = (),
+    stopped: str = "",
 ) -> Row:
-    """A row of the trials frame; a loss that is not finite, or above a uniform guess's, means diverged."""
-    fine = math.isfinite(loss) and loss <= math.log(run.model.vocab)
+    """A row of the trials frame, diverged or finished as `why_diverged` says.
+
+    `losses` are those of all steps, `loss` the final validation loss (NaN if the run did not come to its end),
+    `validation` those before it. `stopped` is why a run's own policy ended it early.
+    """
+    reason = stopped or why_diverged(losses, loss, vocab=run.model.vocab, validation=validation)
     return {
         **describe(run),
-        "status": "finished" if fine else "diverged",
+        "status": "diverged" if reason else "finished",
         "params": counts.params,
         "params_with_embeddings": counts.params_with_embeddings,
-        "loss": loss if fine else None,
+        "loss": None if reason else loss,
+        "last_loss": next((float(last) for last in (loss, *reversed(losses)) if math.isfinite(last)), None),
+        "reason": reason or None,
         "flops": flops_per_token * run.tokens,
         "seconds": seconds,
         "attempts": 1,
@@ -77,7 +88,16 @@ def describe(run: Run) -> Row:
         "precision": run.precision,
         "stage": run.stage,
         "seed": run.seed,
+        "model": run.model.factory,
+        "corpus": corpus(run),
     }
+
+
+def corpus(run: Run) -> str:
+    """What a run was trained on, for people: its source, and the file's name and the hash where the run has them."""
+    data = run.data
+    marks = [PurePath(data.path).name, data.sha256 and f"sha256:{data.sha256[:12]}"]
+    return " ".join([data.source, *filter(None, marks)])
 
 
 def step_row(run: Run, attempt: int, step: int, result: StepResult, seconds: float, world: int) -> Row:
@@ -91,7 +111,9 @@ def step_row(run: Run, attempt: int, step: int, result: StepResult, seconds: flo
         "lr": result.lr,
         "grad_norm": result.grad_norm,
         "tokens_per_second": run.batch / max(seconds, 1e-9),
+        "seconds": seconds,
         "world": world,
+        "workers": world,
         "time": datetime.now(UTC),
     }
 
@@ -152,9 +174,18 @@ def run_trial(
         finished = fine and advance(run, start, run.steps, tail)
         loss = trainer.evaluate() if finished else math.nan
         seconds = time.perf_counter() - began
-        row = trial_row(run, trainer.counts, trainer.flops_per_token, loss=loss, seconds=seconds, trial=trial)
+        steps = [row | {"run": run.name} for row in trunk] + tail
+        row = trial_row(
+            run,
+            trainer.counts,
+            trainer.flops_per_token,
+            losses=[each["loss"] for each in steps],
+            loss=loss,
+            seconds=seconds,
+            trial=trial,
+        )
         outcome.trials.append(row)
-        outcome.steps += [row | {"run": run.name} for row in trunk] + tail
+        outcome.steps += steps
         if math.isfinite(loss):
             outcome.evals.append(eval_row(run, 1, run.steps, loss))
         if stop_loss is not None and loss <= stop_loss:

@@ -55,6 +55,11 @@ def attention_multiplier(run: Run) -> float:
     return math.sqrt(base) / head if run.parametrization == "mup" else 1.0 / math.sqrt(head)
 
 
+def multipliers(run: Run) -> dict[str, float]:
+    """What our own forward multiplies by and no parameter holds; attention scores are those before softmax."""
+    return {"embedding": 1.0, "attention": attention_multiplier(run), "logits": logit_multiplier(run)}
+
+
 def parameter_groups(run: Run, model: nn.Module) -> list[dict[str, object]]:
     """Parameter groups in a fixed order; `peak` is the group's learning rate before the schedule."""
     kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]

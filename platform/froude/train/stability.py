@@ -225,6 +225,16 @@ class Ladder:
         self.events.append({"step": here.step, "batch": here.batch, "action": action, "why": why})
 
 
+def sentence(event: Mapping[str, Any]) -> str:
+    """What a person who watches is told of an event; empty for those that change nothing."""
+    said = {
+        "skip": "batch {batch} is left out at step {step}: {why}",
+        "rollback": "back to before step {step}: {why}",
+        "lower": "back to before step {step}, and on at a lower rate: {why}",
+    }
+    return said.get(event["action"], "").format(**event)
+
+
 def policy_batches(state: Mapping[str, Any]) -> set[int]:
     """The batches that a run with this state in its last checkpoint has left out."""
     found = {batch for _, batch in state.get("skips", ())}

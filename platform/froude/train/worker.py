@@ -83,9 +83,11 @@ class _Worker:
                 run, self.step, entered, host.attempt, batch=ladder.batch, judge=judge, noise=self._noisy()
             )
         action = result.decision.action
-        if self.world.rank == 0:
+        if self.world.rank == 0 and ladder.events:
             now = {"run": run.name, "attempt": host.attempt, "time": datetime.now(UTC)}
-            self.tables["events"] += [{**now, **event} for event in ladder.events]
+            events = [{**now, **event} for event in ladder.events]
+            self.tables["events"] += events
+            host.tell(events)
         ladder.events.clear()
         if action == "stop":
             self._stop(result)

@@ -7,14 +7,19 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ray.train import FailureConfig, WorkerGroupError
+from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision
+from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
 
 from froude.config import Run
 from froude.launch import notes as noted
+from froude.launch.admission import Unfit
 from froude.launch.notes import Beat, Notes
 from froude.launch.ray_internals import policy
-from froude.launch.ray_internals.policy import HOLD_SECONDS, PlannedResize
-from froude.launch.worker import RayHost
+from froude.launch.ray_internals.policy import HOLD_SECONDS, BoundedFailures, PlannedResize
+from froude.launch.worker import Fatal, RayHost
+from froude.store import Location
 
 GROUP = ("a", "b")
 WORLD = len(GROUP)
@@ -198,3 +203,40 @@ def test_the_beat_of_the_attempt_before_is_not_the_groups(stage):
     stage.beat(2)
     stage.look()
     assert stage.notes.asked_to_hold(2)
+
+
+def test_a_host_that_was_left_out_is_no_reason_to_hold(stage, monkeypatch):
+    """Its node counts neither as growth, nor as a place for a worker or a spare."""
+    monkeypatch.setattr(ElasticScalingPolicy, "_count_possible_workers", lambda _, nodes: len(nodes))
+    del stage.policy._count_possible_workers
+    stage.policy._starts = False
+    stage.live.add("c")
+    stage.notes.leave_out({"c": "its keys are refused"})
+    stage.look()
+    assert not stage.asked
+    (nodes,) = stage.policy.on_controller_start_worker_group(scaling_config=None, num_workers=WORLD).values()
+    assert nodes == "in(a,b)"
+    stage.live.add("d")
+    stage.beat(2)
+    stage.look()
+    assert stage.notes.asked_to_hold(2)
+
+
+def test_an_unfit_host_is_left_out_and_the_run_goes_on_while_there_is_another(monkeypatch):
+    stage = Stage(monkeypatch)
+    nodes = [{"NodeID": node, "Resources": {"CPU": 1.0}} for node in GROUP]
+    monkeypatch.setattr(policy.ray, "nodes", lambda: [*nodes, {"NodeID": "head", "Resources": {}}])
+    stage.live.add("head")
+    config = FailureConfig(max_failures=9)
+    place = Location.parse("/nowhere")
+    failures = BoundedFailures(config, stage.notes, place, 1, Fatal, {"CPU": 1})
+
+    def failed(**hosts: str) -> FailureDecision:
+        return failures.make_decision(WorkerGroupError("unfit", {0: Unfit(hosts), 1: Unfit(hosts)}))
+
+    assert failed(a="host 1: its torch is another") is FailureDecision.RETRY
+    assert stage.notes.left_out() == {"a": "host 1: its torch is another"}
+    assert failed(b="host 2: its keys are refused") is FailureDecision.RAISE
+    assert not stage.notes.given_up()
+    stage.notes.clear()
+    assert stage.notes.left_out() == {}

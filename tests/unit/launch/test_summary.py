@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from froude import Study
 from froude.launch.quickstart import covered, worked_before
-from froude.launch.summary import closing_block, rounded, stored
+from froude.launch.summary import closing_block, rounded, stored, trained_flops
 from froude.store import Location
 
 
@@ -64,7 +64,11 @@ def summary() -> dict[str, Any]:
         "best": {"lr": 0.0055, "warmup_tokens": 768, "beta2": 0.95, "batch": 768, "schedule": "wsd"},
         "lr_transfer": {"mup": {"slope": -0.1, "low": -0.2, "high": 0.0}},
         "critical_batch": {"b_crit": 340.0, "low": 200.0, "high": 500.0, "status": "ok"},
-        "forecast": {"loss": 1.3, "low": 1.25, "high": 1.35, "level": 0.9, "naive": 1.42, "sha256": "f" * 64},
+        "forecast": {
+            "loss": 1.3, "low": 1.25, "high": 1.35, "level": 0.9, "certified": False, "naive": 1.42,
+            "sha256": "f" * 64, "extrapolation": {"params": 2.78, "tokens": 1.029, "compute": 2.86, "batch": 1.0},
+            "proxies_over_target": 3.14,
+        },
         "actual": {"loss": 1.28, "inside": True, "relative_error": 0.0156},
         "elastic": {
             "world_sizes": [3, 2, 3],
@@ -74,7 +78,7 @@ def summary() -> dict[str, Any]:
             "tokens_skipped": 0,
             "tokens_repeated": 0,
         },
-    }
+    }  # fmt: skip
 
 
 def test_the_closing_block() -> None:
@@ -87,8 +91,49 @@ def test_the_closing_block() -> None:
         "77 s",
     ):
         assert part in text
-    assert "inside the interval, error +1.6% (naive forecast 1.420)" in text
+    assert "inside the interval, error +1.6% (naive forecast, the largest proxy's loss: 1.420)" in text
     assert text.splitlines()[-1].endswith("runs/x/report.html")
+
+
+def test_the_closing_block_says_how_far_the_target_reaches_and_what_its_proxies_cost() -> None:
+    (line,) = [
+        line
+        for line in closing_block(summary(), install_seconds=None, report="r").splitlines()
+        if line[:5] == "reach"
+    ]
+    assert "2.78x the parameters, 1.03x the tokens, 2.86x the compute of the largest proxy" in line
+    assert "all proxies took 3.1x the target's" in line
+    assert "not certified" in closing_block(summary(), install_seconds=None, report="r")
+    assert "(set beforehand: batch 768 tokens, wsd)" in closing_block(
+        summary(), install_seconds=None, report="r"
+    )
+
+
+def test_a_trunk_counts_once_and_what_was_not_trained_not_at_all() -> None:
+    # 4 FLOPs a token, batches of 768: a trunk of 80 steps with tails of 10 and 20, and a third branch that the stop at
+    # a loss left out; a run of 50 steps that diverged; one that failed.
+    from froude import records
+    from froude.config import Run
+    from froude.launch.parts import Stored
+    from froude.space import Trial
+
+    def run(name: str, steps: int) -> Run:
+        return Run(name=name, batch=768, tokens=768 * steps)
+
+    def stored(name: str, runs: list[Run], trained: int, flops: float | None) -> Stored:
+        rows = [
+            {"run": run.name, "tokens": run.tokens, "flops": flops and flops * run.tokens}
+            for run in runs[:trained]
+        ]
+        return Stored(Trial(name, tuple(runs), stop_loss=2.0), records.table(records.TRIALS, rows))
+
+    branches = [run("a", 50), run("b", 100), run("c", 200)]
+    trials = [
+        stored("branches", branches, 2, 4.0),
+        stored("diverged", [run("d", 50)], 1, 4.0),
+        stored("failed", [run("e", 50)], 1, None),
+    ]
+    assert trained_flops(trials) == pytest.approx(4 * 768 * (80 + 10 + 20 + 50))
 
 
 def test_the_closing_block_without_installation_restarts_or_a_critical_batch() -> None:

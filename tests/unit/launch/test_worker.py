@@ -8,9 +8,10 @@ import time
 import pytest
 
 from froude.config import Run
-from froude.launch import ray_internals
+from froude.launch import notes, ray_internals
 from froude.launch.notes import Notes
 from froude.launch.worker import RayHost
+from froude.train.stability import Ladder
 
 RUN = Run(name="large", tokens=768 * 100)
 
@@ -46,3 +47,31 @@ def test_slow_steps_are_asked_after_one_by_one(
         monkeypatch.setattr(Notes, "asked_to_hold", lambda *_, step=step: when.append(step))
         host.poll(step)
     assert when == asked
+
+
+def test_what_the_ladder_does_is_said_and_what_it_only_notices_is_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kept: dict[str, dict] = {}
+    monkeypatch.setattr(notes, "put_note", kept.__setitem__)
+    monkeypatch.setattr(notes, "get_note", kept.get)
+    ladder = Ladder(RUN.replace(tokens=768 * 100_000))
+    host = RayHost(attempt=1, run=RUN, notes=Notes("run"), rank=0, world=1)
+    for step in range(1, 70):
+        ladder.judge(step, 3.0 + 0.01 * (step % 3), 1.0)
+    ladder.judge(70, 9.0, 1.0)  # noticed
+    for step in (71, 72, 73):
+        ladder.judge(step, float("nan"), 1.0)
+    assert {event["action"] for event in ladder.events} == {"spike", "skip", "rollback"}
+    host.tell(ladder.events)
+    said = Notes("run").said()
+    assert [line.split(":")[0] for line in said] == [
+        "batch 70 is left out at step 71",
+        "batch 71 is left out at step 72",
+        "back to before step 73",
+    ]
+    assert "loss nan" in said[0]
+    assert "are left out: 3 updates left out" in said[2]
+    assert Notes("run").alarms() == ()
+    Notes("run").clear()
+    assert not Notes("run").said()

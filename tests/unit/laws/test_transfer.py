@@ -152,3 +152,20 @@ def test_curvature_that_grows_with_width_is_told_where_it_moves_the_slope(growth
     assert law.status == "ok"
     assert bool(law.reasons) is said
     assert all("curvature differs between widths" in reason for reason in law.reasons)
+
+
+def test_a_rate_that_no_fit_uses_is_named_with_its_reason() -> None:
+    """One too far above the best, one diverged, one that failed: two are left, by name."""
+    rates = [2**-9, 2**-8, 2**-7, 2**-6, 2**-5, 2**-4]
+    losses = [2.1, 2.0, 2.1, 2.61, None, None]
+    status = ["finished"] * 4 + ["diverged", "failed"]
+    wide = pl.DataFrame({"width": 64, "lr": rates, "loss": losses, "status": status})
+    full = sweep(0.0).filter(pl.col("width") != 64).with_columns(status=pl.lit("finished"))
+    law = laws.lr_transfer(pl.concat([wide, full], how="diagonal_relaxed"))
+    curves = {row["width"]: row for row in law.table().iter_rows(named=True)}
+    assert curves[64]["rates"] == 3
+    assert curves[64]["left_out"] == "0.0156 (0.61 nats above the best), 0.0312 (diverged), 0.0625 (failed)"
+    assert curves[32]["left_out"] == curves[128]["left_out"] == ""
+    alone = laws.lr_curve(wide)
+    assert alone.table()["left_out"].item() == curves[64]["left_out"]
+    assert "0.0156 (0.61 nats above the best)" in alone.reasons[0]

@@ -103,9 +103,23 @@ def test_an_unknown_critical_batch_warns() -> None:
     checks = table(
         replace(GOOD, critical_batch=math.nan, critical_status="too_few_points", token_overhead=math.nan)
     )
-    (warning,) = [check for check in checks if not check.passed]
+    unmeasured, warning = [check for check in checks if not check.passed]
     assert "too_few_points" in warning.value
+    assert (unmeasured.name, unmeasured.kind) == ("batch_edge", "unmeasured")
     assert not warning.refuses
+    assert not unmeasured.refuses
+
+
+def test_what_no_stage_measured_has_not_passed_and_does_not_refuse() -> None:
+    checks = table(
+        replace(GOOD, critical_batch=math.nan, critical_status="no such stage", token_overhead=math.nan)
+    )
+    found = [check for check in checks if not check.passed]
+    assert [check.name for check in found] == ["batch_edge", "batch_below_critical"]
+    for check in found:
+        assert check.value == "not measured: no trials of the role critical_batch"
+        assert (check.kind, check.refuses) == ("unmeasured", False)
+    assert override(checks, {"batch_edge": "no time"}) == checks
 
 
 @pytest.mark.parametrize(
@@ -123,6 +137,14 @@ def test_an_override_needs_the_name_of_a_failed_check() -> None:
     assert [check.name for check in passed if check.refuses] == ["forecast_certified"]
     (points,) = [check for check in passed if check.overridden]
     assert (points.name, points.reason, points.passed) == ("lr_points", "five rates, fitted jointly", False)
+
+
+def test_the_gate_names_the_rates_that_are_not_fitted() -> None:
+    left_out = {32: "", 64: "0.02 (0.61 nats above the best)"}
+    checks = table(replace(GOOD, lr_curves={32: (5, "ok"), 64: (4, "ok")}, lr_left_out=left_out))
+    (points,) = [check for check in checks if check.name == "lr_points"]
+    assert points.value == "4 fitted rates at width 64, the fewest; left out: 0.02 (0.61 nats above the best)"
+    assert "nearer to the best" in points.remedy
 
 
 def test_a_warning_is_not_overridden() -> None:

@@ -160,6 +160,22 @@ def test_a_loss_that_is_none_means_diverged(tmp_path: Path, lost: float | None) 
     assert frame.filter(pl.col("status") == "finished")["loss"].is_finite().all()
 
 
+def test_a_row_says_why_it_has_no_loss_and_keeps_its_fingerprint(tmp_path: Path) -> None:
+    """The fingerprints are those that 0.1 gave these rows: a recipe of such a study names them."""
+    (tmp_path / "runs.csv").write_text(
+        "params,tokens,loss,status\n1000000,1000000,3.0,finished\n1000000,2000000,,finished\n"
+        "1000000,3000000,9.5,diverged\n1000000,4000000,,failed\n1000000,5000000,4,running\n"
+    )
+    frame = make_study(str(tmp_path / "runs.csv"), tmp_path / "study").trials().collect()
+    assert frame.select("status", "loss", "last_loss", "reason", "fingerprint").rows() == [
+        ("finished", 3.0, 3.0, None, "0f4d600526aae200"),
+        ("diverged", None, None, "no finite loss in the table", "5d6538974550e1cb"),
+        ("diverged", None, 9.5, "its status in the table", "e703c754f41caebb"),
+        ("failed", None, None, "its status in the table", "9469522c8c7f51ce"),
+        ("running", None, 4.0, None, "c8b304e99df0f6b5"),
+    ]
+
+
 def test_csv_and_parquet_give_the_same_study(tmp_path: Path) -> None:
     grid().write_csv(tmp_path / "runs.csv")
     one = make_study(str(tmp_path / "runs.csv"), str(tmp_path / "one")).trials().collect()
@@ -203,7 +219,7 @@ ROW = {"params": 1e6, "tokens": 1e7, "loss": 3.0}
         ({"params": [None], "tokens": [1.0], "loss": [1.0]}, {}, ["'params'", "positive"]),
         ({"params": [], "tokens": [], "loss": []}, {}, ["must have rows"]),
         ({**{k: [v] for k, v in ROW.items()}, "lr": [0.0]}, {}, ["'lr'", "positive"]),
-        ({**{k: [v] for k, v in ROW.items()}, "lr": ["1e-3"]}, {}, ["'lr'", "numeric"]),
+        ({**{k: [v] for k, v in ROW.items()}, "lr": ["fast"]}, {}, ["'lr'", "numeric"]),
         ({**{k: [v] for k, v in ROW.items()}, "seed": [-1]}, {}, ["'seed'", "zero or more"]),
         (
             {**{k: [v] for k, v in ROW.items()}, "status": ["done"]},
@@ -216,8 +232,8 @@ ROW = {"params": 1e6, "tokens": 1e7, "loss": 3.0}
             {},
             ["batch · steps", "sequences"],
         ),
-        ({k: [v, v] for k, v in ROW.items()}, {}, ["must come once", "rows 0 and 1"]),
-        ({**{k: [v] * 3 for k, v in ROW.items()}, "run": ["a", "b", "b"]}, {}, ["run 'b'", "rows 1 and 2"]),
+        ({k: [v, v] for k, v in ROW.items()}, {}, ["must come once", "rows 1 and 2"]),
+        ({**{k: [v] * 3 for k, v in ROW.items()}, "run": ["a", "b", "b"]}, {}, ["run 'b'", "rows 2 and 3"]),
     ],
 )
 def test_bad_tables_are_refused(
@@ -229,7 +245,7 @@ def test_bad_tables_are_refused(
 
 def test_bad_files_are_refused(tmp_path: Path) -> None:
     for name, content, words in [
-        ("runs.pkl", b"x", "csv or .parquet"),
+        ("runs.pkl", b"x", r"\.csv, \.parquet, \.jsonl"),
         ("runs.parquet", b"no parquet", "must be valid"),
         ("runs.csv", b"", "must be valid"),
         ("runs.csv", b"params,tokens,loss\n1,2\n1,2,3,4,5\n", "must be valid"),
@@ -237,7 +253,7 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ConfigError, match=words):
             make_study(str(tmp_path / name), str(tmp_path / "study"))
-    with pytest.raises(ConfigError, match="readable"):
+    with pytest.raises(ConfigError, match=r"there is no file .*none\.csv; check its name"):
         make_study(str(tmp_path / "none.csv"), str(tmp_path / "study"))
     assert not (tmp_path / "study").exists()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
 
 import nbclient
 import nbformat
+import polars as pl
 import pytest
 
 from froude import Study
@@ -53,6 +55,29 @@ def test_a_notebook_runs_on_a_study(
     assert figures(notebook) == drawn
     for text in texts:
         assert re.search(re.escape(text) if "|" not in text else text, said(notebook)), text
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
+def test_a_notebook_says_what_its_study_lacks(
+    name: str, root: Path, promoted: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = promoted.copy(tmp_path / "search-only")
+    (study.location / "recipe.toml").delete()
+    for file in (study.location / "trials").path.iterdir():
+        if pl.read_parquet(file)["stage"][0] != "recipe":
+            file.unlink()
+    meta = study.meta
+    meta["stages"] = {"recipe": meta["stages"]["recipe"]}
+    (study.location / "study.json").replace(json.dumps(meta).encode())
+    monkeypatch.setenv("FROUDE_STUDY", str(study.location))
+    notebook = nbformat.read(root / "analysis" / f"{name}.ipynb", as_version=4)
+    folder = {"metadata": {"path": str(root / "analysis")}}
+    with pytest.raises(nbclient.exceptions.CellExecutionError):
+        nbclient.NotebookClient(notebook, timeout=120, resources=folder).execute()
+    (error,) = [output for output in outputs(notebook) if output.output_type == "error"]
+    lacks = "recipe.toml" if name == "forecast" else f"trials of a stage with the role {name}"
+    assert error.ename == "SystemExit"
+    assert error.evalue.startswith(f"{study.location} has no {lacks}, which this notebook needs")
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)

@@ -1,4 +1,4 @@
-"""The account of tokens that a reader runs, in README.md and in the report: counts of long runs."""
+"""The query that a report and README show: does it find what a ledger skips, repeats or leaves out?"""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 import pytest
 
+from froude import Study
 from froude.promote.recipe import seal
-from froude.report.view import gather
+from froude.report.view import View, gather
 from froude.report.words import query
 
 pytestmark = pytest.mark.slow
@@ -20,7 +21,53 @@ if TYPE_CHECKING:
     Promoted = Any  # of conftest.py, which is no module to import from
 
 
-def test_the_account_counts_beyond_2_to_the_31_tokens(promoted: Promoted, tmp_path: Path, root: Path) -> None:
+@pytest.fixture(scope="module")
+def view(finished: Study, promoted: Promoted) -> View:
+    return gather(finished, fits=promoted.fits)
+
+
+def test_the_query_says_that_no_token_was_lost(view: View) -> None:
+    assert answer(view) == {"expected": 998_400, "skipped": 0, "repeated": 0, "skipped_by_policy": 0}
+    assert answer_of_readme(view.url) == answer(view)
+
+
+@pytest.mark.parametrize(
+    ("tamper", "skipped", "repeated", "by_policy"),
+    [
+        (lambda rows: rows.slice(1), 64, 0, 0),
+        (lambda rows: pl.concat([rows, rows.slice(5, 2)]), 0, 128, 0),
+        (lambda rows: rows.with_columns(first_sample=pl.col("first_sample").replace({7: 8})), 64, 64, 0),
+        (lambda rows: rows.with_columns(step=pl.col("step").replace({3: 2})), 12 * 64, 12 * 64, 0),
+        # The plan then begins after what was left out: all others are in another step than theirs.
+        (
+            lambda rows: rows.with_columns(disposition=pl.lit("skipped_by_policy")),
+            1300 * 768,
+            867 * 768,
+            433 * 768,
+        ),
+    ],
+    ids=["lost", "repeated", "another sample", "another step", "not trained"],
+)
+def test_the_query_finds_a_tampered_ledger(
+    promoted, tmp_path: Path, tamper, skipped: int, repeated: int, by_policy: int
+) -> None:
+    study = promoted.copy(tmp_path / "tampered", lives=3)
+    (file,) = (study.location / "runs" / "large" / "parts").path.glob("ledger-g1-*.parquet")
+    tamper(pl.read_parquet(file)).write_parquet(file)
+    view = gather(study, fits=promoted.fits)
+    assert answer(view) == {
+        "expected": 998_400,
+        "skipped": skipped,
+        "repeated": repeated,
+        "skipped_by_policy": by_policy,
+    }
+    assert answer_of_readme(study.location.url) == answer(view)
+    assert view.account is not None
+    assert view.account.repeated == repeated
+    assert not view.account.whole
+
+
+def test_the_query_counts_beyond_2_to_the_31_tokens(promoted: Promoted, tmp_path: Path) -> None:
     batch = 768 << 12
     run = promoted.recipe.run.replace(batch=batch, tokens=1300 * batch)
     recipe = seal(
@@ -34,11 +81,28 @@ def test_the_account_counts_beyond_2_to_the_31_tokens(promoted: Promoted, tmp_pa
     )
     study = replace(promoted, recipe=recipe).copy(tmp_path / "long", lives=3)
     recipe.write(study.location / "recipe.toml")
-    (readme,) = re.findall(r"```python\n(.*?)```", (root / "README.md").read_text(), re.DOTALL)
-    code = readme.replace('"runs/quickstart"', repr(study.location.url))
     assert run.tokens > 2**31
     whole = {"expected": run.tokens, "skipped": 0, "repeated": 0, "skipped_by_policy": 0}
-    for each in (code, query(gather(study, fits=promoted.fits))):
-        shown: list[pl.DataFrame] = []
-        exec(compile(each or "", "query", "exec"), {"print": shown.append})
-        assert shown[0].row(0, named=True) == whole
+    assert answer_of_readme(study.location.url) == whole
+    assert answer(gather(study, fits=promoted.fits)) == whole
+
+
+def answer(view: View) -> dict[str, int]:
+    """Run the query that the report shows, and return what it prints."""
+    code = query(view)
+    assert code is not None
+    return printed(code)
+
+
+def answer_of_readme(study: str) -> dict[str, int]:
+    """The same for the query in README.md, on this study."""
+    text = (Path(__file__).parents[3] / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    return printed(code.replace('"runs/quickstart"', repr(study)))
+
+
+def printed(code: str) -> dict[str, int]:
+    shown: list[pl.DataFrame] = []
+    exec(compile(code, "query", "exec"), {"print": shown.append})
+    (frame,) = shown
+    return frame.row(0, named=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -13,11 +14,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from froude import Study, records
-from froude.promote.promotion import parameters
+from froude.promote.promotion import parameters, promote
+from froude.promote.recipe import read
 from froude.report import FILE, render, write
 from froude.report.document import document
 from froude.report.view import View, gather
-from froude.report.words import query
 from froude.store import Location
 
 pytestmark = pytest.mark.slow
@@ -154,6 +155,64 @@ def test_fits_and_trials_are_shown(html: str, view: View) -> None:
         assert check.name in text
 
 
+def test_the_head_says_what_was_trained_on_what(html: str) -> None:
+    text = Page(html).text
+    head = text[: text.index("Forecast against actual")]
+    assert "Transformer (froude.train.model) on KingJames (froude.train.data.kjv)." in head
+    assert "Model class Transformer (froude.train.model) Corpus KingJames (froude.train.data.kjv)" in text
+
+
+def test_a_corpus_of_ones_own_is_named_by_file_and_hash(view: View, undrawn: None, tmp_path: Path) -> None:
+    assert view.recipe is not None
+    (tmp_path / "pile.txt").write_text("some text")
+    own = {"data": {"source": "froude.train.data.text:Text", "path": str(tmp_path / "pile.txt")}}
+    own |= {"model.factory": "gpt.adapter:GPT2"}
+    run = view.recipe.run.replace(own)
+    text = Page(document(replace(view, recipe=replace(view.recipe, run=run)))).text
+    assert (
+        f"GPT2 (gpt.adapter) on Text (froude.train.data.text): pile.txt, SHA-256 {run.data.sha256[:12]}…"
+        in text
+    )
+
+
+def test_a_swept_study_says_what_it_trains_before_it_is_promoted(view: View, undrawn: None) -> None:
+    text = Page(document(replace(view, recipe=None, elastic=None, score=None, account=None))).text
+    assert "Transformer (froude.train.model) on KingJames (froude.train.data.kjv)." in text
+    history = {"source": "runs.csv", "stages": {}}
+    assert "Runs that froude did not train, from runs.csv." in Page(
+        document(replace(view, recipe=None, elastic=None, score=None, account=None, meta=history))
+    ).text  # fmt: skip
+
+
+def test_every_table_that_scrolls_has_the_hint(html: str) -> None:
+    """How high the hint is, nothing where the table fits, is the style's."""
+    assert html.count('<div class="scroll') == html.count('class="hint" aria-hidden="true"') > 3
+    assert "scroll sideways for more" in Page(html).text
+    assert "clamp(0px, (100% - 100cqw)" in html
+
+
+def test_a_check_without_its_stage_is_not_measured(promoted: Promoted, tmp_path: Path, undrawn: None) -> None:
+    study = promoted.copy(tmp_path / "unbatched")
+    for name in ("recipe.toml", "forecast.json"):
+        (study.location / name).delete()
+    for file in (study.location / "trials").path.iterdir():
+        if pl.read_parquet(file)["stage"][0] == "batch":
+            file.unlink()
+    meta = study.meta
+    del meta["stages"]["batch"]
+    (study.location / "study.json").replace(json.dumps(meta).encode())
+    recipe = promote(study, overrides=promoted.recipe.overrides)
+    found = {check.name: check for check in read(study.location).checks}
+    assert found == {check.name: check for check in recipe.checks}
+    for name in ("batch_edge", "batch_below_critical"):
+        assert not found[name].passed
+        assert found[name].value == "not measured: no trials of the role critical_batch"
+    text = Page(render(study)).text
+    assert "Not measured. batch_edge and batch_below_critical: no trials of the role critical_batch." in text
+    assert re.search(r"batch_edge not measured: no trials .{0,90} not measured sweep a stage", text)
+    assert "Warning: batch" not in text
+
+
 def test_names_from_a_study_are_escaped(view: View, undrawn: None) -> None:
     hostile = "<img src=x onerror=alert(1)>"
     html = document(
@@ -161,68 +220,6 @@ def test_names_from_a_study_are_escaped(view: View, undrawn: None) -> None:
     )
     assert "<img" not in html
     assert html.count("&lt;img src=x") >= 4
-
-
-def test_the_query_says_that_no_token_was_lost(view: View) -> None:
-    assert answer(view) == {"expected": 998_400, "skipped": 0, "repeated": 0, "skipped_by_policy": 0}
-    assert answer_of_readme(view.url) == answer(view)
-
-
-@pytest.mark.parametrize(
-    ("tamper", "skipped", "repeated", "by_policy"),
-    [
-        (lambda rows: rows.slice(1), 64, 0, 0),
-        (lambda rows: pl.concat([rows, rows.slice(5, 2)]), 0, 128, 0),
-        (lambda rows: rows.with_columns(first_sample=pl.col("first_sample").replace({7: 8})), 64, 64, 0),
-        (lambda rows: rows.with_columns(step=pl.col("step").replace({3: 2})), 12 * 64, 12 * 64, 0),
-        # The plan then begins after what was left out: all others are in another step than theirs.
-        (
-            lambda rows: rows.with_columns(disposition=pl.lit("skipped_by_policy")),
-            1300 * 768,
-            867 * 768,
-            433 * 768,
-        ),
-    ],
-    ids=["lost", "repeated", "another sample", "another step", "not trained"],
-)
-def test_the_query_finds_a_tampered_ledger(
-    promoted, tmp_path: Path, tamper, skipped: int, repeated: int, by_policy: int
-) -> None:
-    study = promoted.copy(tmp_path / "tampered", lives=3)
-    (file,) = (study.location / "runs" / "large" / "parts").path.glob("ledger-g1-*.parquet")
-    tamper(pl.read_parquet(file)).write_parquet(file)
-    view = gather(study, fits=promoted.fits)
-    assert answer(view) == {
-        "expected": 998_400,
-        "skipped": skipped,
-        "repeated": repeated,
-        "skipped_by_policy": by_policy,
-    }
-    assert answer_of_readme(study.location.url) == answer(view)
-    assert view.account is not None
-    assert view.account.repeated == repeated
-    assert not view.account.whole
-
-
-def answer(view: View) -> dict[str, int]:
-    """Run the query that the report shows, and return what it prints."""
-    code = query(view)
-    assert code is not None
-    return printed(code)
-
-
-def answer_of_readme(study: str) -> dict[str, int]:
-    """The same for the query in README.md, on this study."""
-    text = (Path(__file__).parents[3] / "README.md").read_text()
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    return printed(code.replace('"runs/quickstart"', repr(study)))
-
-
-def printed(code: str) -> dict[str, int]:
-    shown: list[pl.DataFrame] = []
-    exec(compile(code, "query", "exec"), {"print": shown.append})
-    (frame,) = shown
-    return frame.row(0, named=True)
 
 
 def test_an_empty_study_has_a_report(tmp_path: Path) -> None:

@@ -1,3 +1,3 @@
-from s3_server import place, s3, s3_server, unconditional_server
+from s3_server import place, refusing_server, s3, s3_server, unconditional_server
 
-__all__ = ["place", "s3", "s3_server", "unconditional_server"]
+__all__ = ["place", "refusing_server", "s3", "s3_server", "unconditional_server"]

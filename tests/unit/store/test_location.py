@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,7 +15,7 @@ from hypothesis import strategies as st
 from s3_server import empty_bucket
 
 from froude.config import ConfigError
-from froude.s3 import Reader
+from froude.s3 import Reader, Refused
 from froude.store import Location, probe_writable
 
 
@@ -168,6 +170,50 @@ def test_probe_names_an_unreachable_endpoint(s3: Location, monkeypatch: pytest.M
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(ConfigError, match=r"check AWS_ENDPOINT_URL \(now http://127.0.0.1:9\)"):
         probe_writable(s3 / "study")
+
+
+ASKED: dict[str, Callable[[Location], object]] = {
+    "read": Location.read,
+    "read_range": lambda file: file.read_range(0, 1),
+    "exists": Location.exists,
+    "size": Location.size,
+    "children": Location.children,
+    "create": lambda file: file.create(b"a"),
+    "replace": lambda file: file.replace(b"a"),
+    "delete": Location.delete,
+    "knock": Location.knock,
+}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_refused_keys_are_those_of_a_host(
+    refusing_server: str, s3: Location, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", refusing_server)
+    words = (
+        rf"the keys of host {socket.gethostname()} \(.*\); check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    )
+    with pytest.raises(Refused, match=words):
+        ASKED[asked](s3 / "file")
+
+
+def test_a_probe_that_is_refused_speaks_of_keys_and_not_of_the_endpoint(
+    refusing_server: str, s3: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", refusing_server)
+    with pytest.raises(ConfigError, match=r"must be writable, but .* refuses the keys") as refusal:
+        probe_writable(s3)
+    assert "AWS_SECRET_ACCESS_KEY" in str(refusal.value)
+    assert "AWS_ENDPOINT_URL" not in str(refusal.value)
+
+
+def test_absent_keys_are_named(s3: Location, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(variable)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
+    with pytest.raises(Refused, match="it has none"):
+        s3.knock()
 
 
 def test_probe_refuses_a_store_without_conditional_writes(

@@ -101,6 +101,31 @@ def test_a_study_reads_alike_from_disk_and_s3(place: Location) -> None:
         assert frame.schema == empty.schema
 
 
+def test_parts_of_an_older_version_read_beside_new_ones(place: Location) -> None:
+    """Columns that came later are null in what was written before them."""
+    late = {"trials": ["last_loss", "reason", "model", "corpus"], "steps": ["seconds", "workers"]}
+    for name, columns_ in late.items():
+        whole = records.SCHEMAS[name]
+        old = pa.schema([field for field in whole if field.name not in columns_])
+        assert len(old) == len(whole) - len(columns_)
+        row = {"run": "old", "status": "diverged", "step": 1, "world": 1}
+        (place / name / "old.parquet").create(
+            to_bytes(table(old, [{k: v for k, v in row.items() if k in old.names}]))
+        )
+    new = {"run": "new", "status": "diverged", "last_loss": 9.0, "reason": "it rose", "model": "m:M"}
+    (place / "trials/new.parquet").create(to_bytes(table(TRIALS, [{**new, "corpus": "c:C"}])))
+    step = {"run": "new", "step": 1, "seconds": 0.5, "workers": 2}
+    (place / "steps/new.parquet").create(to_bytes(table(STEPS, [step])))
+
+    study = Study(place.url)
+    rows = {row["run"]: row for row in study.trials().collect().to_dicts()}
+    assert [rows["old"][name] for name in ("status", *late["trials"])] == ["diverged", None, None, None, None]
+    assert [rows["new"][name] for name in late["trials"]] == [9.0, "it rose", "m:M", "c:C"]
+    steps = study.steps().select("run", "seconds", "workers").sort("run", descending=True).collect()
+    assert steps.rows() == [("old", None, None), ("new", 0.5, 2)]
+    assert columns(study.trials()) == TRIALS.names
+
+
 def test_repeated_steps_occur_once_and_lost_ones_only_in_the_whole_ledger(place: Location) -> None:
     store, number, state, _ = attempt(place)
     save(store, number, state, range(1, 5))

@@ -43,6 +43,22 @@ def test_a_model_without_the_output_multiplier_fails_over_width() -> None:
     assert any("logits of mup" in reason for reason in found.reasons)
 
 
+@pytest.mark.parametrize(
+    ("factory", "verdict"),
+    [
+        ("froude.train.model:Transformer", "passed"),
+        ("planted:output_root", "failed"),
+        ("planted:tied_twice", "failed"),
+        ("planted:output_multiplier", "failed"),
+    ],
+)
+def test_tied_tables_pass_and_their_wrong_multipliers_fail(factory: str, verdict: str) -> None:
+    tied = SMALL.replace({"model.tied": True, "model.factory": factory})
+    found = check(tied, "width", (32, 64, 128, 256), seeds=2, times=(1, 3))
+    assert found.verdict == verdict, found.reasons
+    assert verdict == "passed" or any("logits as built" in reason for reason in found.reasons)
+
+
 def test_over_depth_scaled_branches_pass_and_unscaled_ones_fail() -> None:
     """CompleteP's rule is a = 1; a = 0 is the control."""
     complete, none = (
@@ -60,8 +76,12 @@ def rows(
     t: int = 3,
     scatter: float = 0.0,
     start: float = 0.0,
+    built: float = -0.5,
 ) -> list[dict[str, Any]]:
-    """What would be measured if delta went as width^slope; seeds differ by `scatter`, the sign by size."""
+    """What would be measured if delta went as width^slope, and what is there at the start as width^built.
+
+    Seeds differ by `scatter`, the sign by size.
+    """
     found = []
     for i, width in enumerate((64, 128, 256, 512)):
         for seed in (-1, 0, 1):
@@ -75,7 +95,7 @@ def rows(
             }
             found += [
                 {**where, "t": t, "delta": delta, "scale": 1.0},
-                {**where, "t": 0, "delta": 0.0, "scale": start},
+                {**where, "t": 0, "delta": 0.0, "scale": start * width**built},
             ]
     return found
 
@@ -84,29 +104,48 @@ CONTROL = rows(1.0, "sp")
 
 
 @pytest.mark.parametrize(
-    ("found", "passed"),
+    ("found", "verdict"),
     [
-        (rows(0.04), True),
-        (rows(-0.04), True),
-        (rows(0.06), False),
-        (rows(-0.06), False),
-        (rows(0.0, name="logits") + rows(0.0), True),
-        (rows(-0.2, name="logits") + rows(0.0), False),
-        (rows(-0.2, name="logits", start=1.0) + rows(0.0), True),
-        (rows(-0.4, name="logits", start=1.0) + rows(0.0), False),
-        (rows(0.2, scatter=0.3), True),
-        (rows(0.2, scatter=0.01), False),
-        (rows(0.0, scatter=0.9), False),
-        (rows(math.nan), False),
-        ([], False),
+        (rows(0.04), "passed"),
+        (rows(-0.04), "passed"),
+        (rows(0.06), "failed"),
+        (rows(-0.06), "failed"),
+        (rows(0.0, name="logits") + rows(0.0), "passed"),
+        (rows(-0.2, name="logits") + rows(0.0), "failed"),
+        (rows(-0.2, name="logits", start=1.0) + rows(0.0), "passed"),
+        (rows(-0.49, name="logits", start=1.0) + rows(0.0), "passed"),
+        (rows(-0.6, name="logits", start=1.0) + rows(0.0), "failed"),
+        (rows(0.04, name="logits", start=1.0, built=0.0) + rows(0.0), "failed"),
+        (rows(-0.49, name="logits", start=1.0) + rows(-0.2), "passed"),
+        (rows(-0.49, name="logits", start=1.0) + rows(0.06), "failed"),
+        (rows(0.2, scatter=0.3), "passed"),
+        (rows(0.2, scatter=0.01), "failed"),
+        (rows(0.0, scatter=0.9), "inconclusive"),
+        (rows(-0.089, scatter=0.9), "inconclusive"),
+        (rows(0.0, scatter=0.9) + rows(0.5, name="blocks.1"), "failed"),
+        (rows(2.0, scatter=0.9), "failed"),
+        (rows(math.nan), "failed"),
+        ([], "failed"),
     ],
 )
-def test_verdicts_are_those_of_the_bounds(found: list[dict[str, Any]], passed: bool) -> None:
-    assert judge("width", [*found, *CONTROL]).passed == passed
+def test_verdicts_are_those_of_the_bounds(found: list[dict[str, Any]], verdict: str) -> None:
+    judged = judge("width", [*found, *CONTROL])
+    assert (judged.verdict, judged.passed) == (verdict, verdict == "passed")
+
+
+def test_too_little_power_asks_for_seeds_and_fails_nothing() -> None:
+    found = judge("width", rows(-0.089, scatter=0.42) + CONTROL)
+    assert "add --seeds 6" in found.reasons[-1]
+    assert found.lines()[-1].startswith("coordinate check over width inconclusive: blocks.0 of mup")
+    content = found.to_dict()
+    assert (content["passed"], content["verdict"]) == (False, "inconclusive")
+    alone = [row for row in rows(0.1) if row["seed"] == 0]  # its scatter is not known
+    assert judge("width", alone + CONTROL).verdict == "passed"
 
 
 def test_a_control_that_passes_says_that_the_check_has_no_power() -> None:
     found = judge("width", rows(0.0) + rows(0.3, "sp"))
+    assert found.verdict == "inconclusive"
     assert "no power" in found.reasons[0]
     assert judge("width", rows(0.0) + rows(math.nan, "sp")).passed  # SP diverged
 
@@ -155,9 +194,28 @@ def test_the_verb_writes_a_table_and_a_figure(tmp_path: Path, capsys: pytest.Cap
     assert "--trust" in capsys.readouterr().err
     assert main([*command, "--json", "--trust"]) == 1
     content = json.loads(capsys.readouterr().out)
-    assert not content["passed"]
+    assert (content["passed"], content["verdict"]) == (False, "failed")
     assert content["slopes"]
+    assert [cause["name"] for cause in content["causes"]] == ["output_multiplier"]
     assert content["plot"] == str(plot)
+    assert main([*command, "--trust", "--seeds", "1", "--times", "1"]) == 1
+    text = capsys.readouterr().out
+    assert "1. output_multiplier" in text
+    assert "logit_multiplier(run)" in text
+
+
+def test_a_width_that_a_foreign_model_does_not_take_is_refused_before_any_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text(SMALL.replace({"model.factory": "planted:manual_attention"}).to_toml())
+    plot = tmp_path / "check.svg"
+    command = ["coordcheck", str(file), "--widths", "32,33,64", "--trust", "--plot", str(plot)]
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert "multiples of `model.head_dim` = 16" in error
+    assert "mup, width" not in error
+    assert not plot.exists()
 
 
 @pytest.mark.parametrize(

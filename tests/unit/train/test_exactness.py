@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from froude.checkpoint.run_store import RunStore
 from froude.config import ConfigError, Run
-from froude.store import Location
 from froude.train import api, build
 from froude.train.optimizers import works_by_rows
 from froude.train.trainer import Trainer
@@ -55,15 +53,23 @@ def test_exact_and_fast_train_alike():
 
 
 @pytest.mark.parametrize("changed", ["threads", "instructions", "torch", "processor"])
-def test_an_exact_run_does_not_go_on_with_another_build(tmp_path, changed):
-    store = RunStore(Location.parse(tmp_path), "large")
-    here = build.agreed(RUN, store, torch.device("cpu"))
-    store.open_attempt("recipe", {"build": {**here, changed: "other"}})
-    again = RunStore(Location.parse(tmp_path), "large")
-    with pytest.raises(ConfigError, match=rf"exact run large must go on as it began, but its {changed} is"):
-        build.agreed(RUN, again, torch.device("cpu"))
-    assert build.agreed(RUN, again, torch.device("cpu"), allow_other=True) == here
-    assert build.agreed(RUN.replace(reduction="fast"), again, torch.device("cpu")) == here
+def test_a_build_that_is_not_the_runs_is_found(changed):
+    here = build.describe(torch.device("cpu"))
+    other = {**here, changed: "other"}
+    assert build.unlike([here, dict(here)], here) == {}
+    assert build.unlike([other, here], here) == {0: f"{changed} is 'other' instead of {here[changed]!r}"}
+    with pytest.raises(ConfigError, match=rf"must go on as it began, but its {changed} is"):
+        build.require(here, other, "a run must go on as it began, but its")
+
+
+def test_before_the_first_attempt_most_decide_what_build_a_run_has():
+    here = build.describe(torch.device("cpu"))
+    other = {**here, "instructions": "DEFAULT", "ATEN_CPU_CAPABILITY": "default"}
+    how = f"instructions is 'DEFAULT' instead of {here['instructions']!r}"
+    assert build.unlike([other, here, here]) == {
+        0: f"ATEN_CPU_CAPABILITY is 'default' instead of None, {how}"
+    }
+    assert list(build.unlike([here, other])) == [1]
 
 
 def test_a_build_says_what_rounds(monkeypatch):

@@ -6,6 +6,7 @@ import logging
 import math
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import ray
@@ -30,6 +31,7 @@ from ray.train.v2.api.config import FailureConfig, ScalingConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from froude.config import ConfigError
+from froude.launch.admission import Unfit
 from froude.launch.notes import Notes
 from froude.launch.ray_internals import draining_nodes, live_nodes
 from froude.launch.ray_internals.spares import Spares
@@ -58,7 +60,7 @@ class PlannedResize(ElasticScalingPolicy):
     def _get_reserved_resources(self) -> Any:
         """From nodes listed now: Ray's own list is up to 20 s old, and a start on a dead node costs its time-out."""
         try:
-            return ray.get(
+            reserved: Any = ray.get(
                 self._autoscaling_coordinator.get_reserved_resources.remote(
                     self._requester_id, recompute=True
                 ),
@@ -67,18 +69,21 @@ class PlannedResize(ElasticScalingPolicy):
         except RayError:
             logger.warning("no answer from the autoscaling coordinator", exc_info=True)
             return None
+        if self.notes.left_out():  # they may be reserved in place of others
+            return {**state.available_resources_per_node(), **reserved}
+        return reserved
 
     def _count_possible_workers(self, reserved_resources: Any) -> int:
-        live = live_nodes(ask=self._starts)
+        live = live_nodes(ask=self._starts) - self.notes.left_out().keys()
         return int(
             super()._count_possible_workers({k: v for k, v in reserved_resources.items() if k in live})
         )
 
     def on_controller_start_worker_group(self, *, scaling_config: ScalingConfig, num_workers: int) -> Any:
-        """Keep the placement group off nodes that Ray still believes in."""
+        """Keep the placement group off nodes that Ray still believes in, and off those that may not take part."""
         beat = self.notes.beat()
         self._before = beat.attempt if beat else 0
-        return {NODE_LABEL: f"in({','.join(sorted(live_nodes(ask=True)))})"}
+        return {NODE_LABEL: f"in({','.join(sorted(live_nodes(ask=True) - self.notes.left_out().keys()))})"}
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         self._asked = None
@@ -131,14 +136,7 @@ class PlannedResize(ElasticScalingPolicy):
         return workers if moves and workers >= self.scaling_config.min_workers else 0
 
     def _hosts(self) -> set[str]:
-        """Live nodes that have what a worker requests; the head has not, as a rule."""
-        wanted = self.scaling_config._resources_per_worker_not_none
-        able = {
-            node["NodeID"]
-            for node in ray.nodes()
-            if all(node["Resources"].get(name, 0) >= amount for name, amount in wanted.items())
-        }
-        return able & live_nodes()
+        return hosts(self.scaling_config._resources_per_worker_not_none, self.notes)
 
     def _when_held(self, group: Any) -> ScalingDecision:
         assert self._asked is not None
@@ -155,19 +153,39 @@ class PlannedResize(ElasticScalingPolicy):
         return NoopDecision()
 
 
+def hosts(wanted: Mapping[str, float], notes: Notes) -> set[str]:
+    """Live nodes that have what a worker requests (the head has not, as a rule), and are not left out."""
+    able = {
+        node["NodeID"]
+        for node in ray.nodes()
+        if all(node["Resources"].get(name, 0) >= amount for name, amount in wanted.items())
+    }
+    return able & live_nodes() - notes.left_out().keys()
+
+
 def leaving(group: Any) -> set[str]:
     """The nodes of this worker group that have got notice."""
     return {worker.metadata.node_id for worker in group.workers} & draining_nodes()
 
 
 class BoundedFailures(DefaultFailurePolicy):
-    """Retries while restarts commit checkpoints; gives up at once on errors that a restart can't mend."""
+    """Retries while restarts commit checkpoints; gives up at once on errors that a restart can't mend.
+
+    Hosts that may not take part are left out, and the run goes on as long as there is one that may.
+    """
 
     def __init__(
-        self, config: FailureConfig, notes: Notes, run: Location, no_progress: int, fatal: type[Exception]
+        self,
+        config: FailureConfig,
+        notes: Notes,
+        run: Location,
+        no_progress: int,
+        fatal: type[Exception],
+        resources: Mapping[str, float],
     ) -> None:
         super().__init__(config)
         self.notes, self.run, self.no_progress, self.fatal = notes, run, no_progress, fatal
+        self.resources = resources
         self._in_a_row = 0
         self._committed = -1
 
@@ -175,6 +193,10 @@ class BoundedFailures(DefaultFailurePolicy):
         decision = super().make_decision(training_failed_error)
         if find_cause(training_failed_error, self.fatal) is not None:
             return FailureDecision.RAISE
+        unfit = find_cause(training_failed_error, Unfit)
+        if isinstance(unfit, Unfit):
+            self.notes.leave_out(unfit.hosts)
+            return decision if hosts(self.resources, self.notes) else FailureDecision.RAISE
         committed = self._checkpoints()
         self._in_a_row = 1 if committed != self._committed else self._in_a_row + 1
         self._committed = committed

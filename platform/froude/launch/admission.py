@@ -1,0 +1,81 @@
+"""Which hosts may take part in a run: those whose keys the store takes and, for an exact run, that compute alike."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from froude.config import ConfigError, Run
+from froude.s3 import Refused
+
+if TYPE_CHECKING:
+    import torch
+
+    from froude.checkpoint.run_store import RunStore
+    from froude.train.build import Build
+
+SHOWN = 3  # hosts in one error
+ALIKE = "an exact run needs hosts alike, or --other-build, which gives up that all of it is reproducible"
+
+
+class Unfit(RuntimeError):
+    """Some hosts of a worker group may not take part: `hosts` says of each, by the id of its node, why."""
+
+    def __init__(self, hosts: Mapping[str, str]) -> None:
+        super().__init__(dict(hosts))
+        self.hosts = dict(hosts)
+
+    @property
+    def text(self) -> str:
+        """What a user is told where no other host is left."""
+        lines = list(self.hosts.values())
+        more = f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+        return f"no host is left that may take part: {'; '.join(lines[:SHOWN])}{more}"
+
+
+@dataclass(frozen=True)
+class Guest:
+    """What one worker says of its host: the node's id and address, its build, and what the store has against it."""
+
+    node: str
+    address: str
+    build: Build
+    refusal: str
+
+
+def admit(run: Run, store: RunStore, device: torch.device, *, other_build: bool = False) -> Build:
+    """Collective: rank 0's build; on every rank Unfit, of the hosts that may not take part, if there are such.
+
+    An exact run's hosts must have the build that it has had so far, or before its first attempt the one that most of
+    them have; with `other_build` it goes on with any, and is reproducible from that step on only.
+    """
+    from froude.checkpoint.collective import on_every_rank
+    from froude.train import build
+
+    if run.reduction == "exact":
+        build.make_deterministic(device)
+    guests = on_every_rank(lambda: _describe(store, device))
+    refused = {guest.node: f"host {guest.address}: {guest.refusal}" for guest in guests if guest.refusal}
+    if not refused and run.reduction == "exact" and not other_build:
+        odd = build.unlike([guest.build for guest in guests], store.meta().get("build"))
+        refused = {
+            guests[rank].node: f"host {guests[rank].address}: its {how}; {ALIKE}" for rank, how in odd.items()
+        }
+    if refused:
+        raise Unfit(refused)
+    return guests[0].build
+
+
+def _describe(store: RunStore, device: torch.device) -> Guest:
+    import ray
+
+    from froude.train import build
+
+    try:
+        store.location.knock()
+        refusal = ""
+    except (Refused, ConfigError) as error:
+        refusal = str(error)
+    node = ray.get_runtime_context().get_node_id()
+    return Guest(node, ray.util.get_node_ip_address(), build.describe(device), refusal)

@@ -1,0 +1,328 @@
+"""Somebody's table of runs, from a file to rows with the columns of `trials()`: names, words, numbers, all checked."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+
+from froude import records
+from froude.config import ConfigError
+from froude.laws import frames
+from froude.store import Location, reported
+
+REQUIRED = ("params", "tokens", "loss")
+MAY_BE_ZERO = ("warmup_tokens", "beta2", "weight_decay", "seed", "seconds")
+#: The columns that a row's fingerprint is made of: later ones must not change those of runs that were imported before.
+MARKED = records.TRIALS.names[: records.TRIALS.names.index("error") + 1]
+STATUSES = ("finished", "diverged", "failed", "pruned", "running")
+#: Two runs that agree in these (and in params and tokens) differ by their seed only.
+SETTINGS = (
+    "width",
+    "depth",
+    "batch",
+    "lr",
+    "warmup_tokens",
+    "beta2",
+    "weight_decay",
+    "optimizer",
+    "schedule",
+    "parametrization",
+    "precision",
+)
+#: What a table may say of a run, besides what is required: columns of `trials()`.
+OPTIONAL = (
+    *("run", "trial", "status", "params_with_embeddings", "steps"),
+    *SETTINGS,
+    *("seed", "flops", "seconds"),
+)
+#: What a tracker calls each status (W&B, MLflow, Optuna and their like), in small letters. Other words are asked about:
+#: Ray Tune's "terminated" means finished, and somebody else's that it was killed.
+WORDS = {
+    **dict.fromkeys(frames.UNFINISHED, "failed"),
+    **dict.fromkeys(("fail", "preempting"), "failed"),
+    **dict.fromkeys(("pending", "queued", "scheduled", "waiting"), "running"),
+    **dict.fromkeys(("complete", "completed", "success", "succeeded"), "finished"),
+    **{status: status for status in STATUSES},
+}
+#: What stands for no number.
+NOTHING = [*("nan", "NaN", "NAN", "inf", "Inf", "-inf", "-Inf"), *("None", "null", "NA")]
+PARAMETRIZATIONS = ("mup", "sp")
+#: 30,000,000 or 30 000 000 in a column of counts; elsewhere 2,345 may be a decimal comma, and is asked about.
+GROUPED = r"^\d{1,3}([,_ \u{a0}\u{2009}\u{202f}]\d{3})+(\.0*)?$"
+SEPARATORS = r"[,_ \u{a0}\u{2009}\u{202f}]"
+UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmbgt])", re.IGNORECASE)
+EXPONENTS = {"k": 3, "m": 6, "b": 9, "g": 9, "t": 12}
+READERS = ("csv", "parquet", "jsonl", "ndjson", "json")
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A table under froude's names for its columns; `theirs` are the file's."""
+
+    frame: pl.DataFrame
+    source: str
+    theirs: Mapping[str, str]
+
+    def where(self, row: int) -> str:
+        """The row as a user finds it: counted from 1, with the run's name where it has one."""
+        run = self.frame["run"][row] if "run" in self.frame.columns else None
+        return f"row {row + 1}" if run is None else f"row {row + 1} (run {run!r})"
+
+    def column(self, name: str) -> str:
+        theirs = self.theirs.get(name, name)
+        return f"{self.source}: column {theirs!r}" + (f" ({name})" if theirs != name else "")
+
+    def error(self, name: str, row: int, rule: str, remedy: str) -> ConfigError:
+        value = self.frame[name][row]
+        held = "is empty" if value is None else f"holds {value!r}"
+        return ConfigError(f"{self.column(name)} must be {rule}, but {self.where(row)} {held}; {remedy}")
+
+
+def read(source: str, columns: Mapping[str, str]) -> pl.DataFrame:
+    """The file's rows with the columns and types of `trials()`; ConfigError as `history.make_study` says."""
+    table = _renamed(_file(Location.parse(source)), columns, source)
+    if not table.frame.height:
+        raise ConfigError(f"a table of runs must have rows, but {source} has none; name another file")
+    empty = pl.from_arrow(records.TRIALS.empty_table())
+    assert isinstance(empty, pl.DataFrame)
+    kinds = empty.schema
+    typed = table.frame.with_columns(status=_status(table))
+    counted = typed["status"].is_in(["finished", "diverged"])
+    _words(table)
+    for name in table.frame.columns:
+        if records.TRIALS.field(name).type == pa.string():
+            typed = typed.with_columns(pl.col(name).cast(pl.String))
+        else:
+            numbers = _numbers(table, name)
+            _check(table, name, numbers, counted)
+            typed = typed.with_columns(numbers.alias(name))
+    _same_units(table, typed, counted)
+    lost = ~pl.col("loss").is_finite().fill_null(False)
+    turned = lost & (pl.col("status") == "finished")
+    typed = _names(typed, source).with_columns(
+        status=pl.when(turned).then(pl.lit("diverged")).otherwise(pl.col("status")),
+        reason=pl.when(turned)
+        .then(pl.lit("no finite loss in the table"))
+        .when(pl.col("status").is_in(["diverged", "failed"]))
+        .then(pl.lit("its status in the table")),
+        last_loss=pl.when(~lost).then(pl.col("loss")),
+    )
+    typed = typed.with_columns(
+        *(
+            pl.col(name).round().cast(kind)
+            for name, kind in kinds.items()
+            if kind == pl.Int64 and name in typed.columns
+        ),
+        loss=pl.when(pl.col("status") == "finished").then(pl.col("loss")),
+    )
+    if "flops" not in typed.columns:
+        typed = typed.with_columns(flops=6 * pl.col("params").cast(pl.Float64) * pl.col("tokens"))
+    whole = typed.with_columns(
+        pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in typed.columns
+    ).select(list(kinds))
+    marks = [
+        hashlib.sha256(json.dumps(row, default=str).encode()).hexdigest()[:16]
+        for row in whole.select(MARKED).drop("loss", "seconds").iter_rows()
+    ]
+    return whole.with_columns(fingerprint=pl.Series(marks, dtype=pl.String))
+
+
+def _file(source: Location) -> pl.DataFrame:
+    kind = source.name.rpartition(".")[2].lower()
+    if kind not in READERS:
+        raise ConfigError(
+            "a table of runs must be a .csv, .parquet, .jsonl (or .ndjson) or .json file, "
+            f"but got {source}; save it as one of these"
+        )
+    with reported(source, "a table of runs must be readable"):
+        content = source.read()
+    try:
+        if kind == "parquet":
+            return pl.read_parquet(io.BytesIO(content))
+        if kind != "csv":
+            return _json(content, lines=kind != "json")
+        table = pl.read_csv(io.BytesIO(content), infer_schema_length=None, null_values=NOTHING)
+        empty = [name for name in table.columns if table[name].null_count() == table.height]
+        return table.with_columns(pl.col(empty).cast(pl.Float64))  # no cell says of which type it would be
+    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
+        first = next(iter(str(error).splitlines()), "")
+        raise ConfigError(
+            f"a table of runs must be valid, but {source} is not: {first}; mend the file"
+        ) from None
+
+
+def _json(content: bytes, *, lines: bool) -> pl.DataFrame:
+    """An object a line, or an array of objects, by Python's parser: Polars' refuses the NaN that Python writes."""
+    rows: list[Any] = []
+    if lines:
+        for number, line in enumerate(content.split(b"\n"), 1):
+            try:
+                rows += [json.loads(line)] if line.strip() else []
+            except ValueError as error:
+                raise ValueError(f"line {number}: {error}") from None
+    else:
+        found = json.loads(content)
+        rows = found if isinstance(found, list) else [found]
+    for row in rows:
+        if not isinstance(row, dict):
+            raise ValueError(f"a run must be an object {{…}} with a value a column, but one is {row!r:.40}")
+    flat = [
+        {key: json.dumps(value) if isinstance(value, dict | list) else value for key, value in row.items()}
+        for row in rows
+    ]
+    return pl.from_dicts(flat, infer_schema_length=None, strict=False) if flat else pl.DataFrame()
+
+
+def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> _Table:
+    known = (*REQUIRED, *OPTIONAL)
+    have = ", ".join(table.columns) or "no columns"
+    for name, theirs in columns.items():
+        if name not in known:
+            raise ConfigError(
+                f"--columns maps froude's names, but {name!r} is none; known: {', '.join(known)}"
+            )
+        if not theirs and name in REQUIRED:
+            raise ConfigError(f"--columns may leave out a column that is not needed, but got {name}=; map it")
+        if theirs and theirs not in table.columns:
+            raise ConfigError(f"column {theirs!r} (for {name}) is missing; the file has: {have}")
+    mapping = {name: columns.get(name, name) for name in known}
+    for name in REQUIRED:
+        if mapping[name] not in table.columns:
+            raise ConfigError(
+                f"column {name!r} is missing; the file has: {have}. Say which it is: --columns {name}=…"
+            )
+    named = table.select(
+        pl.col(theirs).alias(name) for name, theirs in mapping.items() if theirs in table.columns
+    )
+    # both letters that look like mu
+    letters = pl.col("^parametrization$").cast(pl.String).str.to_lowercase().str.replace("^(μ|µ)", "mu")
+    return _Table(named.with_columns(letters), source, mapping)
+
+
+def _status(table: _Table) -> pl.Series:
+    """The word of ours for each row's status, finished where there is no column of it."""
+    frame = table.frame
+    if "status" not in frame.columns:
+        return pl.repeat("finished", frame.height, eager=True)
+    words = frame["status"].cast(pl.String).str.strip_chars().str.to_lowercase()
+    found = words.replace_strict(WORDS, default=None, return_dtype=pl.String)
+    odd = found.is_null().arg_true()
+    if odd.len():
+        remedy = "correct it, or leave the column out with --columns status= (then every row is finished)"
+        rule = f"one of {', '.join(STATUSES)}, or W&B's or MLflow's word for one"
+        raise table.error("status", int(odd[0]), rule, remedy)
+    return found
+
+
+def _words(table: _Table) -> None:
+    """ConfigError where a column of words holds one that means nothing here."""
+    frame = table.frame
+    if "parametrization" in frame.columns:
+        odd = (~frame["parametrization"].is_in(PARAMETRIZATIONS)).fill_null(False).arg_true()
+        if odd.len():
+            raise table.error("parametrization", int(odd[0]), "sp or mup", "correct it")
+    if "run" in frame.columns and (odd := frame["run"].is_null().arg_true()).len():
+        raise ConfigError(
+            f"{table.column('run')} must name every run, but is empty in row {odd[0] + 1}; fill it in"
+        )
+
+
+def _numbers(table: _Table, name: str) -> pl.Series:
+    """The column as Float64, also from text; ConfigError for what is no plain number."""
+    column = table.frame[name]
+    if column.dtype == pl.Null or column.dtype.is_numeric():
+        return column.cast(pl.Float64)
+    if not isinstance(column.dtype, pl.String | pl.Categorical | pl.Enum):
+        raise ConfigError(f"{table.column(name)} must be numeric, but is {column.dtype}; give numbers")
+    plain = pl.col(name).cast(pl.String).str.strip_chars()
+    plain = pl.when(~plain.is_in(["", *NOTHING])).then(plain)
+    if records.TRIALS.field(name).type == pa.int64():
+        plain = (
+            pl.when(plain.str.contains(GROUPED)).then(plain.str.replace_all(SEPARATORS, "")).otherwise(plain)
+        )
+    text = table.frame.select(plain).to_series()
+    numbers = text.cast(pl.Float64, strict=False)
+    if (odd := (text.is_not_null() & numbers.is_null()).arg_true()).len():
+        row = int(odd[0])
+        raise table.error(name, row, "numeric", f"write {_plainly(text[row])}")
+    return numbers
+
+
+def _plainly(text: str) -> str:
+    """How a number that was written otherwise is to be written."""
+    if unit := UNIT.fullmatch(text):
+        return f"{unit[1]}e{EXPONENTS[unit[2].lower()]}"
+    return "a plain number such as 1300000 or 1.3e6, without units or commas, or leave it empty"
+
+
+def _check(table: _Table, name: str, numbers: pl.Series, counted: pl.Series) -> None:
+    """ConfigError where numbers are out of the range that their column must have."""
+    if name == "loss":
+        if (low := (counted & (numbers <= 0)).fill_null(False).arg_true()).len():
+            remedy = "correct it, or leave it empty if the run diverged"
+            raise table.error(name, int(low[0]), "positive (nats per token)", remedy)
+        return
+    least = numbers >= 0 if name in MAY_BE_ZERO else numbers > 0
+    bad = numbers.is_not_null() & ~(least & numbers.is_finite())
+    needed = name in REQUIRED
+    if needed:
+        bad |= counted & numbers.is_null()
+    if (found := bad.arg_true()).len():
+        rule = "zero or more" if name in MAY_BE_ZERO else "positive"
+        remedy = "correct it, or drop the row" if needed else "correct it, or leave it empty"
+        raise table.error(name, int(found[0]), f"{rule} and finite", remedy)
+    if records.TRIALS.field(name).type == pa.int64():
+        wrong = ((numbers.round() - numbers).abs() > 0.005 * numbers) | (numbers >= 2.0**63)
+        if (found := wrong.fill_null(False).arg_true()).len():
+            remedy = "write 1.3 billion as 1300000000 or 1.3e9"
+            raise table.error(name, int(found[0]), "whole counts below 2^63", remedy)
+
+
+def _same_units(table: _Table, typed: pl.DataFrame, counted: pl.Series) -> None:
+    """ConfigError where batch · steps is not tokens within 1%: the batch is then in something else."""
+    if not {"batch", "steps"} <= set(typed.columns):
+        return
+    product = typed["batch"] * typed["steps"]
+    off = counted & ((product / typed["tokens"] - 1).abs() > 0.01).fill_null(False)
+    if (found := off.arg_true()).len():
+        row = int(found[0])
+        batch, steps, tokens = (typed[name][row] for name in ("batch", "steps", "tokens"))
+        raise ConfigError(
+            f"{table.column('batch')} must be in tokens, so that batch · steps is tokens within 1%, but "
+            f"{table.where(row)} has {batch:g} · {steps:g} against {tokens:g}; convert sequences to tokens"
+        )
+
+
+def _names(rows: pl.DataFrame, source: str) -> pl.DataFrame:
+    """The rows with a `run` of their own each and the `trial` that computed it; ConfigError where one comes twice."""
+    rows = rows.with_row_index("_row", offset=1)
+    if "run" not in rows.columns:
+        digits = math.ceil(math.log10(rows.height + 1))
+        # From 0, as version 0.1 named them: a recipe may name the rows by their fingerprints.
+        rows = rows.with_columns(run="row" + (pl.col("_row") - 1).cast(pl.String).str.zfill(digits))
+        same = [name for name in rows.columns if name not in ("_row", "run")]
+    else:
+        same = ["run", "tokens"]
+    twice = rows.filter(pl.struct(same).is_duplicated())
+    if twice.height:
+        what = f"run {twice['run'][0]!r}" if "run" in same else "one run"
+        raise ConfigError(
+            f"{source}: a run must come once for each number of tokens, but rows {twice['_row'][0]} and "
+            f"{twice.filter(pl.struct(same) == pl.struct(same).first())['_row'][1]} are both {what} at "
+            f"{twice['tokens'][0]:g} tokens; drop one, or name the runs apart"
+        )
+    trial = (
+        pl.col("trial").cast(pl.String).fill_null(pl.col("run")) if "trial" in rows.columns else pl.col("run")
+    )
+    several = pl.col("run").is_duplicated()
+    at = pl.concat_str("run", pl.lit("@"), pl.col("tokens").round().cast(pl.Int64).cast(pl.String))
+    return rows.with_columns(trial=trial, run=pl.when(several).then(at).otherwise(pl.col("run"))).drop("_row")

@@ -1,0 +1,55 @@
+"""What a file of exported weights must say of itself, so that another program computes the same logits from it."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+from froude.config import Run
+from froude.train.parametrization import logit_multiplier, multipliers
+
+
+def description(run: Run) -> dict[str, Any]:
+    """The run in plain JSON types: whose model, how parametrized, trained on what, and what multiplies in its forward.
+
+    `multipliers` is None for a factory from outside the package, and `note` says what is not known.
+    """
+    shape, data = run.model, run.data
+    return {
+        "fingerprint": run.fingerprint,
+        "factory": shape.factory,
+        "parametrization": run.parametrization,
+        "width": shape.width,
+        "base_width": shape.base_width,
+        "multipliers": multipliers(run) if _own(run) else None,
+        "precision": run.precision,
+        "corpus": {"source": data.source, "file": os.path.basename(data.path), "sha256": data.sha256},
+        "note": caution(run),
+    }
+
+
+def caution(run: Run) -> str:
+    """What must be known before the logits of the weights alone are trusted; empty where there is nothing."""
+    shape, factor = run.model, logit_multiplier(run)
+    sizes = f"muP at width {shape.width} of base width {shape.base_width}"
+    if not _own(run):
+        rule = f" ({sizes} asks for logits times {factor:.6g})" if factor != 1 else ""
+        return (
+            f"what {shape.factory} multiplies by in its forward is not in the weights and not known here{rule}; load "
+            "them into that class, or apply its multipliers"
+        )
+    found = [f"logits by {factor:.6g} ({sizes})"] if factor != 1 else []
+    scale = multipliers(run)["attention"]
+    if not math.isclose(scale, 1 / math.sqrt(shape.head_dim)):
+        found.append(f"attention scores by {scale:.6g} (instead of 1/sqrt(head_dim))")
+    if not found:
+        return ""
+    return (
+        f"the weights alone do not give this model's logits: its forward multiplies {' and '.join(found)}; "
+        "whoever loads them must do so too"
+    )
+
+
+def _own(run: Run) -> bool:
+    return run.model.factory.startswith("froude.")

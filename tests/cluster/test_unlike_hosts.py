@@ -1,0 +1,62 @@
+"""Exact runs on nodes that compute otherwise than one another, or than the run did: who is left out, who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from froude.checkpoint.run_store import RunStore
+from froude.config import ConfigError, Run
+from froude.launch.cluster import SimulatedCluster, simulated
+from froude.launch.elastic import Progress, train
+from froude.runlog import LogReader
+from froude.store import Location
+
+RUN = Run(
+    name="large",
+    model={"width": 32},
+    slots=2,
+    reduction="exact",
+    tokens=768 * 20,
+    workers=(1, 2),
+    eval_windows=8,
+    device="cpu",
+)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedCluster]:
+    """Two nodes, whose workers have different numbers of threads."""
+    threads = {"OMP_NUM_THREADS": "{node}"}
+    with simulated(2, log_dir=tmp_path_factory.mktemp("logs"), node_environment=threads) as running:
+        yield running
+
+
+def test_one_of_two_is_left_out_and_the_other_trains(cluster: SimulatedCluster, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    result = train(RUN, Location.parse(tmp_path), cluster=cluster, progress=seen.append)
+    assert result.finished
+    assert result.world_sizes == [1]
+    (line,) = seen[-1].left_out
+    addresses = [node["NodeManagerAddress"] for node in ray.nodes() if node["Resources"].get("CPU")]
+    assert line.split(": ")[0] in [f"host {address}" for address in addresses]
+    assert "its threads is" in line
+    assert [record.kind for record in LogReader(Location.parse(tmp_path) / "runs/large").records()] == [
+        "attempt",
+        "finished",
+    ]
+
+
+def test_a_run_that_went_elsewhere_ends_where_nobody_is_like_that(
+    cluster: SimulatedCluster, tmp_path: Path
+) -> None:
+    place = Location.parse(tmp_path) / "runs/large"
+    RunStore(place, RUN.name).open_attempt(RUN.fingerprint, {"build": {"torch": "0.1", "threads": 1}})
+    with pytest.raises(
+        ConfigError, match=r"no host is left that may take part: host 127\..*torch is .* instead of '0.1'"
+    ):
+        train(RUN, Location.parse(tmp_path), cluster=cluster)
+    assert len(LogReader(place).records()) == 1

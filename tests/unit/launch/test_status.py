@@ -1,0 +1,162 @@
+"""Trials that went wrong are shown: by the sweep's last lines, by a status, by a fit and by a promotion."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from small_study import write_study
+
+from froude import records
+from froude.cli import main
+from froude.config import Run
+from froude.launch import cluster, parts
+from froude.launch.status import find_bad_trials, told
+from froude.launch.status import status as status_of
+from froude.space import Trial
+from froude.store import Location
+from froude.study import Study
+from froude.train.loop import describe
+
+SPACE = """
+from froude.config import Run
+from froude.space import Grid, Space, Trial
+
+def space(seed=0):
+    runs = [Run(name=f"t{i}", tokens=7680, model={"width": 32}, seed=seed) for i in range(9)]
+    return Space("nine", seed, (Grid("law", lambda rows: [Trial(run.name, (run,)) for run in runs], role="loss_law"),),
+        runs[0].replace(name="large"))
+"""
+ALL = ["finished", *["diverged"] * 7, "failed"]
+
+
+def write(folder: Path, statuses: list[str]) -> list[str]:
+    """A study whose nine trials ended so; the words of a sweep that finds nothing left to do."""
+    place, file = Location.parse(folder / "study"), folder / "nine.py"
+    file.write_text(SPACE)
+    for number, ended in enumerate(statuses):
+        run = Run(name=f"t{number}", tokens=7680, model={"width": 32}, stage="law")
+        trial = Trial(run.name, (run,))
+        if ended == "failed":
+            parts.write_failed(place, trial, error="OSError: the disk is on fire", attempts=3)
+            continue
+        row: Mapping[str, Any] = {"status": ended, "trial": run.name, "attempts": 1, "params": 10**4 + number}
+        own = {"loss": 2.0} if ended == "finished" else {"reason": f"it ended at {number}, above its start"}
+        parts.write(place, trial, trials=[{**describe(run), **row, **own}])
+    return ["sweep", str(file), "--out", place.url]
+
+
+@pytest.fixture(autouse=True)
+def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    def started(*_: object, **__: object) -> None:
+        raise AssertionError("a cluster was started")
+
+    monkeypatch.setattr(cluster, "simulated", started)
+
+
+def test_a_sweep_ends_with_those_that_diverged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = write(tmp_path, ["finished", "finished", *["diverged"] * 7])
+    assert main(command) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("7 diverged, 2 finished")
+    assert lines[1] == "  diverged  t2: it ended at 2, above its start"
+    assert len(lines) == 7
+    assert "and 2 more diverged: froude status " in lines[-1]
+    assert main([*command, "--json"]) == 0
+    bad = json.loads(capsys.readouterr().out)["bad_trials"]
+    assert [each["trial"] for each in bad] == [f"t{n}" for n in range(2, 9)]
+
+
+def test_a_status_names_every_trial_that_failed_or_diverged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = write(tmp_path, ["finished"] * 9)
+    assert main(command) == 0  # writes what the study is
+    write(tmp_path, ALL)
+    capsys.readouterr()
+    assert main(["status", command[-1]]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert "failed    t8 in 3 attempts: OSError: the disk is on fire" in printed
+    assert [line.split(":")[0] for line in printed[-7:]] == [f"diverged  t{n}" for n in range(1, 8)]
+    assert main(["status", command[-1], "--json"]) == 0
+    bad = json.loads(capsys.readouterr().out)["bad_trials"]
+    assert bad[0] == {
+        "status": "failed",
+        "trial": "t8",
+        "stage": "law",
+        "run": "t8",
+        "runs": 1,
+        "attempts": 3,
+        "reason": "OSError: the disk is on fire",
+    }
+    assert len(bad) == 8
+
+
+def test_a_sweep_and_a_fit_of_which_all_diverged_fail_and_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = write(tmp_path, ["diverged"] * 9)
+    assert main(command) == 1
+    assert "no trial of" in (said := capsys.readouterr().err)
+    assert "9 diverged" in said
+    assert "lower the learning rates" in said
+    assert main(["fit", command[-1]]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == said
+    assert main(["promote", command[-1]]) == 2
+    said = capsys.readouterr().err
+    assert "loss_law (its trials: 9 diverged)" in said
+    assert "`froude status` says why" in said
+    assert "to its end" not in said
+
+
+def test_a_promotion_of_a_study_that_is_not_done_still_says_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_study(
+        tmp_path / "study", change=lambda row: row if row["stage"] not in ("law", "recipe") else None
+    )
+    assert main(["promote", str(folder)]) == 2
+    assert "lacks search, loss_law; run `froude sweep` to its end" in capsys.readouterr().err
+
+
+def test_branches_of_a_trial_are_one_line_and_a_long_reason_is_cut(tmp_path: Path) -> None:
+    place = Location.parse(tmp_path)
+    runs = tuple(Run(name=f"n{n}", tokens=768 * n) for n in (5, 8, 12))
+    rows = [{**describe(run), "trial": "trunk", "status": "diverged"} for run in runs]
+    rows[0]["status"] = "finished"
+    parts.write(place, Trial("trunk", runs), trials=[{**row, "reason": "x" * 500} for row in rows])
+    (bad,) = find_bad_trials(Study(place))
+    assert (bad.trial, bad.run, bad.runs) == ("trunk", "n8", 2)
+    (line,) = told([bad], "more")
+    assert line.startswith("diverged  trunk (n8): xxx")
+    assert line.endswith("…")
+    assert len(line) < 200
+
+
+def test_rows_of_before_there_were_reasons_are_shown_too(tmp_path: Path) -> None:
+    command = write(tmp_path, ALL)
+    place = Path(command[-1])
+    for file in (place / "trials").iterdir():
+        table = pq.read_table(file)
+        pq.write_table(table.drop_columns(["last_loss", "reason", "model", "corpus"]), file)
+    rows = Study(place).trials().collect()
+    assert rows.columns == records.TRIALS.names
+    assert rows["reason"].null_count() == 9
+    failed, *diverged = find_bad_trials(Study(place))
+    assert failed.reason == "OSError: the disk is on fire"
+    assert {each.line().partition(": ")[2] for each in diverged} == {
+        "no reason was kept, by the version that trained it"
+    }
+    assert parts.read(Location.parse(place), "t8").failed
+
+
+def test_a_status_without_trials_has_no_bad_ones(tmp_path: Path) -> None:
+    place = Location.parse(tmp_path)
+    (place / "study.json").replace(b'{"stages": {}, "froude": "study"}')
+    assert list(status_of(place).bad_trials) == []
