@@ -76,7 +76,7 @@ def arrow(settings: Settings, pid: int) -> FileSystem:
 
 
 class Reader:
-    """An object, open to be read in pieces; FileNotFoundError if there is none, or if it is deleted meanwhile.
+    """An object (or a file), open to be read in pieces; FileNotFoundError if there is none, or it is deleted meanwhile.
 
     For the latter pyarrow has several words, all of them OSError, and one for a stream that breaks off, which it does
     not try again; this does, once.
@@ -86,7 +86,7 @@ class Reader:
         self._filesystem, self._path = filesystem, path
         with arrow_errors():
             self._file = filesystem.open_input_file(path)
-        self.name = f"s3://{path}"
+        self.name = path if filesystem.type_name == "local" else f"s3://{path}"
 
     def __enter__(self) -> Self:
         return self
@@ -100,16 +100,17 @@ class Reader:
 
     def read_at(self, length: int, offset: int) -> bytes:
         """`length` bytes from `offset`, fewer at the object's end."""
-        try:
-            return bytes(self._file.read_at(length, offset))
-        except OSError as error:
-            if not self._filesystem.get_file_info(
-                self._path
-            ).is_file:  # raises if the store does not answer at all
-                raise FileNotFoundError(
-                    errno.ENOENT, "it was deleted while it was read", self.name
-                ) from error
-            return bytes(self._file.read_at(length, offset))
+        with arrow_errors():
+            try:
+                return bytes(self._file.read_at(length, offset))
+            except OSError as error:
+                found = self._filesystem.get_file_info(
+                    self._path
+                )  # raises if the store does not answer at all
+                if not found.is_file:
+                    gone = "it was deleted while it was read"
+                    raise FileNotFoundError(errno.ENOENT, gone, self.name) from error
+                return bytes(self._file.read_at(length, offset))
 
     def close(self) -> None:
         self._file.close()

@@ -108,15 +108,11 @@ class Location:
 
     def read_range(self, offset: int, length: int) -> bytes:
         """`length` bytes from `offset`, fewer at the end of the file."""
-        if not self.is_local:
-            with self.reader() as source:
-                return source.read_at(length, offset)
-        with self.path.open("rb") as file:
-            file.seek(offset)
-            return file.read(length)
+        with self.reader() as source:
+            return source.read_at(length, offset)
 
     def reader(self) -> s3.Reader:
-        """An object on S3, open to be read in pieces; FileNotFoundError if there is none."""
+        """The file, open to be read in pieces; FileNotFoundError if there is none."""
         return s3.Reader(*self.arrow())
 
     def exists(self) -> bool:

@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -14,6 +16,7 @@ from typing import Any
 
 import botocore.auth
 import gateway
+import honest_run
 import pytest
 import torch
 
@@ -27,6 +30,8 @@ from froude.config import ConfigError
 from froude.records import LEDGER, table
 from froude.runlog import LogReader
 from froude.store import Location, probe_writable
+from froude.train.api import LocalHost
+from froude.train.worker import run_worker
 
 pytestmark = pytest.mark.long
 
@@ -159,6 +164,38 @@ def test_uploads_that_a_killed_writer_began_are_ended_by_an_attempt_a_day_later(
     assert len(uploads()) == 2  # a slow writer may still be at it
     run.discard_unfinished(datetime.now(UTC) + timedelta(hours=1))
     assert uploads() == ["a folder/large-2/data/000000000001/part"]
+
+
+class Stoppable(LocalHost):
+    """A host whose run may be asked to stop."""
+
+    def __init__(self, attempt: int) -> None:
+        super().__init__(attempt=attempt)
+        self.stop = threading.Event()
+
+    def poll(self, step: int) -> Any:
+        return "stop" if self.stop.is_set() else "none"
+
+
+def test_a_run_that_goes_on_is_verified_while_it_gives_up_checkpoints(s3: Location) -> None:
+    run = honest_run.RUN.replace(tokens=768 * 100_000, checkpoint_every=3, workers=1)
+    recipe = honest_run.sealed(s3, run=run)
+    log = LogReader(s3 / "runs" / run.name)
+    store = RunStore(log.location, run.name, Keep(last=2))
+    host = Stoppable(store.open_attempt(recipe.sha256))
+    with ThreadPoolExecutor(1) as pool:
+        training = pool.submit(run_worker, run, store, host, device="cpu")
+        try:
+            seen: list[int] = []  # checkpoints that were committed meanwhile, as many given up
+            while len(seen) < 8 or sum(seen) < 8:
+                before = len(log.records())
+                assert not training.done(), training.exception()
+                if before > 3:
+                    assert honest_run.failed(s3) == ["the run is finished"]
+                    seen.append(len(log.records()) - before)
+        finally:
+            host.stop.set()
+        training.result(timeout=120)
 
 
 # Rights and endpoints

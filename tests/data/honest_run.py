@@ -30,10 +30,10 @@ RUN = Run(
 )
 
 
-def sealed(folder: Path, forecast: Forecast = FORECAST) -> Recipe:
+def sealed(folder: Path | Location, forecast: Forecast = FORECAST, run: Run = RUN) -> Recipe:
     """The run's recipe, written there."""
     made = seal(
-        run=RUN,
+        run=run,
         profile="production",
         fits={},
         fingerprints={},
@@ -53,7 +53,7 @@ def train(folder: Path, recipe: Recipe) -> None:
     run_worker(RUN.replace(workers=1), store, host, device="cpu")
 
 
-def failed(folder: Path, **options: bool) -> list[str]:
+def failed(folder: Path | Location, **options: bool) -> list[str]:
     """The checks of `verify-run` that the study there does not pass."""
     study, recipe = locate(str(folder))
     return [check.name for check in verify_run(study, recipe, **options) if not check.passed]

@@ -148,11 +148,11 @@ def _sealed(place: Location, log: LogReader, recipe: Recipe, records: list[Recor
     if others:
         faults.append(f"record {others[0]} is of another recipe or run")
     possible, clocks = _clocks(recipe, log.location, records)
-    named = f"named by {len(records) - len(others)} of {len(records)} records"
+    all_of = f"{len(records) - len(others)} of" if others else "all"
     return Verdict(
         "the forecast was sealed before step 0",
         possible and not faults,
-        "; ".join([f"seal {recipe.sha256[:12]}, {named}", *faults, clocks]),
+        "; ".join([f"seal {recipe.sha256[:12]} named by {all_of} {len(records)} records", *faults, clocks]),
     )
 
 
@@ -243,7 +243,7 @@ def _wrong(ledger: pl.DataFrame, batches: Batches, progress: Progress) -> Iterat
     rows = ledger.sort("first_sample").select("step", "slot", "first_sample", "digest")
     for i, (step, slot, sample, digest) in enumerate(rows.iter_rows()):
         if i % 1000 == 0:
-            progress("ledger", i / ledger.height)
+            progress("digests of the ledger", i / ledger.height)
         batch, place = divmod(sample, batches.slots * batches.windows_per_slot)
         fits = sample >= 0 and place == slot * batches.windows_per_slot
         if not fits or batches.digest(batches.slot(batch, slot).tokens[:, :-1]) != digest:
