@@ -12,10 +12,12 @@ from froude.cli.common import (
     Json,
     Shared,
     Simulate,
+    SkipProbe,
     Trust,
     cluster,
     emit,
     simulated_nodes,
+    skipped,
     verb,
 )
 
@@ -36,6 +38,7 @@ def sweep(
     simulate: Simulate = 0,
     trust: Trust = False,
     shared: Shared = False,
+    skip_probe: SkipProbe = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -56,9 +59,10 @@ def sweep(
 
     study = Location.parse(out)
     found = load_space(space, seed=seed)
+    skip = skipped(skip_probe)
     if fresh:  # what it deletes is deleted when a cluster is there to make it again
-        check_inputs(found, study, trust=trust)
-    if fresh or not open_study(found, study, trust=trust, fresh=False).done:
+        check_inputs(found, study, trust=trust, skip_probe=skip)
+    if fresh or not open_study(found, study, trust=trust, fresh=False, skip_probe=skip).done:
         if nodes := simulated_nodes(address, simulate):
             check_memory(memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")
         with cluster(address, simulate, study, shared=shared) as running:
@@ -71,6 +75,7 @@ def sweep(
                     trust=trust,
                     fresh=fresh,
                     concurrency=concurrency or None,
+                    skip_probe=skip,
                 )
     counts = dict(Study(study).trials().group_by("status").len().collect().iter_rows())
     if as_json:

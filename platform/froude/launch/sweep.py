@@ -6,9 +6,10 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 from froude.config import ConfigError, Run
 from froude.launch import parts
@@ -20,6 +21,9 @@ from froude.launch.progress import SweepProgress
 from froude.space import Space, Trial
 from froude.store import Location, probe_writable
 from froude.study import FILES, FOLDERS, Study
+
+if TYPE_CHECKING:
+    from froude.train.contract import Probed
 
 SCHEMA = 1
 
@@ -42,14 +46,16 @@ def sweep(
     trust: bool = False,
     fresh: bool = False,
     concurrency: int | None = None,
+    skip_probe: Collection[str] = (),
 ) -> None:
     """Run every trial of the space that the study does not have yet; its rows are all that a later call goes by.
 
     `progress` is called a few times a second. `fresh` deletes the study's results first. `concurrency` bounds the
     trials at once (None: the cluster's CPUs, or GPUs where runs may use them). A trial that raises in each of its
-    attempts becomes a `failed` row and is tried again by the next sweep. Raises ConfigError for what the user can mend.
+    attempts, or a ConfigError in its first, becomes a `failed` row and is tried again by the next sweep. `skip_probe`
+    names checks of the probe to pass over. Raises ConfigError for what the user can mend.
     """
-    agenda = open_study(space, study, trust=trust, fresh=fresh)
+    agenda = open_study(space, study, trust=trust, fresh=fresh, skip_probe=skip_probe)
     if agenda.done:
         if progress:
             progress(SweepProgress.of(agenda))
@@ -83,9 +89,11 @@ def sweep(
         )
 
 
-def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Agenda:
+def open_study(
+    space: Space, study: Location, *, trust: bool, fresh: bool, skip_probe: Collection[str] = ()
+) -> Agenda:
     """Check the space, the store and what the study has against each other, before anything starts."""
-    opened = check_inputs(space, study, trust=trust)
+    opened = check_inputs(space, study, trust=trust, skip_probe=skip_probe)
     if fresh:
         clear(study)
     meta = opened.meta
@@ -112,27 +120,24 @@ def open_study(space: Space, study: Location, *, trust: bool, fresh: bool) -> Ag
     return agenda
 
 
-def check_inputs(space: Space, study: Location, *, trust: bool) -> Study:
+def check_inputs(space: Space, study: Location, *, trust: bool, skip_probe: Collection[str] = ()) -> Study:
     """The study, which may not have been begun; ConfigError if code, corpora or the study's place are unfit."""
     check_code_and_corpus(
-        [space.target, *(r for ts in space.planned().values() for t in ts for r in t.runs)], trust
+        [space.target, *(r for ts in space.planned().values() for t in ts for r in t.runs)], trust, skip_probe
     )
     probe_writable(study)
     return Study(study)  # refuses a folder with foreign files in it
 
 
-def check_code_and_corpus(runs: Iterable[Run], trust: bool) -> None:
-    """ConfigError if a run would import code that is not trusted, or if its corpus can't be read."""
-    from froude.train.api import build_source, check_trust
+def check_code_and_corpus(runs: Iterable[Run], trust: bool, skip_probe: Collection[str] = ()) -> Probed:
+    """What the probe found; ConfigError if code is not trusted, or a corpus or a model is not sound."""
+    from froude.train import contract
+    from froude.train.api import check_trust
 
-    different = {
-        json.dumps([run.foreign, run.data.model_dump(), run.model.context, run.model.vocab]): run
-        for run in runs
-    }
-    for run in different.values():
+    runs = list(runs)
+    for run in runs:
         check_trust(run, trust)
-        for split in ("train", "validation"):
-            build_source(run, split)
+    return contract.check(runs, skip_probe)
 
 
 def clear(study: Location) -> None:

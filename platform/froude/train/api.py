@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
-from collections.abc import Mapping, Sequence
+import site
+import sysconfig
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from pathlib import Path
+from traceback import extract_tb
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -95,34 +101,90 @@ def load(path: str) -> Any:
     return found
 
 
+def call_user(
+    what: str,
+    function: Callable[..., Any],
+    *arguments: Any,
+    spare: tuple[type[Exception], ...] = (OSError, MemoryError),
+    remedy: str = "mend it",
+) -> Any:
+    """Call a user's factory, model or source; what it raises becomes a ConfigError that names the user's own line.
+
+    Errors in `spare` are raised as they are: on a worker they may be gone at the next attempt.
+    """
+    try:
+        return function(*arguments)
+    except (ConfigError, *spare):
+        raise
+    except Exception as error:
+        text = next(iter(str(error).strip().splitlines()), "")
+        raise Raised(
+            f"{what} must not raise, but got {type(error).__name__}: {text} (at {own_line(error)}); {remedy}"
+        ) from error
+
+
+class Raised(ConfigError):
+    """A user's code raised something that is no ConfigError."""
+
+
+def own_line(error: BaseException) -> str:
+    """Where a user's own code was when it raised, as file:line; without such a frame, the last one of all."""
+    ours = str(Path(__file__).parents[1])
+    libraries = (sysconfig.get_path("stdlib"), *site.getsitepackages(), ours, "<")
+    frames = extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(libraries)] or list(frames)
+    return f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "?"
+
+
 def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
-    """The run's model, the same bits for the same run wherever it is built (built on the CPU, then moved)."""
-    factory = load(run.model.factory)
+    """The run's model, the same bits for the same run wherever it is built (built on the CPU, then moved).
+
+    ConfigError if the factory raises (but for files and memory, which may be there another time) or makes no Model.
+    """
+    factory, name = load(run.model.factory), run.model.factory
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
-        if str(device) == "meta":
-            with torch.device("meta"):
-                model = factory(run)
-        else:
-            model = factory(run).to(device)
-    missing = [name for name in ("blocks", "kinds", "flops_per_token") if not hasattr(model, name)]
+        with torch.device("meta") if str(device) == "meta" else nullcontext():
+            model = call_user(f"factory {name}", factory, run)
+    missing = [part for part in ("blocks", "kinds", "flops_per_token") if not hasattr(model, part)]
     if missing or not isinstance(model, nn.Module):
+        what = "" if isinstance(model, nn.Module) else f"returned {type(model).__name__}, which "
         raise ConfigError(
-            f"a model must be an nn.Module with blocks, kinds and flops_per_token, but {run.model.factory} lacks "
+            f"a model must be an nn.Module with blocks, kinds and flops_per_token, but {name} {what}lacks "
             f"{', '.join(missing) or 'nn.Module'}; see froude.train.api.Model"
         )
+    _check_kinds(model, name)
+    return model if str(device) == "meta" else model.to(device)
+
+
+def _check_kinds(model: nn.Module, factory: str) -> None:
+    kinds = call_user(f"kinds() of {factory}", model.kinds)  # type: ignore[arg-type]
+    if not isinstance(kinds, Mapping):
+        raise ConfigError(
+            f"kinds() must map each parameter's name to its kind, but that of {factory} returned "
+            f"{type(kinds).__name__}; see froude.train.api.Model"
+        )
     named = {name for name, _ in model.named_parameters()}
-    kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
     if odd := named.symmetric_difference(kinds):
         raise ConfigError(
-            f"kinds() must name each parameter of {run.model.factory} once, but differs in {', '.join(sorted(odd)[:4])}"
+            f"kinds() must name each parameter of {factory} once, but differs in {', '.join(sorted(odd)[:4])}"
         )
-    return model
+    known = get_args(Kind)
+    for name, kind in kinds.items():
+        if kind not in known:
+            near = difflib.get_close_matches(str(kind), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "name one of them"
+            raise ConfigError(
+                f"kinds() must say {', '.join(known[:-1])} or {known[-1]}, but that of {factory} calls {name} "
+                f"{kind!r}; {hint}"
+            )
 
 
 def build_source(run: Run, split: Literal["train", "validation"]) -> Source:
-    """The run's windows of one split."""
-    source: Source = load(run.data.source)(run, split)
+    """The run's windows of one split; ConfigError as `build_model`."""
+    source: Source = call_user(
+        f"source {run.data.source} of split {split}", load(run.data.source), run, split
+    )
     if run.data.sha256 and source.sha256 != run.data.sha256:
         raise ConfigError(
             f"the corpus must have the SHA-256 {run.data.sha256[:12]}… that the run names, but has "
