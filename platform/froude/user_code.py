@@ -19,8 +19,16 @@ _OTHERS = (
 )
 
 
+class Raised(ConfigError):
+    """A user's code raised something that is no ConfigError."""
+
+
 def call_user(
-    what: str, function: Callable[..., Any], *arguments: Any, but: tuple[type[Exception], ...] = ()
+    what: str,
+    function: Callable[..., Any],
+    *arguments: Any,
+    but: tuple[type[Exception], ...] = (),
+    remedy: str = "mend it",
 ) -> Any:
     """Call a user's function; what it raises becomes a ConfigError that says where, but for `but`, which passes.
 
@@ -39,7 +47,7 @@ def call_user(
     except Exception as error:
         at = place(error)
         where = f" (at {at})" if at else ""
-        raise ConfigError(f"{what} must not raise, but got {told(error)}{where}; mend it") from error
+        raise Raised(f"{what} must not raise, but got {told(error)}{where}; {remedy}") from error
 
 
 def told(error: Exception) -> str:

@@ -36,16 +36,18 @@ BASE = Run(
 
 FRAGILE = """
 from pathlib import Path
+from froude.config import ConfigError
 from froude.train.model import Transformer
 
 class Fragile(Transformer):
     def __init__(self, run):
         super().__init__(run)
         self.broken = Path(run.model.options["broken"])
+        self.kind = ConfigError if run.model.options.get("for_good") else OSError
 
     def forward(self, tokens):
         if self.broken.exists():
-            raise OSError("the disk is on fire")
+            raise self.kind("the disk is on fire")
         return super().forward(tokens)
 """
 
@@ -140,12 +142,15 @@ def test_a_model_that_raises_makes_a_failed_row_and_is_tried_again_by_the_next_s
     broken = tmp_path / "broken"
     broken.touch()
     options = {"model.factory": "fragile:Fragile", "model.options": {"broken": str(broken)}}
-    work = space(grid(run("fragile", options), run("sound")))
+    for_good = {**options, "model.options": {"broken": str(broken), "for_good": True}}
+    work = space(grid(run("fragile", options), run("for_good", for_good), run("sound")))
     with pytest.raises(ConfigError, match=r"fragile:Fragile.*--trust"):
         sweep(work, study, cluster)
+    with pytest.raises(ConfigError, match=r"OSError: the disk is on fire \(at fragile.py:\d+\)"):
+        sweep(work, study, cluster, trust=True)
     assert study.children() == []
 
-    sweep(work, study, cluster, trust=True)
+    sweep(work, study, cluster, trust=True, skip_probe=["forward"])
     rows = {row["run"]: row for row in trials(study).to_dicts()}
     assert (rows["fragile"]["status"], rows["sound"]["status"]) == ("failed", "finished")
     assert rows["fragile"]["error"] == "OSError: the disk is on fire"
@@ -153,11 +158,15 @@ def test_a_model_that_raises_makes_a_failed_row_and_is_tried_again_by_the_next_s
     assert rows["fragile"]["model"] == "fragile:Fragile"
     assert rows["fragile"]["attempts"] == 2
     assert rows["fragile"]["loss"] is None
+    # What no attempt would mend is not tried again.
+    assert rows["for_good"]["status"] == "failed"
+    assert rows["for_good"]["error"] == "ConfigError: the disk is on fire"
+    assert rows["for_good"]["attempts"] == 1
 
     broken.unlink()
     sound = files(study)[(study / "trials" / "sound.parquet").url]
     sweep(work, study, cluster, trust=True)
-    assert trials(study)["status"].to_list() == ["finished"] * 2
+    assert trials(study)["status"].to_list() == ["finished"] * 3
     assert files(study)[(study / "trials" / "sound.parquet").url] == sound
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from froude.cli.common import FAILED, INTERRUPTED, Debug, Json, Trust, emit, say, verb
+from froude.cli.common import FAILED, INTERRUPTED, Debug, Json, SkipProbe, Trust, emit, say, skipped, verb
 
 if TYPE_CHECKING:
     from froude.store import Location
@@ -41,6 +41,7 @@ def chaos(
         ),
     ] = "",
     trust: Trust = False,
+    skip_probe: SkipProbe = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -68,7 +69,7 @@ def chaos(
     run = found.run
     home = place if (place / FILE).exists() else place.parent
     study = Location.parse(out) if out else home / f"chaos-{seed}"
-    check_code_and_corpus([run], trust)
+    check_code_and_corpus([run], trust, skipped(skip_probe))
     asked = [kind.strip() for kind in kinds.split(",") if kind.strip()]
     used, left_out = chosen(asked, study)
     nodes = min(simulate, run.max_workers)

@@ -23,6 +23,16 @@ DONE, FAILED, USAGE, REFUSED, NO_PROGRESS, INTERRUPTED = 0, 1, 2, 3, 4, 130
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Trust = Annotated[bool, typer.Option("--trust", help="Let runs import code from outside the package.")]
+SkipProbe = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--skip-probe",
+        metavar="CHECK",
+        help="Pass over one check of models and data (repeat it for more): corpus, forward, random, gradients, state, "
+        "independent, causal.",
+        show_default=False,
+    ),
+]
 Address = Annotated[
     str,
     typer.Option(metavar="ADDRESS", help="Ray cluster, e.g. auto; without it RAY_ADDRESS, else --simulate."),
@@ -103,6 +113,15 @@ def refused(error: Exception) -> int:
     for reason in reasons:
         print(f"  {reason}", file=sys.stderr, flush=True)
     return REFUSED
+
+
+def skipped(names: list[str] | None) -> tuple[str, ...]:
+    """The checks of the probe to pass over, said on stderr; ConfigError for one that there is not."""
+    from froude.train.contract import check_names
+
+    if found := check_names(names or ()):
+        print(f"froude: the probe skips {', '.join(found)}", file=sys.stderr, flush=True)
+    return found
 
 
 def emit(content: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from froude.cli.common import Debug, Json, Trust, emit, verb
+from froude.cli.common import Debug, Json, SkipProbe, Trust, emit, verb
 
 if TYPE_CHECKING:
     from froude.config import Run
@@ -48,6 +48,7 @@ def plan(
     profile: Annotated[str, typer.Option(help="Bounds of promotion's gate.")] = "production",
     seed: Annotated[int, typer.Option(min=0, help="Of every run.")] = 0,
     trust: Trust = False,
+    skip_probe: SkipProbe = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -59,6 +60,7 @@ def plan(
     """
     from froude.config import ConfigError
     from froude.launch.plan import plan as plan_of
+    from froude.promote.gate import profile_named
     from froude.space import load_space
 
     if bool(space) == bool(next_of):
@@ -73,7 +75,9 @@ def plan(
         raise ConfigError(
             "--target, --budget and --write plan the next runs of a study; give --next STUDY, too"
         )
-    found = plan_of(load_space(space, seed=seed), trust=trust)
+    found = plan_of(
+        load_space(space, seed=seed), trust=trust, skip_probe=skip_probe or (), profile=profile_named(profile)
+    )
     if as_json:
         emit(found.to_dict())
     else:

@@ -14,11 +14,13 @@ from froude.cli.common import (
     Json,
     Shared,
     Simulate,
+    SkipProbe,
     Trust,
     cluster,
     emit,
     say,
     simulated_nodes,
+    skipped,
     verb,
 )
 
@@ -46,6 +48,7 @@ def sweep(
     simulate: Simulate = 0,
     trust: Trust = False,
     shared: Shared = False,
+    skip_probe: SkipProbe = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -68,13 +71,11 @@ def sweep(
 
     study = Location.parse(out)
     found = load_space(space, seed=seed)
+    skip = skipped(skip_probe)
     if fresh:  # what it deletes is deleted when a cluster is there to make it again
-        check_inputs(found, study, trust=trust)
-    opened = (
-        None
-        if fresh
-        else open_study(found, study, trust=trust, fresh=False, rerun_changed=rerun_changed, begin=False)
-    )
+        check_inputs(found, study, trust=trust, skip_probe=skip)
+    changes = {"rerun_changed": rerun_changed, "skip_probe": skip}
+    opened = None if fresh else open_study(found, study, trust=trust, fresh=False, begin=False, **changes)
     for note in opened.notes if opened else ():
         print(f"froude: {note}", file=sys.stderr, flush=True)
     if opened is None or not opened.done:
@@ -91,6 +92,7 @@ def sweep(
                     fresh=fresh,
                     rerun_changed=rerun_changed,
                     concurrency=concurrency or None,
+                    skip_probe=skip,
                 )
     read = Study(study)
     counts = dict(read.trials().group_by("status").len().collect().iter_rows())

@@ -12,10 +12,12 @@ from froude.cli.common import (
     Json,
     Shared,
     Simulate,
+    SkipProbe,
     Trust,
     cluster,
     emit,
     simulated_nodes,
+    skipped,
     verb,
 )
 
@@ -43,6 +45,7 @@ def train(
             show_default="where memory allows; later where no core is idle",
         ),
     ] = None,
+    skip_probe: SkipProbe = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -70,7 +73,7 @@ def train(
     place = Location.parse(recipe)
     found = read(place)
     study = place if (place / FILE).exists() else place.parent
-    check_code_and_corpus([found.run], trust)
+    check_code_and_corpus([found.run], trust, skipped(skip_probe))
     probe_writable(study)
     LogReader(study / "runs" / found.run.name).head_under(found.sha256)
     display = Display(quiet=as_json)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from froude.config import Run
 from froude.launch.preflight import GIB, cores, free_memory
 from froude.launch.speed import Speed, measure, model_size, step_flops
+from froude.promote.gate import PRODUCTION, Profile
 from froude.space import Search, Space, Trial
+
+if TYPE_CHECKING:
+    from froude.promote.foretold import Foretold
+    from froude.train.contract import Probed
 
 #: A worker process before it has a model (Python, torch, Ray), and Ray's own processes; resident bytes, measured.
 PROCESS_BYTES = 450 * 2**20
@@ -34,7 +39,7 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A space's stages and its target; `workers` trials at a time; memory in bytes."""
+    """A space's stages and its target; `workers` trials at a time; memory in bytes; what was probed and is foretold."""
 
     space: str
     seed: int
@@ -44,6 +49,13 @@ class Plan:
     worker_bytes: int
     needed_bytes: int
     free_bytes: int
+    probe: Probed
+    foretold: Foretold
+
+    @property
+    def cost(self) -> float:
+        """FLOPs of all proxies over the target's."""
+        return sum(stage.flops for stage in self.stages) / self.target.flops
 
     @property
     def seconds(self) -> float:
@@ -52,7 +64,10 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
-        return {**asdict(self), "seconds": self.seconds}
+        content = asdict(self)
+        foretold = content.pop("foretold")
+        more = {"cost": self.cost, "reach": foretold["reach"], "warnings": foretold["warnings"]}
+        return {**content, "seconds": self.seconds, **more}
 
     def lines(self) -> list[str]:
         """The same for people."""
@@ -81,7 +96,20 @@ class Plan:
             f"memory: {self.worker_bytes / GIB:.1f} GiB a worker, {self.needed_bytes / GIB:.1f} GiB in all; "
             f"{self.free_bytes / GIB:.1f} GiB are free"
             + ("" if self.needed_bytes <= self.free_bytes else ": too few here, so sweep on a cluster"),
+            self._reach(),
+            *self.probe.lines(),
+            *self.foretold.lines(),
         ]
+
+    def _reach(self) -> str:
+        """How far the forecast is to reach, and for which price."""
+        far = ", ".join(f"{axis} {_times(self.foretold.reach[axis])}" for axis in self.foretold.reach)
+        over = f"target over the largest proxy: {far}; " if far else ""
+        return f"{over}all proxies together cost {_times(self.cost)} the target's FLOPs"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}×" if ratio >= 10 else f"{ratio:.2g}×"
 
 
 def _long(seconds: float) -> str:
@@ -92,17 +120,25 @@ def _long(seconds: float) -> str:
     return f"{seconds / 60:.1f} minutes"
 
 
-def plan(space: Space, *, trust: bool = False, workers: int | None = None) -> Plan:
+def plan(
+    space: Space,
+    *,
+    trust: bool = False,
+    workers: int | None = None,
+    skip_probe: Collection[str] = (),
+    profile: Profile = PRODUCTION,
+) -> Plan:
     """Work out the plan, timing a few steps of the real models; `workers` defaults to this machine's CPUs.
 
-    ConfigError if a run needs trust that is not given.
+    `skip_probe` names checks of the probe to pass over; `profile` has the bounds by which promotion is foretold.
+    ConfigError if a run needs trust that is not given, or a corpus or a model is not sound.
     """
-    from froude.train.api import check_trust
+    from froude.launch.sweep import check_code_and_corpus
+    from froude.promote.foretold import foretell
 
     planned = space.planned()
     runs = [run for trials in planned.values() for trial in trials for run in trial.runs[-1:]]
-    for run in (*runs, space.target):
-        check_trust(run, trust)
+    probed = check_code_and_corpus([*runs, space.target], trust, skip_probe)
     workers = workers or cores()
     speed = measure([*runs, space.target])
     stages = []
@@ -121,6 +157,7 @@ def plan(space: Space, *, trust: bool = False, workers: int | None = None) -> Pl
         "target", "target", [Trial(space.target.name, (space.target,))], speed, "settings, by promote"
     )
     needed = memory(space, workers)
+    spent = sum(stage.flops for stage in stages)
     return Plan(
         space.name,
         space.seed,
@@ -130,6 +167,8 @@ def plan(space: Space, *, trust: bool = False, workers: int | None = None) -> Pl
         max(map(worker_bytes, runs)),
         needed,
         free_memory(),
+        probed,
+        foretell(space, profile, proxies=spent, target=target.flops),
     )
 
 

@@ -6,9 +6,10 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
+from typing import TYPE_CHECKING
 
 from froude.config import ConfigError, Run
 from froude.launch import parts
@@ -21,7 +22,9 @@ from froude.launch.progress import SweepProgress
 from froude.space import Space, Trial
 from froude.store import Location, probe_writable
 from froude.study import FILES, FOLDERS, Study
-from froude.user_code import call_user
+
+if TYPE_CHECKING:
+    from froude.train.contract import Probed
 
 SCHEMA = 1
 
@@ -45,15 +48,19 @@ def sweep(
     fresh: bool = False,
     rerun_changed: bool = False,
     concurrency: int | None = None,
+    skip_probe: Collection[str] = (),
 ) -> None:
     """Run every trial of the space that the study does not have yet; its rows are all that a later call goes by.
 
     `progress` is called a few times a second. `fresh` deletes the study's results first; `rerun_changed` trains again
     what was made of other settings, code or data, and keeps the old rows below `retired/`. `concurrency` bounds the
     trials at once (None: the cluster's CPUs, or GPUs where runs may use them). A trial that raises in each of its
-    attempts becomes a `failed` row and is tried again by the next sweep. Raises ConfigError for what the user can mend.
+    attempts, or a ConfigError in its first, becomes a `failed` row and is tried again by the next sweep. `skip_probe`
+    names checks of the probe to pass over. Raises ConfigError for what the user can mend.
     """
-    agenda = open_study(space, study, trust=trust, fresh=fresh, rerun_changed=rerun_changed)
+    agenda = open_study(
+        space, study, trust=trust, fresh=fresh, rerun_changed=rerun_changed, skip_probe=skip_probe
+    )
     if agenda.done:
         if progress:
             progress(SweepProgress.of(agenda))
@@ -94,6 +101,7 @@ def open_study(
     trust: bool,
     fresh: bool,
     rerun_changed: bool = False,
+    skip_probe: Collection[str] = (),
     begin: bool = True,
 ) -> Agenda:
     """Check the space, the store and what the study has against each other, before anything starts.
@@ -101,7 +109,7 @@ def open_study(
     ConfigError if what is stored was made of another corpus or code; with `rerun_changed` it is retired instead. Unless
     it is to `begin`, it writes nothing while there are trials to run: they may be refused for want of a cluster.
     """
-    opened = check_inputs(space, study, trust=trust)
+    opened = check_inputs(space, study, trust=trust, skip_probe=skip_probe)
     if fresh:
         clear(study)
     meta = opened.meta
@@ -138,27 +146,24 @@ def open_study(
     return agenda
 
 
-def check_inputs(space: Space, study: Location, *, trust: bool) -> Study:
+def check_inputs(space: Space, study: Location, *, trust: bool, skip_probe: Collection[str] = ()) -> Study:
     """The study, which may not have been begun; ConfigError if code, corpora or the study's place are unfit."""
     check_code_and_corpus(
-        [space.target, *(r for ts in space.planned().values() for t in ts for r in t.runs)], trust
+        [space.target, *(r for ts in space.planned().values() for t in ts for r in t.runs)], trust, skip_probe
     )
     probe_writable(study)
     return Study(study)  # refuses a folder with foreign files in it
 
 
-def check_code_and_corpus(runs: Iterable[Run], trust: bool) -> None:
-    """ConfigError if a run would import code that is not trusted, or if its corpus can't be read."""
-    from froude.train.api import build_source, check_trust
+def check_code_and_corpus(runs: Iterable[Run], trust: bool, skip_probe: Collection[str] = ()) -> Probed:
+    """What the probe found; ConfigError if code is not trusted, or a corpus or a model is not sound."""
+    from froude.train import contract
+    from froude.train.api import check_trust
 
-    different = {
-        json.dumps([run.foreign, run.data.model_dump(), run.model.context, run.model.vocab]): run
-        for run in runs
-    }
-    for run in different.values():
+    runs = list(runs)
+    for run in runs:
         check_trust(run, trust)
-        for split in ("train", "validation"):
-            call_user(f"source {run.data.source}", build_source, run, split)
+    return contract.check(runs, skip_probe)
 
 
 def clear(study: Location) -> None:

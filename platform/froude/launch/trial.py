@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
+from froude.config import ConfigError
 from froude.launch import parts
 from froude.launch.elastic import worker_resources
 from froude.space import Trial
@@ -82,13 +83,19 @@ class Proxy(tune.Trainable):
         return True
 
     def step(self) -> dict[str, Any]:
-        """Wait a moment for the training, which goes on between calls; its share done, and at last its end."""
+        """Wait a moment for the training, which goes on between calls; its share done, and at last its end.
+
+        What no other attempt would mend is an end, too: Tune tries again what raises.
+        """
         if self._future is None:
             self._future = self._pool.submit(self._work)
         wait([self._future], REPORT_SECONDS)
         if not self._future.done():
             return {"done": False, "progress": self._progress}
-        return {"done": True, "progress": 1.0, "statuses": ",".join(self._future.result())}
+        try:
+            return {"done": True, "progress": 1.0, "statuses": ",".join(self._future.result())}
+        except ConfigError as error:
+            return {"done": True, "refused": f"ConfigError: {error}"}
 
     def cleanup(self) -> None:
         self._stop = True

@@ -187,7 +187,9 @@ class _Ear(_Unpickled, tune.Callback):
     def on_trial_complete(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any
     ) -> None:
-        self._queue.end(_name(trial), None, trial.config["attempt"])
+        refused = (trial.last_result or {}).get("refused")
+        error = None if refused is None else str(refused)[:ERROR_CHARACTERS]
+        self._queue.end(_name(trial), error, trial.config["attempt"])
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self._queue.end(_name(trial), _last_error(trial), trial.config["attempt"])

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -130,34 +131,53 @@ def load(path: str) -> Any:
 
 
 def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
-    """The run's model, the same bits for the same run wherever it is built (built on the CPU, then moved)."""
-    factory = load(run.model.factory)
-    make = partial(call_user, f"model factory {run.model.factory}", factory, but=PASSING)
+    """The run's model, the same bits for the same run wherever it is built (built on the CPU, then moved).
+
+    ConfigError if the factory raises (but for files and memory, which may be there another time) or makes no Model.
+    """
+    factory, name = load(run.model.factory), run.model.factory
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
-        if str(device) == "meta":
-            with torch.device("meta"):
-                model = make(run)
-        else:
-            model = make(run).to(device)
-    missing = [name for name in ("blocks", "kinds", "flops_per_token") if not hasattr(model, name)]
+        with torch.device("meta") if str(device) == "meta" else nullcontext():
+            model = call_user(f"model factory {name}", factory, run, but=PASSING)
+    missing = [part for part in ("blocks", "kinds", "flops_per_token") if not hasattr(model, part)]
     if missing or not isinstance(model, nn.Module):
+        what = "" if isinstance(model, nn.Module) else f"returned {type(model).__name__}, which "
         raise ConfigError(
-            f"a model must be an nn.Module with blocks, kinds and flops_per_token, but {run.model.factory} lacks "
+            f"a model must be an nn.Module with blocks, kinds and flops_per_token, but {name} {what}lacks "
             f"{', '.join(missing) or 'nn.Module'}; see froude.train.api.Model"
         )
+    _check_kinds(model, name)
+    return model if str(device) == "meta" else model.to(device)
+
+
+def _check_kinds(model: nn.Module, factory: str) -> None:
+    kinds = call_user(f"kinds() of {factory}", model.kinds, but=PASSING)  # type: ignore[arg-type]
+    if not isinstance(kinds, Mapping):
+        raise ConfigError(
+            f"kinds() must map each parameter's name to its kind, but that of {factory} returned "
+            f"{type(kinds).__name__}; see froude.train.api.Model"
+        )
     named = {name for name, _ in model.named_parameters()}
-    kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
     if odd := named.symmetric_difference(kinds):
         raise ConfigError(
-            f"kinds() must name each parameter of {run.model.factory} once, but differs in {', '.join(sorted(odd)[:4])}"
+            f"kinds() must name each parameter of {factory} once, but differs in {', '.join(sorted(odd)[:4])}"
         )
-    return model
+    known = get_args(Kind)
+    for name, kind in kinds.items():
+        if kind not in known:
+            near = difflib.get_close_matches(str(kind), known, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else "name one of them"
+            raise ConfigError(
+                f"kinds() must say {', '.join(known[:-1])} or {known[-1]}, but that of {factory} calls {name} "
+                f"{kind!r}; {hint}"
+            )
 
 
 def build_source(run: Run, split: Split) -> Source:
-    """The run's windows of one split."""
-    source: Source = call_user(f"source {run.data.source}", load(run.data.source), run, split, but=PASSING)
+    """The run's windows of one split; ConfigError as `build_model`."""
+    what = f"source {run.data.source} of split {split}"
+    source: Source = call_user(what, load(run.data.source), run, split, but=PASSING)
     sha256 = getattr(source, "sha256", None)
     if not isinstance(sha256, str) or not SHA256.fullmatch(sha256):
         raise ConfigError(

@@ -11,6 +11,7 @@ from torch import Tensor
 from froude.config import Run
 from froude.train import api, build, ledger, optimizers, parallel
 from froude.train.data.order import Batches, validation_windows
+from froude.train.data.sound import check_ids
 from froude.train.ledger import Drawn
 from froude.train.objective import summed_loss
 from froude.train.parallel import World
@@ -31,9 +32,9 @@ class Trainer:
         if run.reduction == "exact":
             build.make_deterministic(self.world.device)
         self.batches = Batches(api.build_source(run, "train"), run.seed, run.windows_per_slot, run.slots)
-        self.validation = api.as_int64(
-            validation_windows(api.build_source(run, "validation"), run.eval_windows)
-        )
+        held = validation_windows(api.build_source(run, "validation"), run.eval_windows)
+        check_ids(held, run, f"the validation split of {run.data.source}")
+        self.validation = api.as_int64(held)
         self.model = api.build_model(run)
         if run.reduction == "exact" or self.world.size > 1:
             refuse_hooks(self.model)
@@ -50,6 +51,8 @@ class Trainer:
         """This rank's slots of a batch (from 0), on its device."""
         numbers = self.reduction.rounds.mine
         slots = [self.batches.slot(batch, number) for number in numbers]
+        for slot in slots:
+            check_ids(slot.tokens, self.run, f"the training split of {self.run.data.source}")
         windows = torch.cat([torch.from_numpy(slot.tokens) for slot in slots]).to(self.world.device)
         return Drawn(numbers, [slot.first_sample for slot in slots], windows)
 

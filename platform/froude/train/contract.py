@@ -1,0 +1,143 @@
+"""The probe before anything starts: whether models and corpora keep the contract of `froude.train.api`.
+
+What is looked at in a corpus is in `froude.train.data.sound`, what in a model in `froude.train.sound`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from froude.config import ConfigError, Run
+from froude.train import api
+from froude.train.data.sound import check_corpus
+from froude.train.sound import check_model
+from froude.user_code import call_user
+
+#: What is looked at, by the name that passes over it.
+CHECKS = (
+    "corpus",  # windows of both splits, token ids below the vocabulary
+    "forward",  # logits [windows, context, vocab], finite; without it no model is looked at
+    "random",  # two forward passes of an exact run alike: no dropout
+    "gradients",  # one for every parameter that may have one
+    "state",  # the same model when built twice, nothing but parameters changed by training
+    "independent",  # a sequence's logits do not depend on the others of its batch
+    "causal",  # logits do not depend on later tokens
+)
+PARAMETERS = 2**26  # of the largest model that is built for this: 256 MiB, three times
+SHAPES = 8  # of one call: a shape takes a fraction of a second
+
+
+@dataclass(frozen=True)
+class Probed:
+    """How many corpora and models were found sound; what was passed over, and what else a user may want to know."""
+
+    corpora: int
+    models: int
+    skipped: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        counted = [
+            f"{n} {what}{'s' * (n > 1)}"
+            for n, what in ((self.models, "model"), (self.corpora, "data source"))
+            if n
+        ]
+        done = [name for name in CHECKS if name not in self.skipped]
+        found = f"{' and '.join(counted)} sound ({', '.join(done)})" if counted else "nothing looked at"
+        left = f"; skipped: {', '.join(self.skipped)}" if self.skipped else ""
+        return [f"probe: {found}{left}", *(f"  {note}" for note in self.notes)]
+
+
+def check_names(skip: Iterable[str]) -> tuple[str, ...]:
+    """The names of checks to pass over, each once; ConfigError for one that there is not."""
+    for name in skip:
+        if name not in CHECKS:
+            raise ConfigError(
+                f"a check of the probe must be one of {', '.join(CHECKS)}, but got {name!r}; name one"
+            )
+    return tuple(name for name in CHECKS if name in set(skip))
+
+
+_sound: dict[str, tuple[str, ...]] = {}  # notes on what this process has found sound
+_sizes: dict[str, int] = {}  # parameters, by shape
+
+
+def check(runs: Iterable[Run], skip: Collection[str] = ()) -> Probed:
+    """Look at every corpus and every shape of a model among the runs; ConfigError for the first that is not sound.
+
+    Their code has been trusted. `skip` names checks to pass over. What was sound is not looked at again.
+    """
+    runs, skipped = list(runs), check_names(skip)
+    notes: list[str] = []
+    by_windows = sorted(runs, key=lambda run: run.eval_windows)
+    corpora = {_key(run, "data", context=run.model.context, vocab=run.model.vocab): run for run in by_windows}
+    if "corpus" in skipped:
+        corpora = {}
+    for run in corpora.values():
+        key = _key(run, "data", "eval_windows", context=run.model.context, vocab=run.model.vocab)
+        if key not in _sound:
+            _sound[key] = tuple(check_corpus(run))
+        notes += _sound[key]
+    shapes, left_out = smallest(runs) if "forward" not in skipped else ([], [])
+    for run in shapes:
+        key = _key(run, "model", "parametrization", "precision", "reduction", skipped=skipped)
+        if key not in _sound:
+            _sound[key] = tuple(check_model(run, skipped))
+        notes += _sound[key]
+    return Probed(len(corpora), len(shapes), skipped, tuple(dict.fromkeys([*notes, *left_out])))
+
+
+def _key(run: Run, *fields: str, **more: Any) -> str:
+    content = run.to_dict()
+    return json.dumps([[content[field] for field in fields], more], sort_keys=True, default=list)
+
+
+def smallest(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
+    """The smallest run of each shape, exact if any of the shape is; and lines on what is too large or too much here."""
+    by_model = {_key(run, "model", "parametrization", "precision", "reduction"): run for run in runs}
+    shapes: dict[str, list[tuple[int, Run]]] = {}
+    for run in by_model.values():
+        model = _key(run, "model", "parametrization")
+        if model not in _sizes:
+            _sizes[model] = _size(run)
+        # Sizes and standard deviations differ within a shape.
+        kept = (run.model.factory, run.model.options, run.model.tied, run.model.qk_norm)
+        shape = _key(run, "parametrization", "precision", model=kept)
+        shapes.setdefault(shape, []).append((_sizes[model], run))
+    found, notes = [], []
+    for group in shapes.values():
+        size, run = min(group, key=lambda item: item[0])
+        if any(other.reduction == "exact" for _, other in group):
+            run = run.replace(reduction="exact", name=run.name)
+        if size > PARAMETERS:
+            notes.append(
+                f"not probed: {run.model.factory} of width {run.model.width}, whose {size / 1e6:.0f}M parameters are "
+                f"more than {PARAMETERS / 1e6:.0f}M"
+            )
+        else:
+            found.append((size, run))
+    found.sort(key=lambda item: item[0])
+    if len(found) > SHAPES:
+        notes.append(f"not probed: {len(found) - SHAPES} of {len(found)} shapes, the larger ones")
+    return [run for _, run in found[:SHAPES]], notes
+
+
+def _size(run: Run) -> int:
+    """Parameters of the run's model, built without memory; ConfigError if its figures are none."""
+    model = call_user(
+        f"building {run.model.factory} without memory",
+        api.build_model,
+        run,
+        "meta",
+    )
+    flops = call_user("flops_per_token()", model.flops_per_token)
+    if not (isinstance(flops, int | float) and math.isfinite(flops) and flops > 0):
+        raise ConfigError(
+            f"flops_per_token() must be a positive number, but that of {run.model.factory} returned {flops!r}; mend it"
+        )
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,86 @@
+"""Whether a corpus keeps the contract of `froude.train.api.Source`: windows that a model of the run can be given."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from froude.config import ConfigError, Run
+from froude.train import api
+from froude.train.data.split import Split
+from froude.user_code import call_user
+
+WINDOWS = 64  # read of each split, spread evenly over it
+
+
+def check_corpus(run: Run) -> list[str]:
+    """Open both splits and read windows of them; what a user may want to know of them.
+
+    ConfigError if a split can't be opened or read, is empty, or has windows of another shape, type or vocabulary.
+    """
+    notes = []
+    for split in ("train", "validation"):
+        found = _check_split(run, split)
+        if split == "validation" and found < run.eval_windows:
+            notes.append(
+                f"the validation split of {_name(run)} has {found} windows, fewer than the {run.eval_windows} of "
+                "`eval_windows`: evaluations use them all"
+            )
+    return notes
+
+
+def _check_split(run: Run, split: Split) -> int:
+    """The split's number of windows."""
+    name = f"the {split} split of {_name(run)}"
+    source = call_user(f"opening {name}", api.build_source, run, split)
+    length, context = getattr(source, "length", None), run.model.context
+    if not isinstance(length, int | np.integer) or length < 1:
+        raise ConfigError(
+            f"`length` must be the number of windows, at least one, but that of {name} is {length!r}; use a longer "
+            "corpus or a shorter `model.context`"
+        )
+    if not isinstance(getattr(source, "sha256", None), str):
+        raise ConfigError(
+            f"a source must have `sha256`, a string that names its content, but {name} has none; add one"
+        )
+    numbers = sorted({i * int(length) // WINDOWS for i in range(WINDOWS)} | {int(length) - 1})
+    rows = [_read(source, number, 1, name, context) for number in numbers]
+    for number, row in zip(numbers, rows, strict=True):
+        check_ids(row, run, f"window {number} of {name}")
+    pair = min(2, int(length))
+    again = _read(source, numbers[-1] + 1 - pair, pair, name, context)
+    if not np.array_equal(again[-1:], rows[-1]):
+        raise ConfigError(
+            f"read() must return the same window each time and in any company, but window {numbers[-1]} of {name} "
+            "changed; make it a function of its number"
+        )
+    return int(length)
+
+
+def _read(source: Any, first: int, n: int, name: str, context: int) -> npt.NDArray[Any]:
+    windows = call_user(f"read({first}, {n}) of {name}", source.read, first, n)
+    found = np.asarray(windows)
+    if found.shape != (n, context + 1) or found.dtype.kind not in "iu":
+        raise ConfigError(
+            f"read(first, {n}) must return integers [{n}, context + 1] = [{n}, {context + 1}], but that of {name} "
+            f"returned {found.dtype} {list(found.shape)}; mend `data.source`"
+        )
+    return found
+
+
+def check_ids(windows: npt.NDArray[Any], run: Run, where: str) -> None:
+    """ConfigError unless all token ids are in the run's vocabulary; on a GPU such an id would end the process."""
+    low, high = int(windows.min()), int(windows.max())
+    if low < 0 or high >= run.model.vocab:
+        odd = low if low < 0 else high
+        remedy = f"set `model.vocab` to at least {high + 1}, or " if low >= 0 else ""
+        raise ConfigError(
+            f"token ids must be from 0 to {run.model.vocab - 1}, below `model.vocab`, but {where} holds {odd}; "
+            f"{remedy}mend `data.source`"
+        )
+
+
+def _name(run: Run) -> str:
+    return repr(run.data.path) if run.data.path else run.data.source
