@@ -48,7 +48,8 @@ def sealed(folder: Path | Location, forecast: Forecast = FORECAST, run: Run = RU
 def train(folder: Path, recipe: Recipe) -> None:
     """On one worker, this process."""
     store = RunStore(Location.parse(folder) / "runs" / RUN.name, RUN.name)
-    here = build.agreed(RUN, store, torch.device("cpu"))
+    build.make_deterministic(torch.device("cpu"))
+    here = build.describe(torch.device("cpu"))
     host = LocalHost(attempt=store.open_attempt(recipe.sha256, {"build": here}))
     run_worker(RUN.replace(workers=1), store, host, device="cpu")
 
