@@ -247,8 +247,8 @@ class _Search:
             numbers = (size, lr.value, lr.low, lr.high, floor, curvature, noise)
             rows.append((*numbers, int(rates.size), status, left_out(self.sample, self.over, size)))
         floats = (self.over, "lr", "low", "high", "loss", "curvature", "noise")
-        schema = {**dict.fromkeys(floats, pl.Float64), "rates": pl.Int64}
-        schema |= {"status": pl.String, "left_out": pl.String}
+        others = {"rates": pl.Int64, "status": pl.String, "left_out": pl.String}
+        schema = {**dict.fromkeys(floats, pl.Float64), **others}
         slope = NO_ESTIMATE
         if line is not None:
             slope = uncertainty.interval(*line.ratio(_unit(line, len(widths) + 1)), line.dof)
