@@ -169,7 +169,9 @@ class Ladder:
             self.watched = here
         if finite and not spike:
             self._track(loss, warming)
-        seen = f"loss {loss:.4f} ({above:+.1f} deviations), gradient norm {norm:.4g} ({steep:+.1f})"
+        seen = f"loss {loss:.4f}, gradient norm {norm:.4g}"
+        if finite:
+            seen = f"loss {loss:.4f} ({above:+.1f} deviations), gradient norm {norm:.4g} ({steep:+.1f})"
         if outlier:
             self.skips.append(here)
             if sum(place.step > step - SKIPS_WITHIN for place in self.skips) >= SKIPS:
