@@ -176,9 +176,12 @@ def test_failures_are_bounded_by_progress(tmp_path: Path, cluster: SimulatedClus
     retry, stop = FailureDecision.RETRY, FailureDecision.RAISE
     notes = Notes(f"{tmp_path}/run")
     lost = WorkerGroupError("lost", {1: RuntimeError("node died")})
-    policy = BoundedFailures(
-        FailureConfig(max_failures=9), notes, Location.parse(tmp_path), 2, Fatal, {"CPU": 1}
-    )
+
+    def at_most(failures: int, fruitless: int) -> BoundedFailures:
+        config = FailureConfig(max_failures=failures)
+        return BoundedFailures(config, notes, Location.parse(tmp_path), fruitless, Fatal, {"CPU": 1})
+
+    policy = at_most(9, 2)
     committed = iter([0, 0, 5, 5, 5])
     policy._checkpoints = lambda: next(committed)  # type: ignore[method-assign]
     assert [policy.make_decision(lost) for _ in range(4)] == [retry] * 4
@@ -186,16 +189,12 @@ def test_failures_are_bounded_by_progress(tmp_path: Path, cluster: SimulatedClus
     assert policy.make_decision(lost) is stop
     assert notes.given_up()
 
-    bounded = BoundedFailures(
-        FailureConfig(max_failures=1), notes, Location.parse(tmp_path), 9, Fatal, {"CPU": 1}
-    )
+    bounded = at_most(1, 9)
     assert [bounded.make_decision(lost) for _ in range(2)] == [retry, stop]
 
     fatal = Fatal("ConfigError", "no")
     assert find_cause(WorkerGroupError("no", {0: RuntimeError("other"), 1: fatal}), Fatal) is fatal
-    once = BoundedFailures(
-        FailureConfig(max_failures=9), notes, Location.parse(tmp_path), 9, Fatal, {"CPU": 1}
-    )
+    once = at_most(9, 9)
     assert once.make_decision(WorkerGroupError("no", {0: fatal})) is stop
 
 
