@@ -174,15 +174,13 @@ def test_failures_are_bounded_by_progress(tmp_path: Path, cluster: SimulatedClus
     from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
     retry, stop = FailureDecision.RETRY, FailureDecision.RAISE
-    notes = Notes(f"{tmp_path}/run")
-    lost = WorkerGroupError("lost", {1: RuntimeError("node died")})
+    notes, lost = Notes(f"{tmp_path}/run"), WorkerGroupError("lost", {1: RuntimeError("node died")})
 
-    def at_most(failures: int, fruitless: int) -> BoundedFailures:
-        config = FailureConfig(max_failures=failures)
-        return BoundedFailures(config, notes, Location.parse(tmp_path), fruitless, Fatal, {"CPU": 1})
+    def at_most(most: int, fruitless: int) -> BoundedFailures:
+        failures, place = FailureConfig(max_failures=most), Location.parse(tmp_path)
+        return BoundedFailures(failures, notes, place, fruitless, Fatal, {"CPU": 1})
 
-    policy = at_most(9, 2)
-    committed = iter([0, 0, 5, 5, 5])
+    policy, committed = at_most(9, 2), iter([0, 0, 5, 5, 5])
     policy._checkpoints = lambda: next(committed)  # type: ignore[method-assign]
     assert [policy.make_decision(lost) for _ in range(4)] == [retry] * 4
     assert not notes.given_up()
@@ -191,11 +189,9 @@ def test_failures_are_bounded_by_progress(tmp_path: Path, cluster: SimulatedClus
 
     bounded = at_most(1, 9)
     assert [bounded.make_decision(lost) for _ in range(2)] == [retry, stop]
-
     fatal = Fatal("ConfigError", "no")
     assert find_cause(WorkerGroupError("no", {0: RuntimeError("other"), 1: fatal}), Fatal) is fatal
-    once = at_most(9, 9)
-    assert once.make_decision(WorkerGroupError("no", {0: fatal})) is stop
+    assert at_most(9, 9).make_decision(WorkerGroupError("no", {0: fatal})) is stop
 
 
 def test_a_user_is_told_the_cause_in_one_line(cluster: SimulatedCluster, tmp_path: Path) -> None:

@@ -74,8 +74,17 @@ def sweep(
     skip = skipped(skip_probe)
     if fresh:  # what it deletes is deleted when a cluster is there to make it again
         check_inputs(found, study, trust=trust, skip_probe=skip)
-    changes = {"rerun_changed": rerun_changed, "skip_probe": skip}
-    opened = None if fresh else open_study(found, study, trust=trust, fresh=False, begin=False, **changes)
+    opened = None
+    if not fresh:
+        opened = open_study(
+            found,
+            study,
+            trust=trust,
+            fresh=False,
+            rerun_changed=rerun_changed,
+            skip_probe=skip,
+            begin=False,
+        )
     for note in opened.notes if opened else ():
         print(f"froude: {note}", file=sys.stderr, flush=True)
     if opened is None or not opened.done:
