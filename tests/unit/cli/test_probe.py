@@ -83,7 +83,7 @@ def test_an_unsound_model_stops_before_anything_starts(
         (None, "must be a readable file"),
         (b"", "must not be empty"),
         ("Évangile ".encode("latin-1") * 1000, "must be UTF-8 text, but"),
-        (b"In the beginning", "at least one window of context + 1 = 65 bytes, but holds 0"),
+        (b"In the beginning", "at least one window of context + 1 = 65 bytes, but holds 16"),
     ],
 )
 def test_a_corpus_that_cannot_be_used_stops_a_plan(
