@@ -156,7 +156,7 @@ def _ratio(law: pl.DataFrame) -> list[Check]:
             RATIO[0] <= low and high <= RATIO[1],
             f"{low:.3g} to {high:.3g} in stage `loss_law`",
             f"{RATIO[0]:g} to {RATIO[1]:g}, where the law's form is tested",
-            "choose sizes and horizons nearer to each other",
+            "move its sizes or horizons into that range",
             kind="warn",
         )
     ]
@@ -168,6 +168,6 @@ def _cost(ratio: float) -> Check:
         ratio <= 1,
         f"{ratio:.2g}×",
         "at most 1× the target's FLOPs for all proxies",
-        "a target that is so small tries the method out; it saves nothing",
+        "so small a target tries the method out, and saves nothing",
         kind="warn",
     )

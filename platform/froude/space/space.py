@@ -27,6 +27,11 @@ class Space:
 
     def __post_init__(self) -> None:
         check_name("a search space", self.name)
+        if not isinstance(self.target, Run):
+            raise ConfigError(
+                f"`target` must be the large run that the study is for, a Run, but {self.name!r} has {self.target!r}; "
+                "give one"
+            )
         seen: list[str] = []
         for stage in self.stages:
             if stage.name in seen:
@@ -60,6 +65,11 @@ class Space:
                 plan[stage.name] = [stage.trial(number, stage.default) for number in range(stage.trials)]
             else:
                 plan[stage.name] = stage.lay_out(empty)
+        if not any(plan.values()):
+            raise ConfigError(
+                f"a search space must plan a trial, but no stage of {self.name!r} lays one out; a grid without rows "
+                "must fall back on defaults"
+            )
         unique([trial for trials in plan.values() for trial in trials])
         return plan
 

@@ -25,7 +25,7 @@ from froude.user_code import Raised, call_user
 TOLERANCE = 1e-5
 SEQUENCES, SHORTEST, LONGEST = 4, 8, 256  # of a batch; tokens of a sequence
 #: A batch's forward pass has at most about so many FLOPs, and its logits so many numbers: tens of milliseconds.
-FLOPS, LOGITS = 1e9, 2**25
+FLOPS, LOGITS = 5e8, 2**25
 
 
 def check_model(run: Run, skip: Collection[str] = ()) -> list[str]:

@@ -203,7 +203,7 @@ def test_the_smallest_run_of_a_shape_stands_for_all_and_a_target_too_large_is_sa
     monkeypatch.setattr(contract, "PARAMETERS", contract._size(RUN))
     found, (note,) = contract.smallest([wide, RUN, other])
     assert [run.model.width for run in found] == [32]
-    assert "not probed: unsound:Attention of width 48" in note
+    assert "1 of 2 models, from unsound:Attention of width 48 on" in note
 
 
 def test_the_package_s_own_model_is_sound_in_each_of_its_forms() -> None:

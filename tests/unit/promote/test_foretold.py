@@ -1,0 +1,97 @@
+"""What a plan says of its promotion before any trial: the gate's own checks, with the gate's own bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from froude.config import Run
+from froude.promote.foretold import Foretold, foretell
+from froude.promote.gate import PRODUCTION
+from froude.space import Grid, Space, Trial
+
+RUN = Run(name="x", model={"width": 32}, tokens=768 * 400, eval_windows=64)
+TARGET = RUN.replace({"model.width": 96}, tokens=768 * 800, name="large")
+Change = Callable[[Run], Run]
+
+
+def trials(stage: str, runs: list[Run], change: Change) -> Grid:
+    made = [Trial(f"{stage}-{i}", (change(run).replace(name=f"{stage}-{i}"),)) for i, run in enumerate(runs)]
+    return Grid(stage, lambda rows: made, role=stage)  # type: ignore[arg-type]
+
+
+def space(*, rates: int = 7, seeds: int = 2, target: Run = TARGET, change: Change = lambda run: run) -> Space:
+    """A study that promotion would not refuse by its plan alone, unless told otherwise."""
+    sweep = [
+        RUN.replace({"model.width": width, "optimizer.lr": 0.001 * 2**i, "seed": seed})
+        for width in (32, 48)
+        for i in range(rates)
+        for seed in range(seeds)
+    ]
+    law = [RUN.replace({"model.width": width, "seed": seed}) for width in (32, 48) for seed in range(seeds)]
+    stages = (
+        trials("search", [RUN], change),
+        trials("lr_transfer", sweep, change),
+        trials("loss_law", law, change),
+    )
+    return Space("planned", 0, stages, target)
+
+
+def told(made: Space, *, proxies: float = 1.0, target: float = 2.0) -> Foretold:
+    return foretell(made, PRODUCTION, proxies=proxies, target=target)
+
+
+def names(found: Foretold) -> list[str]:
+    return [check.name for check in found.warnings]
+
+
+def test_a_plan_that_nothing_speaks_against_has_no_warning() -> None:
+    found = told(space())
+    assert names(found) == []
+    assert found.reach["tokens"] == 2.0
+    assert found.reach["params"] > 2
+    assert found.reach["compute"] == pytest.approx(2 * found.reach["params"])
+
+
+def test_missing_seeds_and_rates_are_said_with_the_gate_s_bounds() -> None:
+    found = told(space(rates=PRODUCTION.lr_rates - 1, seeds=PRODUCTION.seeds - 1))
+    assert names(found) == ["seeds", "lr_points"]
+    assert found.lines()[1] == (
+        "promote would refuse: lr_points: must be >= 7 rates a size, but is 6 rates at the size that has fewest; "
+        "add rates to stage `lr_transfer`"
+    )
+    loose = replace(PRODUCTION, seeds=1, lr_rates=6)
+    assert foretell(space(rates=6, seeds=1), loose, proxies=1, target=2).warnings == ()
+
+
+def test_a_corpus_that_leaks_is_said() -> None:
+    foreign = {"model.factory": "foreign_model:factory", "data.source": "foreign_model:Counting"}
+    found = told(space(change=lambda run: run.replace(foreign), target=TARGET.replace(foreign, name="large")))
+    (leak,) = (check for check in found.warnings if check.name == "validation_leak")
+    assert leak.value == "100.0%"
+    assert leak.refuses
+
+
+def test_reach_ratio_precision_and_cost_are_said() -> None:
+    far = TARGET.replace(tokens=768 * 400 * 31, precision="bf16", name="large")
+    short = told(space(target=far, change=lambda run: run.replace(tokens=768 * 80)), proxies=3.0)
+    kinds = {check.name: check.kind for check in short.warnings}
+    assert kinds == {
+        "one_precision": "refuse",
+        "extrapolation_tokens": "refuse",
+        "extrapolation_compute": "refuse",
+        "tokens_per_parameter": "warn",
+        "proxies_cost": "warn",
+    }
+    assert short.lines()[-1].startswith("worth knowing: proxies_cost: must be at most 1× ")
+
+
+def test_a_space_of_one_stage_says_what_promotion_lacks_and_nothing_of_what_it_does_not_have() -> None:
+    made = space()
+    only = Space("one", 0, made.stages[:1], TARGET)
+    found = told(only)
+    assert names(found) == ["roles"]
+    assert "without lr_transfer, loss_law" in found.lines()[0]
+    assert found.reach == {}
