@@ -18,6 +18,7 @@ from host_network import CHECKOUT, HOME, SUBNET, VENV, Host, Network, wait_for
 from froude.launch.ray_internals import MODERATE_KNOBS
 
 S3_PORT = 8000
+#: The first host.
 S3 = gateway.Gateway(f"http://{SUBNET}1:{S3_PORT}")
 CODE = f"{HOME}/froude"
 PATIENCE = 180.0  # of anything that the cluster is asked for, on two busy cores

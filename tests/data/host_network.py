@@ -63,6 +63,15 @@ while :; do sleep 3600 & wait; done
 """
 
 
+#: What hosts are made with.
+TRIAL = """
+mount -t tmpfs tmpfs /mnt
+ip link add switch type bridge
+ip link add cable type veth peer name eth0
+tc qdisc replace dev eth0 root tbf rate 20mbit burst 64kb latency 1s
+"""
+
+
 def missing() -> str:
     """What keeps hosts from being made here; empty if nothing does."""
     if sys.platform != "linux":
@@ -71,9 +80,7 @@ def missing() -> str:
         return "hosts are made of namespaces, for which one must be root"
     if absent := [tool for tool in TOOLS if not shutil.which(tool)]:
         return f"hosts need {', '.join(absent)}: apt-get install iproute2 util-linux"
-    tried = subprocess.run(
-        [*_unshare(), "mount", "-t", "tmpfs", "tmpfs", "/mnt"], capture_output=True, text=True, check=False
-    )
+    tried = subprocess.run([*_unshare(), "sh", "-ec", TRIAL], capture_output=True, text=True, check=False)
     return f"hosts need namespaces, but the kernel says: {tried.stderr.strip()}" if tried.returncode else ""
 
 
@@ -112,8 +119,8 @@ class Host:
         self._outer = network.process([*_unshare(), "bash", "-c", FIRST_PROCESS, name, *arguments], self.log)
         try:
             wait_for(self._booted, f"host {name} starts; {self.log}", BOOT_SECONDS)
-            # Kept, so that it outlives the processes: whoever asks a host that was killed is refused.
-            self._network = os.open(f"/proc/{self.pid}/ns/net", os.O_RDONLY)
+            # Open, it outlives the processes: whoever asks a host that was killed is refused.
+            self._network = os.open(self.network_file, os.O_RDONLY)
             cable, switch = f"host{number}", network.switch
             peer = f"link add {cable} type veth peer name eth0 netns {self.pid}"
             _ip(switch, peer, f"link set {cable} master switch up")
@@ -132,6 +139,11 @@ class Host:
         self.pid = int(children[0]) if children else 0
         return bool(children) and self.path("/run/booted").exists()
 
+    @property
+    def network_file(self) -> str:
+        """What stands for its network namespace."""
+        return f"/proc/{self.pid}/ns/net"
+
     def path(self, inside: str) -> Path:
         """A file of the host, as others on this machine reach it."""
         return Path(f"/proc/{self.pid}/root{inside}")
@@ -148,15 +160,7 @@ class Host:
             "PATH": f"{VENV}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             **environment,
         }
-        enter = [
-            "nsenter",
-            "-t",
-            str(self.pid),
-            "-m",
-            "-u",
-            "-p",
-            f"--net=/proc/{(network or self).pid}/ns/net",
-        ]
+        enter = ["nsenter", "-t", str(self.pid), "-m", "-u", "-p", f"--net={(network or self).network_file}"]
         return [*enter, "--", "env", "-i", "-C", HOME, *(f"{k}={v}" for k, v in known.items()), *command]
 
     def start(

@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,11 +32,29 @@ class Course:
     verdict: str
 
 
+MAKER = """
+import sys, threading
+from pathlib import Path
+import host_network
+with host_network.Network(Path(sys.argv[1])) as network:
+    host = network.boot("one")
+    host.start("sleep", "infinity", environment={})
+    host_network.wait_for(lambda: len(list(host.path("/proc").glob("[0-9]*"))) > 2, "it sleeps", 10)
+    print(host.pid, flush=True)
+    threading.Event().wait()
+"""
+
+
 @pytest.fixture(scope="module")
-def course(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
-    for why in (host_network.missing(), "" if gateway.installed() else gateway.MISSING):
-        if why:
-            pytest.skip(why)
+def possible() -> None:
+    if why := host_network.missing():
+        pytest.skip(why)
+
+
+@pytest.fixture(scope="module")
+def course(possible: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Course]:
+    if not gateway.installed():
+        pytest.skip(gateway.MISSING)
     with host_network.Network(tmp_path_factory.mktemp("hosts")) as network:
         life = scenarios.Life(network)
         life.begin(
@@ -83,17 +105,23 @@ def test_every_bit_is_that_of_an_undisturbed_run(course: Course) -> None:
     assert course.verdict.endswith("exit code 0"), course.verdict
 
 
-def test_nothing_of_the_hosts_is_left(course: Course) -> None:
-    """A host's first process takes all others with it."""
-    host = course.life.workers["fresh-1"]
-    inside = [
-        p
-        for p in Path("/proc").glob("[0-9]*")
-        if pid_namespace(p) == pid_namespace(Path(f"/proc/{host.pid}"))
-    ]
-    assert len(inside) > 2
-    host.kill()
-    host_network.wait_for(lambda: not any(map(pid_namespace, inside)), "a host's processes end", 10)
+@pytest.mark.parametrize("way", [signal.SIGINT, signal.SIGKILL])
+def test_hosts_end_with_whoever_made_them(possible: None, tmp_path: Path, way: signal.Signals) -> None:
+    maker = subprocess.Popen(
+        [sys.executable, "-c", MAKER, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": str(Path(host_network.__file__).parent)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    with maker:
+        assert maker.stdout
+        host = pid_namespace(Path("/proc") / maker.stdout.readline().strip())
+        assert host
+        inside = [process for process in Path("/proc").glob("[0-9]*") if pid_namespace(process) == host]
+        assert len(inside) >= 3  # the first process, what it waits for, and what was started there
+        maker.send_signal(way)
+    host_network.wait_for(lambda: host not in map(pid_namespace, inside), "a host's processes end", 10)
 
 
 def pid_namespace(process: Path) -> int:

@@ -1,0 +1,58 @@
+"""Which hosts may take part in a run, as the only worker of a group sees it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import ray
+import torch
+from s3_server import refusing_server, s3, s3_server
+
+from froude.checkpoint.run_store import RunStore
+from froude.config import Run
+from froude.launch.admission import SHOWN, Unfit, admit
+from froude.store import Location
+from froude.train import build
+
+__all__ = ["refusing_server", "s3", "s3_server"]
+
+CPU = torch.device("cpu")
+EXACT = Run(name="large", tokens=7680, slots=2, reduction="exact")
+
+
+@pytest.fixture(autouse=True)
+def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: SimpleNamespace(get_node_id=lambda: "node"))
+    monkeypatch.setattr(ray.util, "get_node_ip_address", lambda: "10.0.0.7")
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def test_an_exact_run_goes_on_with_its_own_build_only(tmp_path: Path) -> None:
+    store = RunStore(Location.parse(tmp_path), "large")
+    here = admit(EXACT, store, CPU)
+    assert here == build.describe(CPU)
+    store.open_attempt("recipe", {"build": {**here, "threads": 512}})
+    with pytest.raises(Unfit) as unfit:
+        admit(EXACT, store, CPU)
+    assert list(unfit.value.hosts) == ["node"]
+    assert f"host 10.0.0.7: its threads is {here['threads']} instead of 512" in unfit.value.text
+    assert admit(EXACT, store, CPU, other_build=True) == here
+    assert admit(EXACT.replace(reduction="fast"), store, CPU) == here
+
+
+def test_a_host_whose_keys_are_refused_takes_no_part_in_any_run(
+    refusing_server: str, s3: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", refusing_server)
+    with pytest.raises(Unfit, match=r"host 10\.0\.0\.7: .*\(SignatureDoesNotMatch\).*AWS_SECRET_ACCESS_KEY"):
+        admit(EXACT.replace(reduction="fast"), RunStore(s3 / "runs/large", "large"), CPU)
+
+
+def test_of_many_unfit_hosts_a_few_are_named() -> None:
+    text = Unfit({f"node-{number}": f"host {number}: why" for number in range(100)}).text
+    assert text.count("why") == SHOWN
+    assert text.endswith("; and 97 more")
