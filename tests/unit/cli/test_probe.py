@@ -120,7 +120,7 @@ def test_a_space_without_target_or_trials_is_refused(
 
 @pytest.mark.parametrize(
     ("factory", "words"),
-    [("nothing", "unsound:nothing returned NoneType"), ("raises", "KeyError: 'n_embd' (at unsound.py:")],
+    [("nothing", "unsound:nothing returned NoneType"), ("raises", "KeyError: 'n_embd' (at ")],
 )
 def test_a_factory_that_makes_no_model_is_named(
     factory: str, words: str, capsys: pytest.CaptureFixture[str]
