@@ -114,9 +114,9 @@ def call_user(
     """
     try:
         return function(*arguments)
-    except (ConfigError, *spare):
-        raise
     except Exception as error:
+        if isinstance(error, (ConfigError, *spare)):
+            raise
         text = next(iter(str(error).strip().splitlines()), "")
         raise Raised(
             f"{what} must not raise, but got {type(error).__name__}: {text} (at {own_line(error)}); {remedy}"
