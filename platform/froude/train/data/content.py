@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 
 #: Up to so many bytes in all are hashed whole; of more, BLOCKS blocks a file, first and last among them.
-WHOLE, BLOCK, BLOCKS = 1 << 32, 1 << 20, 16
+WHOLE, BLOCK, BLOCKS = 1 << 32, 1 << 20, 64
 
 
 def content_sha256(files: Iterable[str | os.PathLike[str]], *, whole: int = WHOLE) -> str:
