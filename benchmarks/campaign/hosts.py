@@ -60,7 +60,7 @@ PLAYS: dict[str, Play] = {
         lambda life: scenarios.unlike_host(life, "unlike", world=2),
     ),
     "clocks 10 minutes apart": (
-        {"one": {"clock": 300}, "two": {"clock": -300}, "three": {}},
+        {"one": {"clock": -600}, "two": {"clock": -300}, "three": {"clock": -600}},  # behind the promoter's
         lambda life: None,
     ),
     "wrong secret on one host": (

@@ -58,7 +58,11 @@ def course(possible: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     with host_network.Network(tmp_path_factory.mktemp("hosts")) as network:
         life = scenarios.Life(network)
         life.begin(
-            {"loopback": {"names": "loopback"}, "nameless": {"names": "none", "clock": 600}, "lost": {}}
+            {
+                "loopback": {"names": "loopback", "clock": -300},
+                "nameless": {"names": "none", "clock": 300},
+                "lost": {},
+            }
         )
         life.until(3, "all begin")
         scenarios.lost_host(life, "lost", left=2)
