@@ -21,7 +21,7 @@ S3_PORT = 8000
 #: The first host.
 S3 = gateway.Gateway(f"http://{SUBNET}1:{S3_PORT}")
 CODE = f"{HOME}/froude"
-PATIENCE = 180.0  # of anything that the cluster is asked for, on two busy cores
+PATIENCE = 300.0  # of anything that the cluster is asked for, on two busy cores
 SMALL = "--object-store-memory=100000000"
 
 #: Prints each record of a run's commit log when it is there; the store may be away for a while.
