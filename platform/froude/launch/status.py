@@ -117,10 +117,10 @@ class Status:
         return [
             head,
             *rows,
+            *told(self.bad_trials, f"froude status {self.study} --json", MANY),
             f"recipe          {'sealed' if self.recipe else 'none yet'}",
             *([f"{self.run:<16}{large}"] if self.run else []),
             *([f"{'noise scale':<16}{self.noise.line()}"] if self.noise else []),
-            *told(self.bad_trials, f"froude status {self.study} --json", MANY),
         ]
 
 

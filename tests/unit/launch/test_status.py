@@ -80,8 +80,9 @@ def test_a_status_names_every_trial_that_failed_or_diverged(
     capsys.readouterr()
     assert main(["status", command[-1]]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert "failed    t8 in 3 attempts: OSError: the disk is on fire" in printed
-    assert [line.split(":")[0] for line in printed[-7:]] == [f"diverged  t{n}" for n in range(1, 8)]
+    assert printed[3] == "failed    t8 in 3 attempts: OSError: the disk is on fire"
+    assert [line.split(":")[0] for line in printed[4:11]] == [f"diverged  t{n}" for n in range(1, 8)]
+    assert "not begun" in printed[-1]
     assert main(["status", command[-1], "--json"]) == 0
     bad = json.loads(capsys.readouterr().out)["bad_trials"]
     assert bad[0] == {
