@@ -12,6 +12,8 @@ MARGIN = 0.5
 STEPS = 10
 #: Standard deviations of a batch's loss that are no rise; at least in nats per token, at most as a share of the start.
 DEVIATIONS, LEAST, MOST = 5.0, 0.01, 0.1
+#: Times its start that a run has exploded at. One whose weights died of it guesses uniformly, as it did at its start.
+EXPLODED = 2.0
 
 
 def why_diverged(
@@ -21,17 +23,28 @@ def why_diverged(
 
     `losses` are its training losses from before the first update on, one a step, `final` its last validation loss (NaN
     if it was stopped), `validation` the earlier ones, all in nats per token. A run has diverged if a loss or gradient
-    is not finite; if it ends above its start by more than the noise between batches; or if it ends above a uniform
-    guess, ln `vocab`, and by more than half a nat, and than that noise, above its least loss. docs/decisions/0011 says
-    why.
+    is not finite; if it ends above its start by more than the noise between batches, or not below it after it had
+    exploded; or if it ends above a uniform guess, ln `vocab`, and by more than half a nat, and than that noise,
+    above its least loss. docs/decisions/0011 says why.
     """
     if not losses or not math.isfinite(final) or not all(map(math.isfinite, losses)):
         return f"the loss or its gradient was not finite at step {len(losses)}"
+<<<<<<< HEAD
     start, guess = losses[0], math.log(vocab)
     noise = tolerance(losses, guess)
     if final > start + noise:
         return f"it ended at {final:.3f}, more than {noise:.2g} nats above its start ({start:.3f})"
     least, margin = min([*means(losses), *validation]), max(MARGIN, noise)
+=======
+    start, noise = losses[0], tolerance(losses)
+    course = means(losses)
+    peak = max(course)
+    if final > start + noise:
+        return f"it ended at {final:.3f}, more than {noise:.2g} nats above its start ({start:.3f})"
+    if peak > EXPLODED * start and final > start - LEAST:
+        return f"it ended at {final:.3f}, not below its start ({start:.3f}), after it had risen to {peak:.4g}"
+    guess, least, margin = math.log(vocab), min([*course, *validation]), max(MARGIN, noise)
+>>>>>>> rows
     if final > max(guess, least + margin):
         return (
             f"it ended at {final:.3f}, above a uniform guess ({guess:.3f}) and more than {margin:.2g} nats above its "
