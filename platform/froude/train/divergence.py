@@ -29,13 +29,6 @@ def why_diverged(
     """
     if not losses or not math.isfinite(final) or not all(map(math.isfinite, losses)):
         return f"the loss or its gradient was not finite at step {len(losses)}"
-<<<<<<< HEAD
-    start, guess = losses[0], math.log(vocab)
-    noise = tolerance(losses, guess)
-    if final > start + noise:
-        return f"it ended at {final:.3f}, more than {noise:.2g} nats above its start ({start:.3f})"
-    least, margin = min([*means(losses), *validation]), max(MARGIN, noise)
-=======
     start, noise = losses[0], tolerance(losses)
     course = means(losses)
     peak = max(course)
@@ -44,7 +37,6 @@ def why_diverged(
     if peak > EXPLODED * start and final > start - LEAST:
         return f"it ended at {final:.3f}, not below its start ({start:.3f}), after it had risen to {peak:.4g}"
     guess, least, margin = math.log(vocab), min([*course, *validation]), max(MARGIN, noise)
->>>>>>> rows
     if final > max(guess, least + margin):
         return (
             f"it ended at {final:.3f}, above a uniform guess ({guess:.3f}) and more than {margin:.2g} nats above its "
@@ -53,17 +45,15 @@ def why_diverged(
     return ""
 
 
-def tolerance(losses: Sequence[float], guess: float) -> float:
+def tolerance(losses: Sequence[float]) -> float:
     """By how much a run may end above its first loss without having risen, in nats per token.
 
     The first is the loss of one batch. How far batches scatter is told by the second differences of the first losses,
-    which a steady fall leaves alone: their variance is 6 times that of one. Fewer than three tell nothing. Batches of
-    equal logits all have the loss of a uniform guess, so noise is bounded by twice what the start is above `guess`:
-    what scatters after such a start is the run.
+    which a steady fall leaves alone: their variance is 6 times that of one. Fewer than three tell nothing.
     """
     first = losses[: 2 * STEPS]
     bends = [(b - a) - (c - b) for (a, b), (_, c) in pairwise(pairwise(first))]
-    most = max(LEAST, min(MOST * losses[0], 2 * (losses[0] - guess)))
+    most = max(LEAST, MOST * losses[0])
     if len(bends) < 3:
         return most
     noise = math.sqrt(sum(bend**2 for bend in bends) / len(bends) / 6)

@@ -87,18 +87,8 @@ def test_what_ends_below_its_start_and_near_its_least_is_finished(
 
 @given(losses)
 def test_the_allowance_for_noise_is_bounded(training: list[float]) -> None:
-    assert LEAST <= tolerance(training, 0.0) <= max(LEAST, MOST * training[0])
-    assert tolerance([training[0] - 0.1 * step for step in range(20)], 0.0) <= max(LEAST, 1e-9)
-
-
-def test_a_run_that_begins_at_a_uniform_guess_is_allowed_no_noise_of_its_own() -> None:
-    """Zero logits have the same loss on every batch, so what scatters afterwards is the run."""
-    start = math.log(256)
-    training = [start, 14.2, 6.1, 9.7, 5.9, 8.8, 6.0, 5.8, 6.3, 5.7, 5.9, 5.8]
-    assert why_diverged(training, start + 0.3, vocab=256).startswith(
-        "it ended at 5.845, more than 0.01 nats above"
-    )
-    assert not why_diverged(training, start, vocab=256)
+    assert LEAST <= tolerance(training) <= max(LEAST, MOST * training[0])
+    assert tolerance([training[0] - 0.1 * step for step in range(20)]) <= max(LEAST, 1e-9)
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.2])
