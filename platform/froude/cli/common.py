@@ -107,9 +107,15 @@ def say(text: str, code: int) -> int:
 
 
 def refused(error: Exception) -> int:
-    """Print every reason of a refused promotion to stderr."""
+    """Print every reason of a refused promotion to stderr, first the one that no override helps against."""
     reasons: tuple[str, ...] = getattr(error, "reasons", (str(error),))
-    print("froude: promotion refused, nothing written; failed checks:", file=sys.stderr)
+    beyond = getattr(error, "beyond", "")
+    print(
+        "froude: promotion refused, nothing written" + ("" if beyond else "; failed checks:"), file=sys.stderr
+    )
+    if beyond:
+        print(f"  {beyond}", file=sys.stderr)
+        print("failed checks:" if reasons else "all failed checks are overridden", file=sys.stderr)
     for reason in reasons:
         print(f"  {reason}", file=sys.stderr, flush=True)
     return REFUSED

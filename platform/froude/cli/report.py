@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
-from froude.cli.common import Debug, Json, emit, verb
+from froude.cli.common import Debug, Json, Trust, emit, verb
 
 
 @verb
 def report(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="Path or s3:// URL of a study.")],
+    trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -30,7 +31,7 @@ def report(
             f"a study must have been begun by `froude sweep`, but there is none at {found.location}"
         )
     probe_writable(found.location)
-    place = write(found)
+    place = write(found, trust=trust)
     if as_json:
         emit({"report": place.url})
     else:

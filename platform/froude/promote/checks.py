@@ -10,6 +10,9 @@ from froude.promote.gate import NAMES, PRODUCTION, Check, Profile
 
 #: `critical_status` of a study without trials that measure a critical batch.
 NO_STAGE = "no such stage"
+#: What is said of the best rate where the curves have none, and what then comes first.
+NO_RATE = "unknown: there is no best rate"
+FIRST = "first see to `lr_edge`, `lr_points` and their kin"
 
 
 @dataclass(frozen=True)
@@ -177,7 +180,9 @@ def _rates(evidence: Evidence, profile: Profile) -> list[Check]:
             evidence.diverged_ratio > profile.diverged_distance,
             _ratio(evidence.diverged_ratio),
             f"> {_ratio(profile.diverged_distance)} between the promoted rate and one that diverged",
-            "clip harder, lengthen the warmup, or promote a lower rate",
+            FIRST
+            if math.isnan(evidence.diverged_ratio)
+            else "clip harder, lengthen the warmup, or promote a lower rate",
         ),
     ]
 
@@ -236,6 +241,8 @@ def _forecast(evidence: Evidence, profile: Profile) -> list[Check]:
 
 
 def _at_most(name: str, value: float, bound: float, what: str, remedy: str) -> Check:
+    if math.isnan(value):
+        return Check(name, False, NO_RATE, f"<= {bound:g} {what}", FIRST)
     return Check(name, value <= bound, f"{value:.2f} {what}", f"<= {bound:g} {what}", remedy)
 
 

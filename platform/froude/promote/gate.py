@@ -100,12 +100,16 @@ NAMES = (
 
 
 class Refused(Exception):
-    """The gate's answer no: every check that refuses, with value, bound and remedy."""
+    """The gate's answer no: every check that refuses, with value, bound and remedy.
+
+    `beyond` is what no override helps against: the study does not tell a number that the recipe needs.
+    """
 
     exit_code = 3
 
-    def __init__(self, checks: Sequence[Check]) -> None:
+    def __init__(self, checks: Sequence[Check], beyond: str = "") -> None:
         self.checks = tuple(checks)
+        self.beyond = beyond
         self.reasons = tuple(check.line() for check in checks if check.refuses)
         super().__init__(f"promotion refused by {len(self.reasons)} checks: {'; '.join(self.reasons)}")
 

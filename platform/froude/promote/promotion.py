@@ -53,10 +53,9 @@ def promote(
         )
     run, forecast = promoted_run(fits), predict(fits, trust=trust)
     ratios = extrapolation(fits, trust=trust)
-    checks = table(collect(study, fits, forecast, ratios), bounds)
-    if run is None or forecast is None:  # no fit, so no override could supply what it would have said
-        raise gate.Refused(checks)
-    checks = gate.override(checks, overrides or {})
+    checks = gate.override(table(collect(study, fits, forecast, ratios), bounds), overrides or {})
+    if run is None or forecast is None:
+        raise gate.Refused(checks, beyond=_beyond(fits, has_rate=run is not None))
     if any(check.refuses for check in checks):
         raise gate.Refused(checks)
     forecast = with_band(forecast, study, fits, run, float(parameters(run, trust=trust)))
@@ -91,6 +90,28 @@ def _unfinished(study: Study, role: str) -> str:
     if not counts or "finished" in ended["status"]:
         return ""
     return f"its trials: {', '.join(f'{n} {status}' for status, n in counts.items())}"
+
+
+def _beyond(fits: Fits, *, has_rate: bool) -> str:
+    """What the study does not tell, so that no override helps, and what to add to it."""
+    if has_rate:
+        assert fits.loss is not None
+        why = "; ".join(fits.loss.reasons) or fits.loss.status
+        return f"no override helps: there is no forecast, since the loss law has no fit ({why}); add proxies"
+    parametrization = fits.target.parametrization
+    law, rows = fits.transfer[parametrization], fits.rows[f"lr_transfer_{parametrization}"]
+    sides = []
+    for size in law.curves.filter(pl.col("status") == "edge")[law.over]:
+        own = rows.filter((pl.col(law.over) == size) & (pl.col("status") == "finished")).sort("loss")["lr"]
+        least, most = own.min(), own.max()
+        side = f"above {most:.3g}" if own[0] == most else f"below {least:.3g}"
+        sides.append(f"{side} at {law.over} {size:g}")
+    if sides:
+        return (
+            "no override helps: no rate can be promoted, since the best lies at an edge of those tried; add rates "
+            f"{', '.join(sides)} to stage `lr_transfer`, then sweep again"
+        )
+    return f"no override helps: no rate can be promoted ({'; '.join(law.reasons) or law.status}); add rates or seeds"
 
 
 def same(one: Recipe, other: Recipe) -> bool:

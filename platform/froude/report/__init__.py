@@ -12,19 +12,21 @@ if TYPE_CHECKING:
 FILE = "report.html"
 
 
-def render(study: Study, *, fits: Fits | None = None) -> str:
+def render(study: Study, *, fits: Fits | None = None, trust: bool = False) -> str:
     """The study's report as one HTML document without outside links; `fits` saves fitting again.
+
+    `trust` lets a model from outside the package count its parameters, which the gate's table of a study needs.
 
     ConfigError for a folder that is no study. What a study lacks yet, or what cannot be read, the report says in words.
     """
     from froude.report.document import document
     from froude.report.view import gather
 
-    return document(gather(study, fits=fits))
+    return document(gather(study, fits=fits, trust=trust))
 
 
-def write(study: Study, *, fits: Fits | None = None) -> Location:
+def write(study: Study, *, fits: Fits | None = None, trust: bool = False) -> Location:
     """Render the report into the study and return where it lies; it replaces an older one in one piece."""
     place = study.location / FILE
-    place.replace(render(study, fits=fits).encode())
+    place.replace(render(study, fits=fits, trust=trust).encode())
     return place

@@ -72,7 +72,7 @@ class View:
         return [attempt.tokens for attempt in self.elastic.attempts[1:]] if self.elastic else []
 
 
-def gather(study: Study, *, fits: Fits | None = None) -> View:
+def gather(study: Study, *, fits: Fits | None = None, trust: bool = False) -> View:
     """Read the study; ConfigError only where it is no study at all. `fits` saves fitting again."""
     problems: list[str] = []
     trials = study.trials().collect()
@@ -94,6 +94,12 @@ def gather(study: Study, *, fits: Fits | None = None) -> View:
         except ConfigError as error:
             problems.append(f"The promoted run could not be read: {error}")
             parts = {"unread": True}
+    checks: tuple[gate.Check, ...] = recipe.checks if recipe is not None else ()
+    if recipe is None:
+        try:
+            checks = _present_checks(study, fits, trust=trust)
+        except ConfigError as error:  # code of the user's counts its parameters, which needs trust
+            problems.append(f"The gate's checks could not be made: {error}")
     return View(
         name=study.location.name,
         url=study.location.url,
@@ -101,7 +107,7 @@ def gather(study: Study, *, fits: Fits | None = None) -> View:
         trials=trials,
         fits=fits,
         recipe=recipe,
-        checks=recipe.checks if recipe is not None else _present_checks(study, fits),
+        checks=checks,
         problems=tuple(problems),
         **parts,
     )
@@ -140,12 +146,9 @@ def _actions(study: Study, run: str) -> pl.DataFrame:
     return rows.unique(["batch", "action"], keep="first", maintain_order=True).collect()
 
 
-def _present_checks(study: Study, fits: Fits | None) -> tuple[gate.Check, ...]:
+def _present_checks(study: Study, fits: Fits | None, *, trust: bool) -> tuple[gate.Check, ...]:
     if fits is None or fits.loss is None or fits.largest is None:
         return ()
     if fits.best is None or fits.target.parametrization not in fits.transfer:
         return ()
-    try:
-        return table(collect(study, fits, predict(fits), extrapolation(fits)))
-    except ConfigError:  # a foreign model counts its own parameters, which needs the user's trust
-        return ()
+    return table(collect(study, fits, predict(fits, trust=trust), extrapolation(fits, trust=trust)))

@@ -154,7 +154,8 @@ class _Look:
             self.refuse(
                 'a run with `reduction` = "exact" must compute the same twice',
                 f"gave logits that differ by up to {float((first - second).detach().abs().max()):.2g}",
-                "set its dropout to 0 (in transformers: resid_pdrop, embd_pdrop, attn_pdrop, attention_dropout), or "
+                "set its dropout to 0 (in transformers: resid_pdrop, embd_pdrop, attn_pdrop, attention_dropout, "
+                "hidden_dropout), or "
                 'reduction to "fast"',
             )
 

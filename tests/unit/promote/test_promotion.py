@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
+from small_study import TARGET
 
 from froude.checkpoint.commit import CommitLog
 from froude.cli import main
+from froude.cli.common import refused
 from froude.config import ConfigError
 from froude.promote import gate
 from froude.promote.fits import PRIOR, fingerprint, fit, fit_trials, transfer_rows
@@ -195,7 +198,10 @@ def test_few_rates_are_refused_and_can_be_overridden(
 
 
 def test_rates_at_an_edge_are_refused_with_every_reason(
-    tmp_path: Path, study_factory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    study_factory: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     study = Study(study_factory(tmp_path / "study"))
     trials = (
@@ -212,9 +218,30 @@ def test_rates_at_an_edge_are_refused_with_every_reason(
         promote(study)
     names = {reason.split(":")[0] for reason in refusal.value.reasons}
     assert {"lr_edge", "lr_interval", "forecast_certified"} <= names
-    # Without a fitted rate there is nothing to promote, whatever is overridden.
-    with pytest.raises(gate.Refused):
+    assert all("nan" not in reason for reason in refusal.value.reasons)
+    # Without a fitted rate there is nothing to promote, whatever is overridden; that is said, with the way out.
+    with pytest.raises(gate.Refused) as beyond:
         promote(study, overrides=dict.fromkeys(gate.NAMES, "because"))
+    assert beyond.value.reasons == ()
+    assert "no override helps" in beyond.value.beyond
+    assert re.search(
+        r"add rates below 0\.\d+ at width 32, below .* to stage `lr_transfer`", beyond.value.beyond
+    )
+    assert refused(beyond.value) == 3
+    assert "all failed checks are overridden" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="did you mean `lr_edge`"):
+        promote(study, overrides={"lr_edges": "because"})
+
+
+def test_a_report_of_ones_own_model_has_the_gates_checks_when_it_is_trusted(
+    tmp_path: Path, study_factory: Callable[..., Path]
+) -> None:
+    target = TARGET.replace({"model.factory": "foreign_model:factory"})
+    study = Study(study_factory(tmp_path / "study", target=target))
+    untrusted = gather(study)
+    assert untrusted.checks == ()
+    assert "pass --trust" in untrusted.problems[0]
+    assert [check.name for check in gather(study, trust=True).checks] == list(gate.NAMES)
 
 
 def test_the_command_line_refuses_with_3_and_writes_with_0(
