@@ -88,20 +88,16 @@ def test_both_sources_serve_the_same_tokens(folder: Path, monkeypatch: pytest.Mo
         last = binary.read(binary.length - 2, 2)
         assert last.shape == (2, 65)
         assert (last[0, -1] == last[1, 0]).all()
-    # The hash is the files', the same of both splits, and another once a byte has changed, in either way of hashing.
-    for whole in (my_data.WHOLE, 0):
-        monkeypatch.setattr(my_data, "WHOLE", whole)
-        monkeypatch.setattr(my_data, "BLOCK", 1000)
-        before = [my_data.BinFile(run, split).sha256 for split in ("train", "validation")]
-        assert before[0] == before[1]
-        with (folder / "validation.bin").open("r+b") as file:
-            first = file.read(1)
-            file.seek(0)
-            file.write(bytes([first[0] ^ 1]))
-        assert my_data.BinFile(run, "train").sha256 != before[0]
-        with (folder / "validation.bin").open("r+b") as file:
-            file.write(first)
-        assert my_data.BinFile(run, "train").sha256 == before[0]
+    # The hash is the files', the same of both splits, and another once a byte has changed.
+    before = [my_data.BinFile(run, split).sha256 for split in ("train", "validation")]
+    assert before[0] == before[1]
+    with (folder / "validation.bin").open("r+b") as file:
+        first = file.read(1)
+        file.seek(0)
+        file.write(bytes([first[0] ^ 1]))
+    assert my_data.BinFile(run, "train").sha256 != before[0]
+    with (folder / "validation.bin").open("r+b") as file:
+        file.write(first)
 
 
 @pytest.mark.long
