@@ -69,10 +69,15 @@ def fit(
     from froude.config import ConfigError
     from froude.promote.fits import fit as fit_study
     from froude.promote.fits import none_finished
+    from froude.promote.reading import reading
     from froude.study import Study
 
     wanted = point("--predict", predict) if predict else None
-    found = _imported(study, source, columns, out, target) or Study(study)
+    imported = _imported(study, source, columns, out, target)
+    found = imported or Study(study)
+    table = reading(imported) if imported is not None else None
+    if table is not None and not as_json:
+        print("\n".join(table.lines()), flush=True)
     counts = dict(found.trials().group_by("status").len().collect().iter_rows())
     if nothing := none_finished(counts, str(found.location)):
         return say(nothing, FAILED)
@@ -86,6 +91,7 @@ def fit(
     branched = _branched(found, fits.target, trust=trust, quiet=as_json) if branches else None
     if as_json:
         content = fits.summary() | {"fingerprints": dict(fits.fingerprints)}
+        content |= {"table": table.to_dict()} if table is not None else {}
         content |= {"prediction": asdict(prediction)} if prediction is not None else {}
         content |= {"diagnosis": [each.to_dict() for each in diagnoses]} if diagnose else {}
         emit(content | ({"branches": branched.to_dict()} if branched else {}))

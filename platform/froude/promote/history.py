@@ -36,7 +36,8 @@ def make_study(
         raise ConfigError(
             f"a study of other runs must be new, but there is something at {place} already; choose another directory"
         )
-    rows = read_table(source, columns or {}).with_columns(stage=pl.lit(ROLE))
+    read = read_table(source, columns or {})
+    rows = read.rows.with_columns(stage=pl.lit(ROLE))
     probe_writable(place)
     content: dict[str, Any] = {
         "froude": "study",
@@ -45,6 +46,7 @@ def make_study(
         "seed": 0,
         "stages": {ROLE: {"role": ROLE, "trials": rows["trial"].n_unique(), "extends": False}},
         "source": Location.parse(source).name,
+        "table": {"columns": read.columns, "ignored": read.ignored, "dropped": read.dropped},
     }
     if target is not None:
         content["target"] = target.to_dict()

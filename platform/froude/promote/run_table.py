@@ -87,9 +87,35 @@ class _Table:
         return ConfigError(f"{self.column(name)} must be {rule}, but {self.where(row)} {held}; {remedy}")
 
 
-def read(source: str, columns: Mapping[str, str]) -> pl.DataFrame:
-    """The file's rows with the columns and types of `trials()`; ConfigError as `history.make_study` says."""
-    table = _renamed(_file(Location.parse(source)), columns, source)
+@dataclass(frozen=True)
+class Runs:
+    """A table's rows with the columns and types of `trials()`, and how they were read.
+
+    `columns` maps froude's names to the file's, for the columns that were used; `ignored` are the file's other columns,
+    `dropped` the names of froude's that the user mapped to nothing.
+    """
+
+    rows: pl.DataFrame
+    columns: Mapping[str, str]
+    ignored: tuple[str, ...]
+    dropped: tuple[str, ...]
+
+
+def read(source: str, columns: Mapping[str, str]) -> Runs:
+    """The runs in a file; ConfigError as `history.make_study` says."""
+    content = _file(Location.parse(source))
+    table = _renamed(content, columns, source)
+    used = {name: table.theirs[name] for name in table.frame.columns}
+    return Runs(
+        rows=_rows(table, source),
+        columns=used,
+        ignored=tuple(name for name in content.columns if name not in used.values()),
+        dropped=tuple(name for name, theirs in columns.items() if not theirs),
+    )
+
+
+def _rows(table: _Table, source: str) -> pl.DataFrame:
+    """The rows, checked; a row without a finite loss is one that diverged."""
     if not table.frame.height:
         raise ConfigError(f"a table of runs must have rows, but {source} has none; name another file")
     empty = pl.from_arrow(records.TRIALS.empty_table())

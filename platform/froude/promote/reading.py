@@ -1,0 +1,111 @@
+"""How a table of runs was read, so that a wrong mapping is seen before its forecast is believed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from froude.promote.run_table import SETTINGS
+from froude.study import Study
+
+#: Names of columns that hold a run's status, or its peak learning rate: `State`, `info.state`, `params.lr`, `lr_max`.
+LOOKS_LIKE = {
+    "status": re.compile(r"(?:^|[./ ])(run_?|trial_?)?(status|state)$", re.IGNORECASE),
+    "lr": re.compile(
+        r"(?:^|[./ ])((params|config|hparams|optimizer|opt|peak|max|base|init|initial)_?)?"
+        r"(lr|learning[_ ]?rate)(_?(max|peak))?$",
+        re.IGNORECASE,
+    ),
+}
+FEW = 1e4  # parameters or tokens: fewer are probably millions or billions
+LONGEST_SEQUENCE_BATCH = 4096  # a batch below it is probably in sequences
+RANGES = ("params", "tokens", "loss", "batch")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a study took from its table.
+
+    `status` counts rows, `columns` maps froude's names to the file's, `ranges` holds least and largest of the rows that
+    count (loss in nats per token, batch in tokens), `vary` the settings with more than one value among them.
+    """
+
+    rows: int
+    status: dict[str, int]
+    columns: dict[str, str]
+    ignored: tuple[str, ...]
+    ranges: dict[str, tuple[float, float]]
+    vary: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        return {**vars(self), **{key: list(getattr(self, key)) for key in ("ignored", "vary", "warnings")}}
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        statuses = ", ".join(f"{count} {status}" for status, count in self.status.items())
+        used = ", ".join(
+            name if name == theirs else f"{name} ← {theirs}" for name, theirs in self.columns.items()
+        )
+        ranges = ", ".join(f"{name} {low:.4g} to {high:.4g}" for name, (low, high) in self.ranges.items())
+        found = [
+            f"table           {self.rows} rows: {statuses}",
+            f"columns         {used}" + (f"; ignored: {', '.join(self.ignored)}" if self.ignored else ""),
+            f"ranges          {ranges or 'none: no row counts'}",
+            f"settings        {'these vary: ' + ', '.join(self.vary) if self.vary else 'none varies'}",
+        ]
+        return found + [f"warning         {each}" for each in self.warnings]
+
+
+def reading(study: Study) -> Reading:
+    """How the table that the study was just made of was read."""
+    said = study.meta["table"]
+    rows = study.trials().collect()
+    counted = rows.filter(pl.col("status").is_in(["finished", "diverged"]))
+    ranges = {
+        name: (float(values.min()), float(values.max()))  # type: ignore[arg-type]
+        for name in RANGES
+        if (values := counted[name].drop_nulls()).len()
+    }
+    counts = rows.group_by("status").len().sort("len", "status", descending=[True, False])
+    columns, ignored = dict(said["columns"]), tuple(said["ignored"])
+    return Reading(
+        rows=rows.height,
+        status=dict(counts.iter_rows()),
+        columns=columns,
+        ignored=ignored,
+        ranges=ranges,
+        vary=tuple(name for name in SETTINGS if counted[name].drop_nulls().n_unique() > 1),
+        warnings=(
+            *_overlooked(columns, ignored, said["dropped"]),
+            *_units(ranges, stepless=not counted["steps"].count()),
+        ),
+    )
+
+
+def _overlooked(columns: dict[str, str], ignored: tuple[str, ...], dropped: list[str]) -> list[str]:
+    found = []
+    for name, pattern in LOOKS_LIKE.items():
+        theirs = next((column for column in ignored if pattern.search(column)), None)
+        if theirs is not None and name not in columns and name not in dropped:
+            without = (
+                "every row counts as finished" if name == "status" else "runs off their rate count as seeds"
+            )
+            found.append(f"column {theirs!r} is ignored, so {without}; is it --columns {name}={theirs}?")
+    return found
+
+
+def _units(ranges: dict[str, tuple[float, float]], *, stepless: bool) -> list[str]:
+    found = []
+    for name, unit in (("params", "millions"), ("tokens", "billions")):
+        if name in ranges and (least := ranges[name][0]) < FEW:
+            found.append(f"{name} are as few as {least:g}; are they {unit}? They are read as plain counts")
+    if stepless and "batch" in ranges and (least := ranges["batch"][0]) < LONGEST_SEQUENCE_BATCH:
+        found.append(
+            f"batch is read as tokens, but is as small as {least:g}; is it sequences? Multiply by their length"
+        )
+    return found

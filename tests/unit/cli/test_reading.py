@@ -1,0 +1,104 @@
+"""What froude fit --from says of the table that it read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from froude.cli import main
+
+pytestmark = pytest.mark.slow
+
+
+def imported(tmp_path: Path, content: str, *options: str) -> tuple[int, list[str]]:
+    (tmp_path / "runs.csv").write_text(content)
+    command = ["fit", "--from", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "study"), *options]
+    return main(command), command
+
+
+def summary(tmp_path: Path, content: str, capsys: pytest.CaptureFixture[str], *options: str) -> Any:
+    code, _ = imported(tmp_path, content, "--json", *options)
+    assert code == 0
+    return json.loads(capsys.readouterr().out)["table"]
+
+
+TABLE = """N,tokens,loss,lr,State,note
+1e6,1e8,3.1,0.01,COMPLETED,a
+1e6,2e8,2.9,0.02,COMPLETED,b
+2e6,2e8,,0.02,COMPLETED,c
+4e6,2e8,2.7,0.02,crashed,d
+"""
+
+
+def test_it_is_said_how_a_table_was_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _ = imported(tmp_path, TABLE, "--columns", "params=N,status=State")
+    assert code == 0
+    assert capsys.readouterr().out.splitlines()[:4] == [
+        "table           4 rows: 2 finished, 1 diverged, 1 failed",
+        "columns         params ← N, tokens, loss, status ← State, lr; ignored: note",
+        "ranges          params 1e+06 to 2e+06, tokens 1e+08 to 2e+08, loss 2.9 to 3.1",
+        "settings        these vary: lr",
+    ]
+
+
+def test_the_reading_is_in_the_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = summary(tmp_path, TABLE, capsys, "--columns", "params=N,status=State")
+    assert found == {
+        "rows": 4,
+        "status": {"finished": 2, "diverged": 1, "failed": 1},
+        "columns": {"params": "N", "tokens": "tokens", "loss": "loss", "status": "State", "lr": "lr"},
+        "ignored": ["note"],
+        "ranges": {"params": [1e6, 2e6], "tokens": [1e8, 2e8], "loss": [2.9, 3.1]},
+        "vary": ["lr"],
+        "warnings": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("column", "name"),
+    [
+        *((column, "status") for column in ("State", "Status", "STATUS", "info.state", "run_state")),
+        *((column, "lr") for column in ("params.lr", "learning_rate", "LR", "config/lr", "peak_lr")),
+    ],
+)
+def test_an_ignored_status_or_rate_is_pointed_out(
+    column: str, name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = f"params,tokens,loss,{column}\n1e6,1e8,3.1,1\n2e6,2e8,2.9,2\n"
+    (warning,) = summary(tmp_path, content, capsys)["warnings"]
+    assert f"--columns {name}={column}?" in warning
+
+
+@pytest.mark.parametrize("column", ["optimizer_state", "warmup_lr", "min_lr", "statement", "color"])
+def test_other_columns_are_not(column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = f"params,tokens,loss,{column}\n1e6,1e8,3.1,1\n2e6,2e8,2.9,2\n"
+    assert summary(tmp_path, content, capsys)["warnings"] == []
+
+
+def test_a_column_that_is_left_out_on_purpose_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content = "params,tokens,loss,status,State\n1e6,1e8,3.1,1,1\n2e6,2e8,2.9,2,2\n"
+    assert summary(tmp_path, content, capsys, "--columns", "status=")["warnings"] == []
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("params,tokens,loss\n60,1e9,3.1\n7000,2e9,2.9\n", "params are as few as 60; are they millions?"),
+        ("params,tokens,loss\n6e7,20,3.1\n7e9,140,2.9\n", "tokens are as few as 20; are they billions?"),
+        ("params,tokens,loss,batch\n6e7,2e9,3.1,256\n7e9,2e9,2.9,512\n", "is it sequences?"),
+        ("params,tokens,loss,batch,steps\n6e7,256000,3.1,256,1000\n7e9,256000,2.9,256,1000\n", ""),
+        ("params,tokens,loss,batch\n6e7,2e9,3.1,262144\n7e9,2e9,2.9,524288\n", ""),
+    ],
+)
+def test_units_that_are_probably_others_are_pointed_out(
+    content: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert imported(tmp_path, content)[0] == 0
+    printed = capsys.readouterr().out
+    assert words in printed
+    assert ("warning" in printed) == bool(words)
