@@ -26,17 +26,8 @@ MARKED = records.TRIALS.names[: records.TRIALS.names.index("error") + 1]
 STATUSES = ("finished", "diverged", "failed", "pruned", "running")
 #: Two runs that agree in these (and in params and tokens) differ by their seed only.
 SETTINGS = (
-    "width",
-    "depth",
-    "batch",
-    "lr",
-    "warmup_tokens",
-    "beta2",
-    "weight_decay",
-    "optimizer",
-    "schedule",
-    "parametrization",
-    "precision",
+    *("width", "depth", "batch", "lr", "warmup_tokens", "beta2", "weight_decay"),
+    *("optimizer", "schedule", "parametrization", "precision"),
 )
 #: What a table may say of a run, besides what is required: columns of `trials()`.
 OPTIONAL = (
