@@ -36,7 +36,7 @@ class Stopped(RuntimeError):
 class Task:
     """What Tune hands to a worker: a trial, where its parts go, on which device, and which attempt this is.
 
-    `material` is what the driver has: a worker whose corpus or code is another trains nothing.
+    `material` is what the driver has, as JSON ("": nothing said): a worker with another corpus or code trains nothing.
     `device` is for a trial of one worker; one of several asks its cluster. `lane` numbers the workers of a sweep: a
     trial reuses the process of the last one in its lane, and no other.
     """
@@ -126,7 +126,8 @@ class Proxy(tune.Trainable):
         """What this process trains on, which must be what the driver has."""
         from froude.train.api import material_of
 
-        return material_of(self._trial.runs[-1]).required(json.loads(self._task.material))
+        here = material_of(self._trial.runs[-1])
+        return here.required(json.loads(self._task.material)) if self._task.material else here
 
     def _alone(self) -> Outcome:
         from froude.train.loop import run_trial

@@ -59,7 +59,7 @@ def test_missing_seeds_and_rates_are_said_with_the_gate_s_bounds() -> None:
     found = told(space(rates=PRODUCTION.lr_rates - 1, seeds=PRODUCTION.seeds - 1))
     assert names(found) == ["seeds", "lr_points"]
     assert found.lines()[1] == (
-        "promote would refuse: lr_points: must be >= 7 rates a size, but is 6 rates at the size that has fewest; "
+        "promote would refuse: lr_points: must be >= 7 rates a size, but is 6 fitted rates at width 32, the fewest; "
         "add rates to stage `lr_transfer`"
     )
     loose = replace(PRODUCTION, seeds=1, lr_rates=6)
