@@ -102,9 +102,9 @@ def _beyond(fits: Fits, *, has_rate: bool) -> str:
     law, rows = fits.transfer[parametrization], fits.rows[f"lr_transfer_{parametrization}"]
     sides = []
     for size in law.curves.filter(pl.col("status") == "edge")[law.over]:
-        own = rows.filter((pl.col(law.over) == size) & (pl.col("status") == "finished")).sort("loss")["lr"]
-        least, most = own.min(), own.max()
-        side = f"above {most:.3g}" if own[0] == most else f"below {least:.3g}"
+        own = rows.filter((pl.col(law.over) == size) & (pl.col("status") == "finished")).sort("loss")
+        rates: list[float] = own["lr"].to_list()
+        side = f"above {max(rates):.3g}" if rates[0] == max(rates) else f"below {min(rates):.3g}"
         sides.append(f"{side} at {law.over} {size:g}")
     if sides:
         return (
