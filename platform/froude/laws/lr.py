@@ -225,7 +225,7 @@ def left_out(sample: Sample, over: str = "lr", size: float | None = None) -> str
     named = []
     for rate, first in zip(*np.unique(lr[missing], return_index=True), strict=True):
         row = int(missing[first])
-        gap = float(loss[row] - best)
+        gap = float(loss[row]) - float(best)
         high = f"{gap:.2f} nats above the best" if DIVERGED_GAP < gap < math.inf else "diverged"
         why = high if sample.diverged[row] else sample.frame["status"][row] or "no status"
         named.append(f"{rate:.3g} ({why})")

@@ -118,7 +118,7 @@ def lr_transfer(transfer: "LrTransfer") -> Figure:
     palette = colors(sizes)
     log_scale(left, base=2)
     log_scale(right, y=True, base=2)
-    for size, lr, low, high, floor, bend, _, _, status in curves.iter_rows():
+    for size, lr, low, high, floor, bend, _, _, status, _ in curves.iter_rows():
         runs = rows.filter((pl.col(over) == size) & FINITE_LOSS)
         left.plot(runs["lr"], runs["loss"], "o", ms=4.5, ls="none", color=palette[size], label=short(size))
         if math.isfinite(bend) and runs.height:
