@@ -43,6 +43,9 @@ def fit(
     target: Annotated[
         str, typer.Option(metavar="FILE.toml", help="With --from: the large run that they are for.")
     ] = "",
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="With --from: replace a study that was made of a table before.")
+    ] = False,
     predict: Annotated[
         str, typer.Option(metavar="params=N,tokens=D", help="Also forecast the loss of this run.")
     ] = "",
@@ -69,17 +72,19 @@ def fit(
     from froude.config import ConfigError
     from froude.promote.fits import fit as fit_study
     from froude.promote.fits import none_finished
+    from froude.promote.history import ROLE
     from froude.promote.reading import reading
     from froude.study import Study
 
     wanted = point("--predict", predict) if predict else None
-    imported = _imported(study, source, columns, out, target)
+    imported = _imported(study, source, columns, out, target, fresh=fresh)
     found = imported or Study(study)
     table = reading(imported) if imported is not None else None
     if table is not None and not as_json:
         print("\n".join(table.lines()), flush=True)
     counts = dict(found.trials().group_by("status").len().collect().iter_rows())
-    if nothing := none_finished(counts, str(found.location)):
+    past = all(stage["role"] == ROLE for stage in found.meta.get("stages", {}).values())
+    if nothing := none_finished(counts, str(found.location), table=past):
         return say(nothing, FAILED)
     fits = fit_study(found)
     try:
@@ -116,7 +121,7 @@ def _said(prediction: Prediction) -> list[str]:
     ]
 
 
-def _imported(study: str, source: str, columns: str, out: str, target: str) -> Study | None:
+def _imported(study: str, source: str, columns: str, out: str, target: str, *, fresh: bool) -> Study | None:
     """The study made of a table, if one is named; ConfigError for options that do not go together."""
     from froude.cli.options import pairs
     from froude.config import ConfigError, Run
@@ -125,8 +130,10 @@ def _imported(study: str, source: str, columns: str, out: str, target: str) -> S
     if bool(study) == bool(source) or bool(source) != bool(out):
         raise ConfigError("a fit is of a study, or of a table; give STUDY, or --from FILE and --out STUDY")
     if not source:
-        if columns or target:
-            raise ConfigError("--columns and --target belong to a table of runs; give --from FILE, too")
+        if columns or target or fresh:
+            raise ConfigError(
+                "--columns, --target and --fresh belong to a table of runs; give --from FILE, too"
+            )
         return None
     large = None
     if target:
@@ -136,7 +143,7 @@ def _imported(study: str, source: str, columns: str, out: str, target: str) -> S
             raise ConfigError(
                 f"--target must be a readable TOML file, but {target}: {error.strerror}"
             ) from None
-    return make_study(source, out, columns=pairs("--columns", columns, empty=True), target=large)
+    return make_study(source, out, columns=pairs("--columns", columns, empty=True), target=large, fresh=fresh)
 
 
 def _diagnoses(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> list[Diagnosis]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -31,7 +31,7 @@ class Fits:
     `large` is the run that the study is for, None for a history without one; `best` is the search's best trial at its
     batch and schedule, `best_overall` among all its trials (rows of `trials()`); `transfer` maps "mup" and "sp" to
     their laws; `target_loss` (nats per token) is that of the critical batch. `rows` holds each law's input,
-    `fingerprints` its SHA-256.
+    `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified.
     """
 
     large: Run | None
@@ -43,6 +43,7 @@ class Fits:
     loss: LossLaw | None
     rows: Mapping[str, pl.DataFrame]
     fingerprints: Mapping[str, str]
+    doubts: tuple[str, ...] = ()
 
     @property
     def target(self) -> Run:
@@ -76,9 +77,12 @@ class Fits:
                 "a forecast needs a loss law, but this study has no finished rows for one; run some"
             )
         try:
-            return self.loss.predict(params=params, tokens=tokens, level=LEVEL)
+            found = self.loss.predict(params=params, tokens=tokens, level=LEVEL)
         except ValueError as error:
             raise ConfigError(f"{error} Add runs of other sizes and horizons.") from None
+        return replace(
+            found, certified=found.certified and not self.doubts, reasons=(*found.reasons, *self.doubts)
+        )
 
     def summary(self) -> dict[str, Any]:
         """The numbers of the fits in plain types, without those that do not exist."""
@@ -142,18 +146,28 @@ class Fits:
                 if math.isfinite(law_of_loss.E)
                 else f"loss law        none: {law_of_loss.status} ({'; '.join(law_of_loss.reasons)})"
             )
+        text += [f"warning         {doubt}" for doubt in self.doubts]
         return text or ["no finished stage: nothing to fit"]
 
 
-def none_finished(counts: Mapping[str, int], where: str) -> str:
-    """What is to be said of trials (how many of each status) of which none finished; empty if one did, or none ran."""
+def none_finished(counts: Mapping[str, int], where: str, *, table: bool = False) -> str:
+    """What is to be said of trials (how many of each status) of which none finished; empty if one did, or none ran.
+
+    Those of a `table` were trained elsewhere, and cannot be swept again.
+    """
     ended = {status: counts.get(status, 0) for status in ("diverged", "failed")}
     if counts.get("finished") or not any(ended.values()):
         return ""
+    said = " and ".join(f"{n} {status}" for status, n in ended.items() if n)
+    if table:
+        lost = (
+            "its loss column has no finite number (or its status says diverged); is `--columns loss=…` right?"
+        )
+        why = lost if ended["diverged"] else "is `--columns status=…` right?"
+        return f"no run of the table in {where} finished: {said}; {why}"
     remedy = (
         "mend what they failed of" if ended["failed"] else "lower the learning rates or lengthen the warmup"
     )
-    said = " and ".join(f"{n} {status}" for status, n in ended.items() if n)
     return f"no trial of {where} finished: {said}; `froude status` says why; {remedy}, and sweep again"
 
 
@@ -211,6 +225,7 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
         target_loss=goal,
         loss=loss,
         rows=rows,
+        doubts=history.doubts(past),
         fingerprints={name: fingerprint(frame) for name, frame in rows.items() if frame.height},
     )
 

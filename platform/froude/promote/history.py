@@ -16,25 +16,33 @@ from froude.store import Location, probe_writable, reported
 from froude.study import Study
 
 ROLE = "history"
+REPORT = "report.html"
 RATES = 3  # that make a curve of loss against learning rate
 
 
 def make_study(
-    source: str, out: str | Location, *, columns: Mapping[str, str] | None = None, target: Run | None = None
+    source: str,
+    out: str | Location,
+    *,
+    columns: Mapping[str, str] | None = None,
+    target: Run | None = None,
+    fresh: bool = False,
 ) -> Study:
     """Write a study of the runs in a CSV, Parquet or JSON file, one row a run or a checkpoint of one, and return it.
 
     `columns` maps froude's names (those of `trials()`) to the file's, where they differ, or to "" to ignore a column;
     params, tokens and loss must be there, batch is in tokens. Rows of one `run` at several tokens are one trial. A
-    null, NaN or infinite loss means diverged. `target` is the large run that the study is for. ConfigError for a file
-    of another kind, for a missing column, a value out of range, rows that come twice, and where there is something at
-    `out` already.
+    null, NaN or infinite loss means diverged. `target` is the large run that the study is for. `fresh` replaces a study
+    that was made of a table and that nothing was added to. ConfigError for a file of another kind, a missing column,
+    a value out of range, rows that come twice, and where there is anything else at `out` already.
     """
     place = Location.parse(out)
     study = Study(place)
-    if place.children():
+    if (place.children() and not fresh) or (fresh and not _replaceable(study)):
+        hint = ", or replace that study with --fresh" if not fresh and _replaceable(study) else ""
+        what = "more than a study that was made of a table" if fresh else "something"
         raise ConfigError(
-            f"a study of other runs must be new, but there is something at {place} already; choose another directory"
+            f"a study of other runs must be new, but there is {what} at {place} already; choose another directory{hint}"
         )
     read = read_table(source, columns or {})
     rows = read.rows.with_columns(stage=pl.lit(ROLE))
@@ -52,9 +60,20 @@ def make_study(
         content["target"] = target.to_dict()
     table = rows.to_arrow().cast(records.TRIALS)
     with reported(place, "a study must be writable"):
+        (place / REPORT).delete()  # of the study that this one replaces
         (place / "trials" / f"{ROLE}.parquet").replace(records.to_bytes(table))
         (place / "study.json").replace(json.dumps(content, indent=1).encode() + b"\n")
     return study
+
+
+def _replaceable(study: Study) -> bool:
+    """Whether there is nothing at the study's place but what `make_study` writes, and a report of it."""
+    held = set(study.location.children())
+    if not held <= {"study.json", "trials", REPORT}:
+        return False
+    if not set((study.location / "trials").children()) <= {f"{ROLE}.parquet"}:
+        return False
+    return not held or set(study.meta.get("stages", {})) == {ROLE}
 
 
 def best(rows: pl.DataFrame) -> pl.DataFrame:
@@ -63,6 +82,21 @@ def best(rows: pl.DataFrame) -> pl.DataFrame:
     mean = pl.col("loss").mean().over(*point, *SETTINGS)
     finished = rows.filter(pl.col("status") == "finished").with_columns(_mean=mean)
     return finished.filter(pl.col("_mean") == pl.col("_mean").min().over(point)).drop("_mean")
+
+
+def doubts(rows: pl.DataFrame) -> tuple[str, ...]:
+    """Why a forecast from these rows is not to be certified: runs that the table does not tell apart."""
+    same = ["params", "tokens", *SETTINGS, "seed"]
+    finished = rows.filter(pl.col("status") == "finished")
+    untold = finished.filter(pl.struct(same).is_duplicated()).sort("params", "tokens")
+    if untold.is_empty():
+        return ()
+    first = untold.row(0, named=True)
+    points = untold.select("params", "tokens").n_unique()
+    return (
+        f"the table does not say in what several runs of one size and horizon differ ({points} of these, e.g. params "
+        f"{first['params']:g}, tokens {first['tokens']:g}): badly tuned ones may be averaged as seeds; map lr, or seed",
+    )
 
 
 def rates(rows: pl.DataFrame, parametrization: str) -> pl.DataFrame:

@@ -102,3 +102,80 @@ def test_units_that_are_probably_others_are_pointed_out(
     printed = capsys.readouterr().out
     assert words in printed
     assert ("warning" in printed) == bool(words)
+
+
+UNTOLD = "params,tokens,loss\n" + "".join(
+    f"{size:g},{tokens:g},{0.9 + 12 / size**0.35 + 30 / tokens**0.35 + off}\n"
+    for size in (1e6, 2e6, 4e6, 8e6, 1.6e7, 3.2e7)
+    for tokens in (1e8, 2e8, 4e8)
+    for off in (0, 0.3)
+)
+
+
+def test_runs_that_nothing_tells_apart_are_not_certified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("froude.laws.loss.REPLICATES", 20)
+    assert imported(tmp_path, UNTOLD, "--predict", "params=5e7,tokens=1e9")[0] == 0
+    printed = capsys.readouterr().out
+    (warning,) = [line for line in printed.splitlines() if line.startswith("warning")]
+    assert "(18 of these, e.g. params 1e+06, tokens 1e+08)" in warning
+    (forecast,) = [line for line in printed.splitlines() if line.startswith("forecast")]
+    assert "not certified" in forecast
+    assert "the table does not say in what several runs" in forecast
+
+
+@pytest.mark.parametrize("column", ["seed", "lr"])
+def test_runs_that_a_column_tells_apart_are_believed(
+    column: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    head, *rows = UNTOLD.splitlines()
+    told = "\n".join([f"{head},{column}", *(f"{row},{1 + n % 2}" for n, row in enumerate(rows))])
+    assert imported(tmp_path, told)[0] == 0
+    assert "warning" not in capsys.readouterr().out
+
+
+def test_a_loss_column_without_a_number_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert imported(tmp_path, "params,tokens,loss\n1e6,1e8,\n2e6,2e8,nan\n")[0] == 1
+    said = capsys.readouterr().err
+    assert "2 diverged" in said
+    assert "loss column has no finite number" in said
+    assert "--columns loss=" in said
+    assert "sweep again" not in said
+
+
+def test_a_wrong_mapping_is_replaced_with_fresh(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = "params,tokens,loss,ce\n1e6,1e8,9,3.1\n2e6,2e8,9,2.9\n"
+    assert imported(tmp_path, wrong)[0] == 0
+    code, command = imported(tmp_path, wrong, "--columns", "loss=ce")
+    assert code == 2
+    assert "replace that study with --fresh" in capsys.readouterr().err
+    (tmp_path / "study" / "report.html").write_text("of the wrong study")
+    bad = [*command[:-1], "loss=none", "--fresh"]
+    assert main(bad) == 2
+    assert (tmp_path / "study" / "report.html").exists(), "nothing is replaced by a table that cannot be read"
+    assert main([*command, "--fresh"]) == 0
+    assert "loss 2.9 to 3.1" in capsys.readouterr().out
+    assert not (tmp_path / "study" / "report.html").exists()
+
+
+@pytest.mark.parametrize("held", ["recipe.toml", "runs/large/log", "trials/other.parquet"])
+def test_fresh_replaces_nothing_but_a_table(
+    held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, command = imported(tmp_path, TABLE, "--columns", "params=N,status=State")
+    assert code == 0
+    place = tmp_path / "study" / held
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("kept")
+    capsys.readouterr()
+    assert main(command) == 2
+    assert "--fresh" not in capsys.readouterr().err
+    assert main([*command, "--fresh"]) == 2
+    assert "more than a study that was made of a table" in capsys.readouterr().err
+    assert place.read_text() == "kept"
+
+
+def test_fresh_is_for_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["fit", "study", "--fresh"]) == 2
+    assert "--fresh belong to a table" in capsys.readouterr().err
