@@ -31,7 +31,7 @@ from froude.launch import parts
 from froude.space import Trial
 from froude.store import Location
 from froude.study import Study
-from froude.train.loop import describe
+from froude.train.rows import describe
 
 RESULT = Path(__file__).with_suffix(".md")
 RATES = 2.0 ** np.arange(-12, -4)

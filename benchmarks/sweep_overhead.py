@@ -92,7 +92,7 @@ def final_loss(config: dict[str, Any]) -> float:
     """What every peer's trial trains, on one thread as ours do."""
     import torch
 
-    from froude.train.loop import run_trial
+    from froude.train.trial import run_trial
 
     torch.set_num_threads(1)
     run = Run.from_dict(config["run"])

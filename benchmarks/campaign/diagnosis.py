@@ -30,7 +30,7 @@ from planted import BUGS, WIDTHS, Bug, runs  # noqa: E402
 from froude import laws  # noqa: E402
 from froude.promote.diagnosis import diagnose  # noqa: E402
 from froude.train import parametrization  # noqa: E402
-from froude.train.loop import run_trial  # noqa: E402
+from froude.train.trial import run_trial  # noqa: E402
 
 RATES = [2.0**-k for k in (9.0, 8.0, 7.0, 6.0, 5.0, 4.0)]  # of the base width
 CASES = {

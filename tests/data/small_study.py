@@ -41,7 +41,7 @@ def params(run: Run) -> int:
 
 def row(run: Run, loss: float | None, trial: str = "") -> dict[str, Any]:
     """A row of `trials()`, with its Run under the key "made"."""
-    from froude.train.loop import describe
+    from froude.train.rows import describe
 
     return {
         "made": run,

@@ -67,7 +67,7 @@ def write(
 
 def write_failed(study: Location, trial: Trial, *, error: str, attempts: int) -> None:
     """Record a trial that raised an error in each of its attempts: a row per run, status `failed`."""
-    from froude.train.loop import describe
+    from froude.train.rows import describe
 
     told = {
         "status": "failed",

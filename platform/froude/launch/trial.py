@@ -23,7 +23,7 @@ from froude.store import Location
 
 if TYPE_CHECKING:
     from froude.material import Material
-    from froude.train.loop import Outcome
+    from froude.train.trial import Outcome
 
 REPORT_SECONDS = 0.5
 
@@ -130,7 +130,7 @@ class Proxy(tune.Trainable):
         return here.required(json.loads(self._task.material)) if self._task.material else here
 
     def _alone(self) -> Outcome:
-        from froude.train.loop import run_trial
+        from froude.train.trial import run_trial
 
         trial = self._trial
         return run_trial(
@@ -148,7 +148,8 @@ class Proxy(tune.Trainable):
         from froude.launch.cluster import ConnectedCluster
         from froude.launch.elastic import RunFailed, train
         from froude.train.api import build_model, count_parameters
-        from froude.train.loop import Outcome, trial_row
+        from froude.train.rows import trial_row
+        from froude.train.trial import Outcome
 
         (run,) = self._trial.runs
         cluster = ConnectedCluster(str(ray.get_runtime_context().gcs_address))

@@ -191,7 +191,8 @@ def work(order: dict[str, Any]) -> None:
     from froude.checkpoint.retention import Keep
     from froude.checkpoint.run_store import RunStore
     from froude.train import api, parallel, stability
-    from froude.train.worker import Diverged, run_worker
+    from froude.train.loop import Diverged
+    from froude.train.worker import run_worker
 
     use_own_cores()
     given = Order(**order)

@@ -16,7 +16,7 @@ from froude.promote.gate import Check, Profile
 from froude.space import Space
 from froude.train.api import build_model, count_parameters
 from froude.train.data.leak import leaked
-from froude.train.loop import describe
+from froude.train.rows import describe
 
 #: Without a stage of each of these roles there is nothing to promote.
 NEEDED = ("search", "lr_transfer", "loss_law")

@@ -1,195 +1,189 @@
-"""A whole trial in one process; and the rows that every training leaves."""
+"""The training loop: one for proxies and for runs that may be interrupted, may spike, and go on from what was kept."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from datetime import UTC, datetime
-from pathlib import PurePath
-from typing import Any
+from typing import Any, Protocol
 
+import pyarrow as pa
+from torch import Tensor
+
+from froude import records
 from froude.config import Run
-from froude.train import parallel, schedules
-from froude.train.api import Counts
-from froude.train.data.leak import leaked
-from froude.train.divergence import why_diverged
-from froude.train.parallel import World
-from froude.train.step import StepResult
-from froude.train.trainer import Trainer
-
-Row = dict[str, Any]
+from froude.train import ledger as token_ledger
+from froude.train.observers import Made, Observer
+from froude.train.rows import Row, eval_row, step_row
+from froude.train.stability import Decision, Ladder
+from froude.train.trainer import Trainer, only_trainer
 
 
-@dataclass
-class Outcome:
-    """Rows of the trials, steps and evals frames."""
+class Store(Protocol):
+    """Where a loop's states are kept: in memory, or as checkpoints under a commit log. Every rank calls alike."""
 
-    trials: list[Row] = field(default_factory=list)
-    steps: list[Row] = field(default_factory=list)
-    evals: list[Row] = field(default_factory=list)
+    def load(self, state: dict[str, Tensor], at_most: int | None = None) -> dict[str, Any]:
+        """Fill the state in place with the newest kept (of at most that step): {"step", "tokens", "scalars"}.
+
+        Step 0, no scalars and an untouched state where there is none.
+        """
+
+    def save(
+        self,
+        state: dict[str, Tensor],
+        *,
+        step: int,
+        tokens: int,
+        tables: Mapping[str, pa.Table],
+        scalars: Mapping[str, Any],
+        kind: str = "checkpoint",
+        background: bool = False,
+    ) -> None:
+        """Keep the state, with the rows since the last save and what else the run goes on from (JSON)."""
 
 
-def trial_row(
-    run: Run,
-    counts: Counts,
-    flops_per_token: float,
-    *,
-    losses: Sequence[float],
-    loss: float,
-    seconds: float,
-    trial: str,
-    workers: int = 1,
-    validation: Sequence[float] = (),
-    stopped: str = "",
-) -> Row:
-    """A row of the trials frame, diverged or finished as `why_diverged` says.
+class Diverged(RuntimeError):
+    """The loss or the gradient spiked, or was no number, and the run's policy has nothing left to try.
 
-    `losses` are those of all steps, `loss` the final validation loss (NaN if the run did not come to its end),
-    `validation` those before it. `stopped` is why a run's own policy ended it early.
+    `made` is the step that was not made.
     """
-    reason = stopped or why_diverged(losses, loss, vocab=run.model.vocab, validation=validation)
-    return {
-        **describe(run),
-        "status": "diverged" if reason else "finished",
-        "params": counts.params,
-        "params_with_embeddings": counts.params_with_embeddings,
-        "loss": None if reason else loss,
-        "last_loss": next((float(last) for last in (loss, *reversed(losses)) if math.isfinite(last)), None),
-        "reason": reason or None,
-        "flops": flops_per_token * run.tokens,
-        "seconds": seconds,
-        "attempts": 1,
-        "trial": trial,
-        "workers": workers,
-        "leaked": leaked(run),
-        "time": datetime.now(UTC),
-    }
+
+    def __init__(self, run: Run, made: Made) -> None:
+        result = made.result
+        super().__init__(
+            f"{run.name} stopped at step {made.step} with loss {result.loss} and gradient norm "
+            f"{result.grad_norm}: {result.decision.why}; lower the learning rate in a new run"
+        )
+        self.made = made
 
 
-def describe(run: Run) -> Row:
-    """What of a trials row the run's description alone decides."""
-    return {
-        "run": run.name,
-        "fingerprint": run.fingerprint,
-        "width": run.model.width,
-        "depth": run.model.depth,
-        "tokens": run.tokens,
-        "steps": run.steps,
-        "batch": run.batch,
-        "lr": run.optimizer.lr,
-        "warmup_tokens": run.schedule.warmup_tokens,
-        "beta2": run.optimizer.beta2,
-        "weight_decay": run.optimizer.weight_decay,
-        "optimizer": run.optimizer.name,
-        "schedule": run.schedule.name,
-        "parametrization": run.parametrization,
-        "precision": run.precision,
-        "stage": run.stage,
-        "seed": run.seed,
-        "model": run.model.factory,
-        "corpus": corpus(run),
-    }
+class Loop:
+    """A run in progress, from the newest state in its store; every rank has one, and all decide alike.
 
-
-def corpus(run: Run) -> str:
-    """What a run was trained on, for people: its source, and the file's name and the hash where the run has them."""
-    data = run.data
-    marks = [PurePath(data.path).name, data.sha256 and f"sha256:{data.sha256[:12]}"]
-    return " ".join([data.source, *filter(None, marks)])
-
-
-def step_row(run: Run, attempt: int, step: int, result: StepResult, seconds: float, world: int) -> Row:
-    """A row of the steps frame; `step` counts from 1."""
-    return {
-        "run": run.name,
-        "attempt": attempt,
-        "step": step,
-        "tokens": step * run.batch,
-        "loss": result.loss,
-        "lr": result.lr,
-        "grad_norm": result.grad_norm,
-        "tokens_per_second": run.batch / max(seconds, 1e-9),
-        "seconds": seconds,
-        "world": world,
-        "workers": world,
-        "time": datetime.now(UTC),
-    }
-
-
-def eval_row(run: Run, attempt: int, step: int, loss: float) -> Row:
-    """A row of the evals frame."""
-    return {
-        "run": run.name,
-        "attempt": attempt,
-        "step": step,
-        "tokens": step * run.batch,
-        "split": "validation",
-        "loss": loss,
-        "time": datetime.now(UTC),
-    }
-
-
-def run_trial(
-    runs: Sequence[Run],
-    *,
-    trial: str,
-    stop_loss: float | None = None,
-    device: str = "cpu",
-    progress: Callable[[int, int], None] | None = None,
-) -> Outcome:
-    """Train one run, or WSD branches off one trunk, in this process; one trials row a run.
-
-    `runs` are equal but for name and tokens and sorted by tokens. Each equals, bit for bit, the same run trained alone:
-    until a branch's tail begins its schedule is the longest run's. Branches after the first that reaches `stop_loss`
-    (nats per token) are not trained. `progress` is told (steps done, steps in all).
+    `tables` are the rows since the last commit, by frame; without `ledger` no rows tell which tokens were trained on.
+    `left_out` are batches (from, up to) that are never trained.
     """
-    longest = runs[-1]
-    trainer = Trainer(longest, World(device=parallel.resolve_device(device)))
-    starts = [schedules.branch_step(run) if len(runs) > 1 else 0 for run in runs]
-    total = starts[-1] + sum(run.steps - start for run, start in zip(runs, starts, strict=True))
-    outcome, done = Outcome(), 0
-    trunk: list[Row] = []
 
-    def advance(run: Run, first: int, last: int, rows: list[Row]) -> bool:
-        nonlocal done
-        for step in range(first, last):
-            before = time.perf_counter()
-            result = trainer.step(run, step)
-            rows.append(step_row(run, 1, step + 1, result, time.perf_counter() - before, 1))
-            if not result.finite:
-                return False
-            done += 1
-            if progress:
-                progress(done, total)
+    def __init__(
+        self,
+        run: Run,
+        trainer: Trainer,
+        store: Store,
+        observers: Sequence[Observer] = (),
+        *,
+        attempt: int = 1,
+        ledger: bool = True,
+        left_out: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        self.run, self.trainer, self.store, self.observers = run, trainer, store, observers
+        self.world, self.attempt = trainer.world, attempt
+        self.tables: dict[str, list[Row]] = {name: [] for name in records.TABLES}
+        self.entered = self.tables["ledger"] if ledger else None
+        self.loss = math.nan  # of the last evaluation
+        self.step, scalars = self._load()
+        self.policy = Ladder(run, scalars.get("stability", {"batch": self.step}), left_out)
+        for observer in observers:
+            observer.begin(self)
+            observer.rewind(scalars.get(observer.name, {}))
+
+    def advance(self) -> bool:
+        """Draw a batch and do with its gradient what the policy says; whether it has become a step.
+
+        Raises Diverged where the policy gives up.
+        """
+        run, step = self.run, self.step + 1
+        for batch in self.policy.leave_out():
+            drawn = self.trainer.draw(batch)
+            if self.entered is not None:
+                self.entered += token_ledger.rows(run, self.attempt, step, drawn, "skipped_by_policy")
+        began = time.perf_counter()
+        with ExitStack() as around:
+            for observer in self.observers:
+                around.enter_context(observer.around(step))
+            wanted = [observer.wants_slot_norms(step) for observer in self.observers]
+            result = self.trainer.step(
+                run,
+                self.step,
+                self.entered,
+                self.attempt,
+                batch=self.policy.batch,
+                judge=self._judge,
+                noise=any(wanted),
+            )
+        self._tell()
+        made, action = Made(step, result, began), result.decision.action
+        if action == "stop":
+            raise Diverged(run, made)
+        if action == "rollback":
+            self.reload(self.policy.back_to)
+        if action != "update":
+            return False
+        self.step = step
+        for observer in self.observers:
+            observer.stepped(made)
+        if self.world.rank == 0:
+            seconds = time.perf_counter() - began
+            row = step_row(run, self.attempt, step, result, seconds, self.world.size) | made.columns
+            self.tables["steps"].append(row)
+            for observer in self.observers:
+                observer.wrote(row)
         return True
 
-    fine = True
-    for run, start in zip(runs, starts, strict=True):
-        began = time.perf_counter()
-        fine = fine and advance(longest, len(trunk), start, trunk)
-        saved = trainer.snapshot() if fine and run is not longest else None
-        tail: list[Row] = []
-        finished = fine and advance(run, start, run.steps, tail)
-        loss = trainer.evaluate() if finished else math.nan
-        seconds = time.perf_counter() - began
-        steps = [row | {"run": run.name} for row in trunk] + tail
-        row = trial_row(
-            run,
-            trainer.counts,
-            trainer.flops_per_token,
-            losses=[each["loss"] for each in steps],
-            loss=loss,
-            seconds=seconds,
-            trial=trial,
+    def evaluate(self) -> float:
+        """The validation loss now, nats per token, the same on every rank."""
+        self.loss = self.trainer.evaluate()
+        if self.world.rank == 0:
+            row = eval_row(self.run, self.attempt, self.step, self.loss)
+            self.tables["evals"].append(row)
+            for observer in self.observers:
+                observer.evaluated(row)
+        return self.loss
+
+    def commit(self, kind: str = "checkpoint", *, background: bool = False) -> None:
+        """Save the state and the rows since the last commit."""
+        states = {observer.name: observer.state() for observer in self.observers if observer.name}
+        self.store.save(
+            self.trainer.state(),
+            step=self.step,
+            tokens=self.step * self.run.batch,
+            tables={k: records.table(records.SCHEMAS[k], rows) for k, rows in self.tables.items() if rows},
+            scalars={"stability": self.policy.state(), **states},
+            kind=kind,
+            background=background,
         )
-        outcome.trials.append(row)
-        outcome.steps += steps
-        if math.isfinite(loss):
-            outcome.evals.append(eval_row(run, 1, run.steps, loss))
-        if stop_loss is not None and loss <= stop_loss:
-            break
-        if saved is not None:
-            trainer.restore(saved)
-    return outcome
+        for rows in self.tables.values():
+            rows.clear()
+
+    def reload(self, at_most: int | None = None) -> None:
+        """Resume a saved state; what was trained since, and its rows, never were: only its events are remembered."""
+        self.step, scalars = self._load(at_most)
+        self.policy.rewind(scalars.get("stability", {}))
+        for observer in self.observers:
+            observer.rewind(scalars.get(observer.name, {}))
+        for name in set(self.tables) - {"events"}:
+            self.tables[name].clear()
+
+    def _load(self, at_most: int | None = None) -> tuple[int, Mapping[str, Any]]:
+        position = self.store.load(self.trainer.state(), at_most)
+        if at_most is not None and not position["step"]:  # the run's start is in no checkpoint
+            run, world = self.trainer.run, self.world
+            del self.trainer
+            self.trainer = only_trainer(run, world)
+        return position["step"], position["scalars"]
+
+    def _judge(self, loss: float, norm: float) -> Decision:
+        for observer in self.observers:
+            observer.gradients(self.step + 1)
+        return self.policy.judge(self.step + 1, loss, norm)
+
+    def _tell(self) -> None:
+        """Rows of what the policy noticed and decided."""
+        if self.world.rank == 0 and self.policy.events:
+            now = {"run": self.run.name, "attempt": self.attempt, "time": datetime.now(UTC)}
+            events = [{**now, **event} for event in self.policy.events]
+            self.tables["events"] += events
+            for observer in self.observers:
+                observer.decided(events)
+        self.policy.events.clear()

@@ -13,7 +13,7 @@ from froude.config import Run
 from froude.launch.agenda import Agenda
 from froude.launch.parts import Stored
 from froude.space import Trial
-from froude.train.loop import describe
+from froude.train.rows import describe
 
 __all__ = ["s3", "s3_server"]
 

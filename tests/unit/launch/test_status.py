@@ -20,7 +20,7 @@ from froude.launch.status import status as status_of
 from froude.space import Trial
 from froude.store import Location
 from froude.study import Study
-from froude.train.loop import describe
+from froude.train.rows import describe
 
 SPACE = """
 from froude.config import Run

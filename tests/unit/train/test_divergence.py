@@ -12,9 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from froude.config import Run
-from froude.train import loop
+from froude.train import rows
 from froude.train.divergence import LEAST, MARGIN, MOST, tolerance, why_diverged
-from froude.train.loop import run_trial
+from froude.train.trial import run_trial
 
 #: Logits with a standard deviation of several nats: it begins far above a uniform guess, as many models of users do.
 COLD = Run(
@@ -133,7 +133,7 @@ def test_the_start_of_a_branch_is_its_trunks(monkeypatch: pytest.MonkeyPatch) ->
         judged.append(training)
         return why_diverged(training, final, **more)
 
-    monkeypatch.setattr(loop, "why_diverged", watched)
+    monkeypatch.setattr(rows, "why_diverged", watched)
     runs = [COLD.replace(name=f"n{n}", tokens=192 * n) for n in (10, 20)]
     run_trial(runs, trial="trunk")
     assert [len(training) for training in judged] == [10, 20]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from froude.config import Run
-from froude.train.loop import run_trial
 from froude.train.trainer import Trainer
+from froude.train.trial import run_trial
 
 BASE = Run(
     tokens=7680,

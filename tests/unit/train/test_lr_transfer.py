@@ -9,7 +9,7 @@ import pytest
 
 from froude import laws
 from froude.config import Run
-from froude.train.loop import run_trial
+from froude.train.trial import run_trial
 
 pytestmark = pytest.mark.slow
 

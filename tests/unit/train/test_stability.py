@@ -22,8 +22,9 @@ from froude.store import Location
 from froude.study import Study
 from froude.train import schedules, stability
 from froude.train.api import LocalHost
+from froude.train.loop import Diverged
 from froude.train.stability import Decision, Detector, Ladder
-from froude.train.worker import Diverged, run_worker
+from froude.train.worker import run_worker
 
 RUN = Run(
     name="large",

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from froude.config import Run
+from froude.train.observers.observer import Made, Observer, Watched
 
 #: Half-life of the averages: a share of the run's steps, but not less than a number of them.
 SHARE, LEAST = 0.01, 100
@@ -63,3 +64,37 @@ class NoiseScale:
         variance = max(self.grad_sq_squares / self.weight - mean**2, 0.0)
         error = math.sqrt(variance * self.weight_squares) / self.weight
         return self.trace / self.grad_sq if mean > CLEAR * error and self.trace > 0 else None
+
+
+class GradientNoise(Observer):
+    """Measures the noise scale every `noise_every` steps of a run with several slots: one alone is the batch."""
+
+    name = "noise"
+
+    def begin(self, loop: Watched) -> None:
+        super().begin(loop)
+        self.scale = NoiseScale(loop.run)
+
+    def wants_slot_norms(self, step: int) -> bool:
+        run = self.loop.run
+        return run.slots > 1 and run.noise_every > 0 and step % run.noise_every == 0
+
+    def stepped(self, made: Made) -> None:
+        if (small_square := made.result.slot_square) is None:
+            return
+        run, square = self.loop.run, made.result.grad_norm**2
+        small, big = run.batch // run.slots, run.batch
+        self.scale.add(made.step, small, big, small_square, square)
+        made.columns |= {
+            "batch_small": small,
+            "batch_big": big,
+            "small_sq_norm": small_square,
+            "big_sq_norm": square,
+            "noise_scale": self.scale.value,
+        }
+
+    def state(self) -> dict[str, Any]:
+        return self.scale.state()
+
+    def rewind(self, state: Mapping[str, Any]) -> None:
+        self.scale.rewind(state)

@@ -1,0 +1,117 @@
+"""The rows that every training leaves in the frames trials, steps and evals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import PurePath
+from typing import Any
+
+from froude.config import Run
+from froude.train.api import Counts
+from froude.train.data.leak import leaked
+from froude.train.divergence import why_diverged
+from froude.train.step import StepResult
+
+Row = dict[str, Any]
+
+
+def trial_row(
+    run: Run,
+    counts: Counts,
+    flops_per_token: float,
+    *,
+    losses: Sequence[float],
+    loss: float,
+    seconds: float,
+    trial: str,
+    workers: int = 1,
+    validation: Sequence[float] = (),
+    stopped: str = "",
+) -> Row:
+    """A row of the trials frame, diverged or finished as `why_diverged` says.
+
+    `losses` are those of all steps, `loss` the final validation loss (NaN if the run did not come to its end),
+    `validation` those before it. `stopped` is why a run's own policy ended it early.
+    """
+    reason = stopped or why_diverged(losses, loss, vocab=run.model.vocab, validation=validation)
+    return {
+        **describe(run),
+        "status": "diverged" if reason else "finished",
+        "params": counts.params,
+        "params_with_embeddings": counts.params_with_embeddings,
+        "loss": None if reason else loss,
+        "last_loss": next((float(last) for last in (loss, *reversed(losses)) if math.isfinite(last)), None),
+        "reason": reason or None,
+        "flops": flops_per_token * run.tokens,
+        "seconds": seconds,
+        "attempts": 1,
+        "trial": trial,
+        "workers": workers,
+        "leaked": leaked(run),
+        "time": datetime.now(UTC),
+    }
+
+
+def describe(run: Run) -> Row:
+    """What of a trials row the run's description alone decides."""
+    return {
+        "run": run.name,
+        "fingerprint": run.fingerprint,
+        "width": run.model.width,
+        "depth": run.model.depth,
+        "tokens": run.tokens,
+        "steps": run.steps,
+        "batch": run.batch,
+        "lr": run.optimizer.lr,
+        "warmup_tokens": run.schedule.warmup_tokens,
+        "beta2": run.optimizer.beta2,
+        "weight_decay": run.optimizer.weight_decay,
+        "optimizer": run.optimizer.name,
+        "schedule": run.schedule.name,
+        "parametrization": run.parametrization,
+        "precision": run.precision,
+        "stage": run.stage,
+        "seed": run.seed,
+        "model": run.model.factory,
+        "corpus": corpus(run),
+    }
+
+
+def corpus(run: Run) -> str:
+    """What a run was trained on, for people: its source, and the file's name and the hash where the run has them."""
+    data = run.data
+    marks = [PurePath(data.path).name, data.sha256 and f"sha256:{data.sha256[:12]}"]
+    return " ".join([data.source, *filter(None, marks)])
+
+
+def step_row(run: Run, attempt: int, step: int, result: StepResult, seconds: float, world: int) -> Row:
+    """A row of the steps frame; `step` counts from 1."""
+    return {
+        "run": run.name,
+        "attempt": attempt,
+        "step": step,
+        "tokens": step * run.batch,
+        "loss": result.loss,
+        "lr": result.lr,
+        "grad_norm": result.grad_norm,
+        "tokens_per_second": run.batch / max(seconds, 1e-9),
+        "seconds": seconds,
+        "world": world,
+        "workers": world,
+        "time": datetime.now(UTC),
+    }
+
+
+def eval_row(run: Run, attempt: int, step: int, loss: float) -> Row:
+    """A row of the evals frame."""
+    return {
+        "run": run.name,
+        "attempt": attempt,
+        "step": step,
+        "tokens": step * run.batch,
+        "split": "validation",
+        "loss": loss,
+        "time": datetime.now(UTC),
+    }
