@@ -12,12 +12,11 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 
-from froude import laws
+from froude import laws, schedules
 from froude.config import Run
 from froude.promote.fits import Fits
 from froude.promote.forecast import BandPoint, Forecast
 from froude.study import Study
-from froude.train import schedules
 
 BLOCKS = 200  # of a run: half a percent of its tokens each
 LEVEL = 0.99  # of the band: a run that is well has all its way to leave it on

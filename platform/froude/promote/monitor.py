@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
+from froude import schedules
 from froude.config import Run
 from froude.promote.forecast import Forecast
-from froude.train import schedules
 
 if TYPE_CHECKING:
     import polars as pl

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from froude import schedules
 from froude.config import NAME, ConfigError, Run, Scalar
 
 
@@ -61,11 +62,7 @@ class Trial:
         """Optimizer steps when no branch is left out."""
         if len(self.runs) == 1:
             return self.runs[0].steps
-        # A branch leaves the trunk where its tail begins.
-        starts = [
-            int(max(r.tokens * (1 - r.schedule.decay_fraction), r.schedule.warmup_tokens)) // r.batch
-            for r in self.runs
-        ]
+        starts = [schedules.branch_step(run) for run in self.runs]
         return starts[-1] + sum(run.steps - start for run, start in zip(self.runs, starts, strict=True))
 
     @property

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from froude import schedules
 from froude.config import ConfigError, Run
-from froude.train import api, parallel, schedules
+from froude.train import api, parallel
 from froude.train.data.order import Batches
 from froude.train.parallel import World
 from froude.train.step import train_step

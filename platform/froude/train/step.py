@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
+from froude import schedules
 from froude.config import Run
-from froude.train import parallel, schedules
+from froude.train import parallel
 from froude.train.reduce import Reduction
 from froude.train.stability import Decision, Judge
 

@@ -11,8 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from froude import schedules
 from froude.config import Run
-from froude.train import parallel, schedules
+from froude.train import parallel
 from froude.train.loop import Diverged, Loop
 from froude.train.observers import Made, Observer
 from froude.train.parallel import World

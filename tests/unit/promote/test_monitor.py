@@ -10,10 +10,10 @@ import polars as pl
 import pytest
 from numpy.typing import NDArray
 
+from froude import schedules
 from froude.config import Run
 from froude.promote.forecast import BandPoint, Forecast, score
 from froude.promote.monitor import PATIENCE, Alarm, alarms
-from froude.train import schedules
 
 STEPS, BATCH = 2000, 1000
 HORIZON = STEPS * BATCH

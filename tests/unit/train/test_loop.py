@@ -142,3 +142,68 @@ def test_a_foreign_model_and_source_train_through_the_same_door():
     outcome = run_trial([run], trial="t")
     assert outcome.trials[0]["status"] == "finished"
     assert outcome.trials[0]["loss"] < 0.5 < outcome.steps[0]["loss"]
+
+
+def elastic(folder, run, *observers):
+    """Steps and evaluations of the run on one worker, under a commit log."""
+    store = RunStore(Location.parse(folder) / "runs" / run.name, run.name)
+    run_worker(run, store, LocalHost(store.open_attempt("recipe")), device="cpu", observers=observers)
+    study = Study(folder)
+    return study.steps().sort("step").collect(), study.evals().collect()
+
+
+@pytest.mark.parametrize("reduction", ["fast", "exact"])
+def test_a_proxy_and_an_elastic_run_of_one_worker_have_the_same_bits(tmp_path, reduction):
+    run = BASE.replace({"reduction": reduction, "norms_every": 3, "noise_every": 2}, name="same")
+    outcome = run_trial([run], trial="t")
+    steps, evals = elastic(tmp_path, run)
+    for column in ("loss", "grad_norm", "lr"):
+        assert steps[column].to_list() == [row[column] for row in outcome.steps]
+    assert evals["loss"].to_list() == [outcome.trials[0]["loss"]]
+
+
+class Tracker(Observer):
+    """What a tracker is: it hears of every row."""
+
+    def __init__(self):
+        self.rows, self.losses = [], []
+
+    def wants_slot_norms(self, step):
+        return True
+
+    def wrote(self, row):
+        self.rows.append(row)
+
+    def evaluated(self, row):
+        self.losses.append(row["loss"])
+
+
+def test_a_tracker_hears_of_every_step_and_changes_no_bit(tmp_path):
+    run = BASE.replace({"reduction": "exact", "eval_every": 5}, name="tracked")
+    tracker = Tracker()
+    steps, evals = elastic(tmp_path / "tracked", run, tracker)
+    assert [row["loss"] for row in tracker.rows] == steps["loss"].to_list()
+    assert tracker.losses == evals.sort("step")["loss"].to_list()
+    alone, _ = elastic(tmp_path / "alone", run)
+    assert alone["loss"].to_list() == steps["loss"].to_list()
+
+
+def test_nothing_saves_a_proxy_from_too_high_a_rate(tmp_path):
+    """As an elastic run it would leave out updates, and end well: its loss would tell nothing of the rate."""
+    run = BASE.replace({"optimizer.lr": 1e30, "schedule.warmup_tokens": 0, "stability": "ladder"}, name="high")
+    outcome = run_trial([run], trial="t")
+    assert outcome.trials[0]["status"] == "diverged"
+    assert outcome.trials[0]["fingerprint"] == run.fingerprint
+    assert not math.isfinite(outcome.steps[-1]["loss"])
+
+
+@pytest.mark.parametrize("horizons", [(10, 20), (432, 972), (7,)])
+def test_a_trial_knows_its_steps_before_it_is_trained(horizons):
+    """Also where the tail begins within a batch: both sides round alike."""
+    from froude import schedules
+
+    runs = tuple(BASE.replace(tokens=768 * n, name=f"n{n}") for n in horizons)
+    starts = [schedules.branch_step(run) if len(runs) > 1 else 0 for run in runs]
+    assert Trial("t", runs).steps == starts[-1] + sum(
+        run.steps - start for run, start in zip(runs, starts, strict=True)
+    )

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 from spiky import HIGH, NAN, STEEP, marked
 
+from froude import schedules
 from froude.checkpoint.retention import Keep
 from froude.checkpoint.run_store import RunStore
 from froude.checkpoint.tensors import Tensors, digest
@@ -20,7 +21,7 @@ from froude.promote.account import token_account
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study
-from froude.train import schedules, stability
+from froude.train import stability
 from froude.train.api import LocalHost
 from froude.train.loop import Diverged
 from froude.train.stability import Decision, Detector, Ladder

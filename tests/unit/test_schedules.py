@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from froude import schedules
 from froude.config import Run, ScheduleName, Tail
-from froude.train import schedules
 
 NAMES = get_args(ScheduleName)
 
