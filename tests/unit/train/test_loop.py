@@ -5,9 +5,17 @@ import math
 import pytest
 import torch
 
+from froude import schedules
+from froude.checkpoint.run_store import RunStore
 from froude.config import Run
+from froude.space import Trial
+from froude.store import Location
+from froude.study import Study
+from froude.train.api import LocalHost
+from froude.train.observers import Observer
 from froude.train.trainer import Trainer
 from froude.train.trial import run_trial
+from froude.train.worker import run_worker
 
 BASE = Run(
     tokens=7680,
@@ -190,7 +198,9 @@ def test_a_tracker_hears_of_every_step_and_changes_no_bit(tmp_path):
 
 def test_nothing_saves_a_proxy_from_too_high_a_rate(tmp_path):
     """As an elastic run it would leave out updates, and end well: its loss would tell nothing of the rate."""
-    run = BASE.replace({"optimizer.lr": 1e30, "schedule.warmup_tokens": 0, "stability": "ladder"}, name="high")
+    run = BASE.replace(
+        {"optimizer.lr": 1e30, "schedule.warmup_tokens": 0, "stability": "ladder"}, name="high"
+    )
     outcome = run_trial([run], trial="t")
     assert outcome.trials[0]["status"] == "diverged"
     assert outcome.trials[0]["fingerprint"] == run.fingerprint
@@ -200,8 +210,6 @@ def test_nothing_saves_a_proxy_from_too_high_a_rate(tmp_path):
 @pytest.mark.parametrize("horizons", [(10, 20), (432, 972), (7,)])
 def test_a_trial_knows_its_steps_before_it_is_trained(horizons):
     """Also where the tail begins within a batch: both sides round alike."""
-    from froude import schedules
-
     runs = tuple(BASE.replace(tokens=768 * n, name=f"n{n}") for n in horizons)
     starts = [schedules.branch_step(run) if len(runs) > 1 else 0 for run in runs]
     assert Trial("t", runs).steps == starts[-1] + sum(
