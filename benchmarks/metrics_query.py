@@ -27,10 +27,10 @@ from _machine import commit, hardware
 from tensorboardX import SummaryWriter
 
 from froude.config import Run
-from froude.launch import parts
 from froude.space import Trial
 from froude.store import Location
 from froude.study import Study
+from froude.sweep import trial_store
 from froude.train.rows import describe
 
 RESULT = Path(__file__).with_suffix(".md")
@@ -56,7 +56,7 @@ def write_both(folder: Path, runs: int, steps: int, seed: int) -> None:
             for s in range(steps)
         ]  # fmt: skip
         told = {"status": "finished", "loss": float(loss[-1]), "attempts": 1, "trial": run.name, "workers": 1}
-        parts.write(
+        trial_store.write(
             study, Trial(run.name, (run,)), trials=[{**describe(run), **told, "time": now}], steps=rows
         )
         with SummaryWriter(str(folder / "events" / run.name)) as writer:

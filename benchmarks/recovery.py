@@ -246,8 +246,8 @@ def quiet_check(minutes: float) -> Result:
     """Train with the fast knobs while every core has other work; nothing fails, so nothing may restart."""
     from froude.launch.cluster import simulated
     from froude.launch.elastic import Progress, result_of, train
-    from froude.launch.preflight import cores
     from froude.store import Location
+    from froude.sweep.preflight import cores
 
     begun: list[float] = []
 

@@ -30,11 +30,11 @@ from ray import tune
 
 from froude.config import Run
 from froude.launch.cluster import SimulatedCluster, simulated
-from froude.launch.progress import SweepProgress
 from froude.launch.sweep import sweep
 from froude.space import Grid, Space, Trial
 from froude.store import Location
 from froude.study import Study
+from froude.sweep.progress import SweepProgress
 
 HERE = Path(__file__).resolve().parent
 RESULT = HERE / "sweep_overhead.md"

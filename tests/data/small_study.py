@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from froude.config import Run
-from froude.launch import parts
+from froude.sweep import trial_store
 from froude.space import Grid, Space, Trial
 from froude.store import Location
 
@@ -201,5 +201,5 @@ def write_study(
             continue
         for row in own:
             del row["made"]
-        parts.write(place, trial, trials=own, steps=[step for row in own for step in steps(row)])
+        trial_store.write(place, trial, trials=own, steps=[step for row in own for step in steps(row)])
     return folder

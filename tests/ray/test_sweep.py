@@ -18,11 +18,11 @@ import pytest
 from froude.config import ConfigError, Run
 from froude.launch import tuning
 from froude.launch.cluster import SimulatedCluster, simulated
-from froude.launch.progress import SweepProgress
 from froude.launch.sweep import sweep
 from froude.space import Grid, LogUniform, Search, Space, Trial
 from froude.store import Location
 from froude.study import Study
+from froude.sweep.progress import SweepProgress
 
 STEPS = 12
 BASE = Run(

@@ -154,7 +154,7 @@ def cluster(address: str, simulate: int, location: Location, *, shared: bool) ->
     """
     from froude.config import ConfigError
     from froude.launch.cluster import connect, log_dir, simulated
-    from froude.launch.preflight import check_shared
+    from froude.sweep.preflight import check_shared
 
     if address and simulate:
         raise ConfigError(
@@ -178,7 +178,7 @@ def cluster(address: str, simulate: int, location: Location, *, shared: bool) ->
 
 def simulated_nodes(address: str, simulate: int) -> int:
     """Worker nodes to simulate here: as asked for, else one a core and at most four; 0 where a cluster is named."""
-    from froude.launch.preflight import cores
+    from froude.sweep.preflight import cores
 
     if simulate or address or os.environ.get("RAY_ADDRESS"):
         return simulate

@@ -48,11 +48,11 @@ def coordcheck(
 
     from froude.config import ConfigError
     from froude.launch.display import Display
-    from froude.launch.plan import worker_bytes
-    from froude.launch.preflight import check_memory
     from froude.laws.coordinate_plot import draw
     from froude.promote.causes import causes
     from froude.promote.diagnosis import WIDTHS, examine
+    from froude.sweep.plan import worker_bytes
+    from froude.sweep.preflight import check_memory
     from froude.train.api import check_trust
     from froude.train.coordcheck import check, short, sizes_of
 

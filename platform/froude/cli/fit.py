@@ -152,8 +152,8 @@ def _diagnoses(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> list[Di
 
     from froude.config import ConfigError
     from froude.launch.display import Display
-    from froude.launch.parts import read_all
     from froude.promote.diagnosis import diagnose
+    from froude.sweep.trial_store import read_all
     from froude.train.api import check_trust
 
     if any(stage["role"] == "history" for stage in study.meta["stages"].values()):

@@ -59,9 +59,9 @@ def plan(
     Example: froude plan --next runs/study --target params=7e9,tokens=1.4e11 --budget 2e10 --write next.py
     """
     from froude.config import ConfigError
-    from froude.launch.plan import plan as plan_of
     from froude.promote.gate import profile_named
     from froude.space import load_space
+    from froude.sweep.plan import plan as plan_of
 
     if bool(space) == bool(next_of):
         raise ConfigError(
@@ -149,8 +149,8 @@ def _next(
 
 def _template(study: Study, fits: Fits) -> Run | None:
     """The run of the loss law's largest proxy, or the target where froude did not train the proxies."""
-    from froude.launch import parts
+    from froude.sweep import trial_store
 
     if fits.largest is not None and study.meta["stages"][fits.largest["stage"]]["role"] == "loss_law":
-        return parts.read(study.location, fits.largest["trial"]).trial.runs[-1]
+        return trial_store.read(study.location, fits.largest["trial"]).trial.runs[-1]
     return fits.large.replace(workers=1, name=fits.large.name) if fits.large is not None else None

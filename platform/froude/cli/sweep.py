@@ -58,9 +58,6 @@ def sweep(
     """
     from contextlib import nullcontext
 
-    from froude.launch.plan import memory
-    from froude.launch.preflight import check_memory
-    from froude.launch.progress import shown
     from froude.launch.status import find_bad_trials, told
     from froude.launch.sweep import check_inputs, open_study
     from froude.launch.sweep import sweep as run_sweep
@@ -68,6 +65,9 @@ def sweep(
     from froude.space import load_space
     from froude.store import Location
     from froude.study import Study
+    from froude.sweep.plan import memory
+    from froude.sweep.preflight import check_memory
+    from froude.sweep.progress import shown
 
     study = Location.parse(out)
     found = load_space(space, seed=seed)

@@ -190,7 +190,7 @@ def result_of(run: Run, study: Location) -> ElasticResult:
     """The result of a run as its commit log and metrics tell it, also before its end."""
     import polars as pl
 
-    from froude.report.elastic import history
+    from froude.attempts import history
     from froude.study import Study
 
     read = Study(study)

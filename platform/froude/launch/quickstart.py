@@ -16,14 +16,10 @@ import polars as pl
 import froude
 from froude import report
 from froude.launch import summary
-from froude.launch.agenda import Agenda, cost
 from froude.launch.cluster import SimulatedCluster, log_dir, simulated
 from froude.launch.display import Display, following
 from froude.launch.drill import Drill
 from froude.launch.elastic import Progress, train
-from froude.launch.plan import memory
-from froude.launch.preflight import check_memory, cores
-from froude.launch.progress import shown
 from froude.launch.status import find_bad_trials, told
 from froude.launch.sweep import open_study, sweep
 from froude.promote import recipe as recipes
@@ -34,6 +30,10 @@ from froude.runlog import LogReader
 from froude.space import Space, Trial, load_space
 from froude.store import Location
 from froude.study import Study
+from froude.sweep.agenda import Agenda, cost
+from froude.sweep.plan import memory
+from froude.sweep.preflight import check_memory, cores
+from froude.sweep.progress import shown
 
 NODES = 3
 COST_SECONDS = 0.95  # of one core for a unit of `agenda.cost`, without AVX-512

@@ -5,8 +5,8 @@ from __future__ import annotations
 from froude.config import Run
 from froude.launch import ray_internals
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
-from froude.launch.plan import PROCESS_BYTES, worker_bytes
-from froude.launch.preflight import cores, free_memory
+from froude.sweep.plan import PROCESS_BYTES, worker_bytes
+from froude.sweep.preflight import cores, free_memory
 
 BUSY_SECONDS = 120.0  # of an attempt, before nodes whose cores all work start spares
 

@@ -9,16 +9,16 @@ from typing import Any
 
 import polars as pl
 
-from froude.launch import parts
-from froude.launch.speed import step_flops
+from froude.attempts import history
 from froude.promote.account import token_account
 from froude.promote.fits import Fits
 from froude.promote.forecast import score
 from froude.promote.recipe import Recipe
-from froude.report.elastic import history
 from froude.space import Trial
 from froude.store import Location
 from froude.study import Study
+from froude.sweep import trial_store
+from froude.sweep.speed import step_flops
 
 FILE = "summary.json"
 STAGES = ("sweep", "fit", "promote", "train")
@@ -32,7 +32,7 @@ def final_loss(study: Study, recipe: Recipe) -> float | None:
     return float(rows["loss"][-1]) if rows.height else None
 
 
-def trained_flops(trials: Iterable[parts.Stored]) -> float:
+def trained_flops(trials: Iterable[trial_store.Stored]) -> float:
     """FLOPs of the forward and backward passes of trials; the trunk that branches share counts once.
 
     A diverged run counts in full, a failed one not at all: nobody knows how far it came.
@@ -82,7 +82,7 @@ def summarize(
             **{key: getattr(forecast, key) for key in ("loss", "low", "high", "level", "certified", "naive")},
             "sha256": recipe.sha256,
             "extrapolation": dict(recipe.extrapolation),
-            "proxies_over_target": trained_flops(parts.read_all(study.location).values())
+            "proxies_over_target": trained_flops(trial_store.read_all(study.location).values())
             / (step_flops(run) * run.steps),
         },
         "actual": {

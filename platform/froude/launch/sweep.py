@@ -12,16 +12,16 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 from froude.config import ConfigError, Run
-from froude.launch import parts
-from froude.launch.agenda import Agenda
-from froude.launch.changed import Materials, compare, refusal
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster, environment
-from froude.launch.plan import worker_bytes
-from froude.launch.preflight import check_memory, cores
-from froude.launch.progress import SweepProgress
 from froude.space import Space, Trial
 from froude.store import Location, probe_writable
 from froude.study import FILES, FOLDERS, Study
+from froude.sweep import trial_store
+from froude.sweep.agenda import Agenda
+from froude.sweep.changed import Materials, compare, refusal
+from froude.sweep.plan import worker_bytes
+from froude.sweep.preflight import check_memory, cores
+from froude.sweep.progress import SweepProgress
 
 if TYPE_CHECKING:
     from froude.train.contract import Probed
@@ -118,7 +118,7 @@ def open_study(
             f"a study is of one schema and seed, but {study} has schema {meta.get('schema')} and seed "
             f"{meta.get('seed')}, not {SCHEMA} and {space.seed}; use another directory, or --fresh"
         )
-    stored, materials = parts.read_all(study), Materials()
+    stored, materials = trial_store.read_all(study), Materials()
     runs = [run for trials in space.planned().values() for trial in trials for run in trial.runs[-1:]]
     found = compare(stored.values(), runs, materials)
     if found.changed and not rerun_changed:
@@ -127,7 +127,7 @@ def open_study(
     agenda = Agenda(space, stored, rerun_changed=rerun_changed)
     agenda.notes = found.notes
     if begin:
-        parts.retire(study, [each.trial for each in changed], agenda.retired)
+        trial_store.retire(study, [each.trial for each in changed], agenda.retired)
     # Another space adds to a study, as `froude plan --next` means it to; the same one replaces what it said before.
     own = {name: {**stage, "space": space.name} for name, stage in space.stage_table().items()}
     before = meta.get("stages", {}).items()

@@ -13,15 +13,15 @@ from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
-from froude.launch import parts
-from froude.launch.agenda import Agenda, cost
-from froude.launch.changed import Materials
 from froude.launch.elastic import device_of, worker_resources
-from froude.launch.progress import SweepProgress
 from froude.launch.ray_internals.lanes import Lanes
-from froude.launch.trial import Proxy, Task, resources
+from froude.launch.trainable import Proxy, Task, resources
 from froude.space import Trial
 from froude.store import Location
+from froude.sweep import trial_store
+from froude.sweep.agenda import Agenda, cost
+from froude.sweep.changed import Materials
+from froude.sweep.progress import SweepProgress
 
 RETRIES = 2  # of a trial, after its first attempt
 ERROR_CHARACTERS = 500
@@ -104,7 +104,7 @@ class Queue(_Unpickled, Searcher):
             return None
         trial, self._next = self._next, None
         if changed := self.agenda.changed.pop(trial.name, None):
-            parts.retire(self.study, [changed.trial], self.agenda.retired)
+            trial_store.retire(self.study, [changed.trial], self.agenda.retired)
         taken = {lane for _, lane in self._running.values()}
         lane = -1 if trial.workers > 1 else min(set(range(self.slots)) - taken)
         self._running[trial.name] = (trial, lane)
@@ -129,8 +129,8 @@ class Queue(_Unpickled, Searcher):
             trial, _ = self._running.pop(name)
             self.shares.pop(name)
             if error is not None:
-                parts.write_failed(self.study, trial, error=error, attempts=attempts)
-            stored = parts.read(self.study, name)
+                trial_store.write_failed(self.study, trial, error=error, attempts=attempts)
+            stored = trial_store.read(self.study, name)
             self._cost_done += cost(trial)
             self.agenda.finish(stored)
 

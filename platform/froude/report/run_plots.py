@@ -9,9 +9,9 @@ import polars as pl
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from froude.attempts import Elastic
 from froude.promote.forecast import BandPoint, Forecast
 from froude.report import text
-from froude.report.elastic import Elastic
 from froude.report.svg import ACTUAL, CARD, FORECAST, INK, MUTED, SP, Plot, figure, inline
 
 MOVING = 25  # steps of the running mean over the batch loss

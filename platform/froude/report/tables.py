@@ -9,9 +9,9 @@ from typing import Any
 
 import polars as pl
 
+from froude.attempts import Attempt
 from froude.promote.band import averaged
 from froude.report import text
-from froude.report.elastic import Attempt
 from froude.report.view import View
 from froude.report.words import PARAMETRIZATIONS, between
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from froude.attempts import Elastic, history
 from froude.config import ConfigError, Run
 from froude.promote import gate
 from froude.promote.account import TokenAccount, token_account
@@ -17,7 +18,6 @@ from froude.promote.forecast import Score, score
 from froude.promote.monitor import Alarm, alarms
 from froude.promote.promotion import extrapolation, predict
 from froude.promote.recipe import FILE, Recipe, read
-from froude.report.elastic import Elastic, history
 from froude.runlog import LogReader
 
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ import pytest
 
 from froude.cli import main
 from froude.config import ConfigError
-from froude.launch import cluster, preflight
+from froude.launch import cluster
 from froude.store import Location
+from froude.sweep import preflight
 
 SPACE = """
 from froude.config import Run

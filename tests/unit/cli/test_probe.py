@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from froude.cli import main
-from froude.launch import cluster, speed
-from froude.launch.speed import step_flops
+from froude.launch import cluster
+from froude.sweep import speed
+from froude.sweep.speed import step_flops
 from froude.train import contract
 
 SPACE = """

@@ -3,14 +3,13 @@
 import json
 
 import pytest
+from played_sweep import outcome
 
 from froude.config import ConfigError, Run
-from froude.launch import parts
 from froude.launch.sweep import capacity, clear, open_study
 from froude.space import Grid, Space, Trial
 from froude.store import Location
-
-from .conftest import outcome
+from froude.sweep import trial_store
 
 RUN = Run(name="a", tokens=768 * 10)
 
@@ -82,7 +81,7 @@ def test_another_target_is_taken_and_another_seed_refused(study):
 
 def test_a_trial_of_another_configuration_is_refused_and_fresh_starts_over(study):
     begin(study)
-    parts.write(
+    trial_store.write(
         study, Trial("a", (RUN,)), trials=outcome(Trial("a", (RUN,)), lambda run: 2.0).rows.to_pylist()
     )
     assert begin(study).done

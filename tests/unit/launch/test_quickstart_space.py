@@ -5,11 +5,10 @@ import math
 
 import polars as pl
 import pytest
+from played_sweep import play, tank
 
-from froude.launch.agenda import Agenda
 from froude.space import load_space
-
-from .conftest import play, tank
+from froude.sweep.agenda import Agenda
 
 
 @pytest.fixture(scope="module")

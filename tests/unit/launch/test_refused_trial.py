@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 
 from froude.config import Run
-from froude.launch.trial import Proxy, Task
+from froude.launch.trainable import Proxy, Task
 from froude.launch.tuning import _Ear
 from froude.space import Trial
 from froude.store import Location

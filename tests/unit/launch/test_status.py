@@ -14,12 +14,13 @@ from small_study import write_study
 from froude import records
 from froude.cli import main
 from froude.config import Run
-from froude.launch import cluster, parts
+from froude.launch import cluster
 from froude.launch.status import find_bad_trials, told
 from froude.launch.status import status as status_of
 from froude.space import Trial
 from froude.store import Location
 from froude.study import Study
+from froude.sweep import trial_store
 from froude.train.rows import describe
 
 SPACE = """
@@ -42,11 +43,11 @@ def write(folder: Path, statuses: list[str]) -> list[str]:
         run = Run(name=f"t{number}", tokens=7680, model={"width": 32}, stage="law")
         trial = Trial(run.name, (run,))
         if ended == "failed":
-            parts.write_failed(place, trial, error="OSError: the disk is on fire", attempts=3)
+            trial_store.write_failed(place, trial, error="OSError: the disk is on fire", attempts=3)
             continue
         row: Mapping[str, Any] = {"status": ended, "trial": run.name, "attempts": 1, "params": 10**4 + number}
         own = {"loss": 2.0} if ended == "finished" else {"reason": f"it ended at {number}, above its start"}
-        parts.write(place, trial, trials=[{**describe(run), **row, **own}])
+        trial_store.write(place, trial, trials=[{**describe(run), **row, **own}])
     return ["sweep", str(file), "--out", place.url]
 
 
@@ -131,7 +132,7 @@ def test_branches_of_a_trial_are_one_line_and_a_long_reason_is_cut(tmp_path: Pat
     runs = tuple(Run(name=f"n{n}", tokens=768 * n) for n in (5, 8, 12))
     rows = [{**describe(run), "trial": "trunk", "status": "diverged"} for run in runs]
     rows[0]["status"] = "finished"
-    parts.write(place, Trial("trunk", runs), trials=[{**row, "reason": "x" * 500} for row in rows])
+    trial_store.write(place, Trial("trunk", runs), trials=[{**row, "reason": "x" * 500} for row in rows])
     (bad,) = find_bad_trials(Study(place))
     assert (bad.trial, bad.run, bad.runs) == ("trunk", "n8", 2)
     (line,) = told([bad], "more")
@@ -154,7 +155,7 @@ def test_rows_of_before_there_were_reasons_are_shown_too(tmp_path: Path) -> None
     assert {each.line().partition(": ")[2] for each in diverged} == {
         "no reason was kept, by the version that trained it"
     }
-    assert parts.read(Location.parse(place), "t8").failed
+    assert trial_store.read(Location.parse(place), "t8").failed
 
 
 def test_a_status_without_trials_has_no_bad_ones(tmp_path: Path) -> None:

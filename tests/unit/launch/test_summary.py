@@ -108,8 +108,8 @@ def test_a_trunk_counts_once_and_what_was_not_trained_not_at_all() -> None:
     # a loss left out; a run of 50 steps that diverged; one that failed.
     from froude import records
     from froude.config import Run
-    from froude.launch.parts import Stored
     from froude.space import Trial
+    from froude.sweep.trial_store import Stored
 
     def run(name: str, steps: int) -> Run:
         return Run(name=name, batch=768, tokens=768 * steps)

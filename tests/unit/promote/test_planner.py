@@ -12,7 +12,6 @@ from small_study import law
 
 from froude.cli import main
 from froude.config import ConfigError
-from froude.launch import parts
 from froude.launch.sweep import open_study
 from froude.laws import loss_law
 from froude.promote.fits import fit, fit_trials
@@ -21,6 +20,7 @@ from froude.promote.planner import NextRuns, next_runs, short
 from froude.space import load_space
 from froude.store import Location
 from froude.study import Study
+from froude.sweep import trial_store
 
 pytestmark = pytest.mark.slow
 
@@ -167,10 +167,10 @@ def test_the_written_space_joins_the_study(
     assert after["next1"]["role"] == "loss_law"
 
     trial = trials[0]
-    row = parts.read(Location.parse(folder), "w96-s0").rows.to_pylist()[-1]
+    row = trial_store.read(Location.parse(folder), "w96-s0").rows.to_pylist()[-1]
     run = trial.runs[0]
     mine = {"run": run.name, "trial": trial.name, "stage": "next1", "loss": 1.3, "seed": run.seed}
-    parts.write(Location.parse(folder), trial, trials=[{**row, **mine, "fingerprint": run.fingerprint}])
+    trial_store.write(Location.parse(folder), trial, trials=[{**row, **mine, "fingerprint": run.fingerprint}])
     assert "next1" in fit(Study(folder)).rows["loss_law"]["stage"].to_list()
     # The study's own space can be swept again; the stage stays.
     assert main(arguments) == 2

@@ -7,10 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from froude.config import Run
-from froude.launch.preflight import GIB, cores, free_memory
-from froude.launch.speed import Speed, measure, model_size, step_flops
 from froude.promote.gate import PRODUCTION, Profile
 from froude.space import Search, Space, Trial
+from froude.sweep.preflight import GIB, cores, free_memory
+from froude.sweep.speed import Speed, measure, model_size, step_flops
 
 if TYPE_CHECKING:
     from froude.promote.foretold import Foretold

@@ -5,17 +5,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from played_sweep import outcome
 
 from froude.config import ConfigError, Run
-from froude.launch import parts
 from froude.launch.sweep import open_study
 from froude.material import Material
 from froude.space import Grid, Space, Trial, load_space
 from froude.store import Location
 from froude.study import Study
+from froude.sweep import trial_store
 from froude.train.api import material_of
-
-from .conftest import outcome
 
 DATA = Path(__file__).parents[2] / "data"
 SOURCE = """
@@ -74,7 +73,7 @@ def swept(space, study):
     for trial in (trial for trials in space.planned().values() for trial in trials):
         rows = outcome(trial, lambda run: 2.0).rows.to_pylist()
         steps = [{"run": trial.name, "attempt": 1, "step": 1, "tokens": 768, "loss": 5.0}]
-        parts.write(study, trial, trials=rows, steps=steps, material=material_of(trial.runs[-1]))
+        trial_store.write(study, trial, trials=rows, steps=steps, material=material_of(trial.runs[-1]))
     assert open_study(space, study, trust=True, fresh=False).done
 
 
@@ -148,7 +147,9 @@ def test_other_versions_are_noted_and_nothing_more(mine, study):
     for trial in space.planned()["g"]:
         now = material_of(trial.runs[0])
         old = Material(now.corpus, now.modules, {**now.versions, "torch": "2.0.1"})
-        parts.write(study, trial, trials=parts.read(study, trial.name).rows.to_pylist(), material=old)
+        trial_store.write(
+            study, trial, trials=trial_store.read(study, trial.name).rows.to_pylist(), material=old
+        )
     agenda = again(space, study)
     assert agenda.done
     assert agenda.notes[0].startswith("a and 1 more trials are trained with torch 2.0.1 (now 2.")

@@ -5,12 +5,12 @@ import math
 import pytest
 
 from froude.config import ConfigError, Run
-from froude.launch import plan as planning
-from froude.launch import speed
-from froude.launch.plan import memory, plan, worker_bytes
-from froude.launch.speed import Speed, measure, step_flops
-from froude.launch.trial import resources
+from froude.launch.trainable import resources
 from froude.space import Grid, Search, Space, Trial, Uniform
+from froude.sweep import plan as planning
+from froude.sweep import speed
+from froude.sweep.plan import memory, plan, worker_bytes
+from froude.sweep.speed import Speed, measure, step_flops
 from froude.train.api import build_model, count_parameters
 
 RUN = Run(name="a", tokens=768 * 10, model={"width": 32}, eval_windows=96)

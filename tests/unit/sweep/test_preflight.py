@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from froude.config import ConfigError
-from froude.launch import preflight
 from froude.store import Location
+from froude.sweep import preflight
 
 
 @pytest.fixture

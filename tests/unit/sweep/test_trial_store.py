@@ -1,20 +1,19 @@
 """A trial's files: written whole, read back with their description."""
 
 import pytest
+from played_sweep import outcome
 
 from froude import records
 from froude.checkpoint.run_store import RunStore
 from froude.config import ConfigError, Run
-from froude.launch import parts
 from froude.launch.status import status
 from froude.launch.sweep import open_study
 from froude.space import Grid, Space, Trial
 from froude.store import Location
 from froude.study import Study
+from froude.sweep import trial_store
 from froude.train.api import LocalHost
 from froude.train.worker import run_worker
-
-from .conftest import outcome
 
 RUN = Run(name="a", tokens=768 * 10, stage="g")
 TRIAL = Trial("a", (RUN,), params={"batch": 768})
@@ -27,12 +26,12 @@ def rows(trial=TRIAL, loss=2.0):
 def test_a_trial_is_read_back_as_it_was_written(tmp_path):
     place = Location.parse(tmp_path)
     step = {"run": "a", "attempt": 1, "step": 1, "tokens": 768, "loss": 5.0}
-    parts.write(place, TRIAL, trials=rows(), steps=[step])
-    stored = parts.read(place, "a")
+    trial_store.write(place, TRIAL, trials=rows(), steps=[step])
+    stored = trial_store.read(place, "a")
     assert stored.trial == TRIAL
     assert stored.rows.to_pylist() == rows()
     assert stored.rows.schema.equals(records.TRIALS)
-    assert list(parts.read_all(place)) == ["a"]
+    assert list(trial_store.read_all(place)) == ["a"]
     study = Study(place)
     assert study.trials().collect()["loss"].to_list() == [2.0]
     assert study.steps().collect()["loss"].to_list() == [5.0]
@@ -43,10 +42,10 @@ def test_metrics_of_a_trial_count_from_its_row_on(tmp_path):
     """A worker that is killed between the files leaves metrics that nobody reads."""
     place = Location.parse(tmp_path)
     step = {"run": "a", "attempt": 1, "step": 1, "tokens": 768, "loss": 5.0}
-    parts.write(place, TRIAL, trials=rows(), steps=[step], evals=[{"run": "a", "step": 1}])
+    trial_store.write(place, TRIAL, trials=rows(), steps=[step], evals=[{"run": "a", "step": 1}])
     (place / "trials" / "a.parquet").delete()
     assert Study(place).steps().collect().height == 0
-    assert parts.read_all(place) == {}
+    assert trial_store.read_all(place) == {}
 
 
 def test_a_trial_is_in_the_study_last(tmp_path, monkeypatch):
@@ -58,7 +57,9 @@ def test_a_trial_is_in_the_study_last(tmp_path, monkeypatch):
         replace(self, data)
 
     monkeypatch.setattr(Location, "replace", watched)
-    parts.write(Location.parse(tmp_path), TRIAL, trials=rows(), steps=[{"run": "a"}], evals=[{"run": "a"}])
+    trial_store.write(
+        Location.parse(tmp_path), TRIAL, trials=rows(), steps=[{"run": "a"}], evals=[{"run": "a"}]
+    )
     assert order == ["steps", "evals", "trials"]
 
 
@@ -66,26 +67,26 @@ def test_a_failed_trial_has_a_row_per_run_and_gives_way_to_a_finished_one(tmp_pa
     place = Location.parse(tmp_path)
     runs = tuple(RUN.replace(name=f"n{n}", tokens=768 * n) for n in (5, 10))
     trial = Trial("b", runs)
-    parts.write_failed(place, trial, error="OSError: no", attempts=3)
-    stored = parts.read(place, "b")
+    trial_store.write_failed(place, trial, error="OSError: no", attempts=3)
+    stored = trial_store.read(place, "b")
     assert stored.failed
     found = stored.rows.to_pylist()
     assert [row["run"] for row in found] == ["n5", "n10"]
     assert {(row["status"], row["error"], row["attempts"], row["loss"]) for row in found} == {
         ("failed", "OSError: no", 3, None)
     }
-    parts.write(place, trial, trials=rows(trial))
-    assert not parts.read(place, "b").failed
+    trial_store.write(place, trial, trials=rows(trial))
+    assert not trial_store.read(place, "b").failed
 
 
 def test_a_file_that_no_sweep_wrote_is_refused(tmp_path):
     place = Location.parse(tmp_path)
     (place / "trials" / "a.parquet").replace(b"nonsense")
     with pytest.raises(ConfigError, match="must be a Parquet file"):
-        parts.read(place, "a")
+        trial_store.read(place, "a")
     (place / "trials" / "a.parquet").replace(records.to_bytes(records.table(records.TRIALS, rows())))
     with pytest.raises(ConfigError, match="this version's sweep"):
-        parts.read(place, "a")
+        trial_store.read(place, "a")
 
 
 def test_a_status_counts_trials_by_stage(tmp_path):
@@ -95,8 +96,8 @@ def test_a_status_counts_trials_by_stage(tmp_path):
     trials = [Trial(name, (RUN.replace(name=name),)) for name in ("a", "b", "c")]
     space = Space("x", 0, (Grid("g", lambda rows: trials, role="loss_law"),), RUN.replace(name="large"))
     open_study(space, place, trust=False, fresh=False)
-    parts.write(place, trials[0], trials=rows(trials[0]))
-    parts.write(place, trials[1], trials=rows(trials[1], loss=float("nan")))
+    trial_store.write(place, trials[0], trials=rows(trials[0]))
+    trial_store.write(place, trials[1], trials=rows(trials[1], loss=float("nan")))
     found = status(place)
     assert found.to_dict()["stages"]["g"] == {"planned": 3, "finished": 1, "diverged": 1, "failed": 0}
     assert (found.recipe, found.run, found.step, found.steps, found.finished) == (

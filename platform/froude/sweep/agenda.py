@@ -11,9 +11,9 @@ import polars as pl
 
 from froude import records
 from froude.config import ConfigError
-from froude.launch.ask import Result, propose
-from froude.launch.parts import Stored
 from froude.space import Grid, Search, Space, Trial, unique
+from froude.space.tpe import Result, propose
+from froude.sweep.trial_store import Stored
 
 
 def frame(tables: Sequence[Stored]) -> pl.DataFrame:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, TextIO
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from froude.launch.agenda import Agenda
+    from froude.sweep.agenda import Agenda
 
 LINE_SECONDS = 10.0
 REDRAW_SECONDS = 0.25

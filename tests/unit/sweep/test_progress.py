@@ -3,7 +3,7 @@
 import io
 import math
 
-from froude.launch.progress import SweepProgress, clock, shown
+from froude.sweep.progress import SweepProgress, clock, shown
 
 
 def at(done, seconds, left=60.0):

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 
 from froude.config import ConfigError
-from froude.launch import parts
 from froude.launch.elastic import worker_resources
 from froude.space import Trial
 from froude.store import Location
+from froude.sweep import trial_store
 
 if TYPE_CHECKING:
     from froude.material import Material
@@ -112,7 +112,7 @@ class Proxy(tune.Trainable):
         outcome = self._distributed(study) if self._trial.workers > 1 else self._alone()
         for row in (*outcome.trials, *outcome.steps, *outcome.evals):
             row["attempts" if "attempts" in row else "attempt"] = self._task.attempt
-        parts.write(
+        trial_store.write(
             study,
             self._trial,
             trials=outcome.trials,

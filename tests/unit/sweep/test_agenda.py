@@ -4,12 +4,11 @@ import math
 
 import polars as pl
 import pytest
+from played_sweep import outcome, play
 
 from froude.config import ConfigError, Run
-from froude.launch.agenda import Agenda, cost
 from froude.space import Choice, Grid, LogUniform, Search, Space, Trial
-
-from .conftest import outcome, play
+from froude.sweep.agenda import Agenda, cost
 
 BASE = Run(tokens=768 * 10)
 

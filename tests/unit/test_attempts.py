@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from froude import Study
-from froude.report.elastic import history, trace
+from froude.attempts import history, trace
 from froude.runlog import NO_BASE, Record
 
 BEGAN = datetime(2025, 3, 1, 12, tzinfo=UTC)

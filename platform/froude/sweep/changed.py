@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from froude.config import Run
-from froude.launch.parts import Stored
 from froude.material import Material
+from froude.sweep.trial_store import Stored
 
 
 @dataclass
