@@ -8,9 +8,9 @@ import polars as pl
 import pytest
 
 from froude.config import ConfigError, Run
-from froude.launch.sweep import check_code_and_corpus
 from froude.space import load_space
 from froude.train.api import build_model, build_source
+from froude.train.contract import check_code_and_corpus
 from froude.user_code import call_user
 
 HEAD = """from froude.config import Run

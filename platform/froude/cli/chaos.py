@@ -57,12 +57,12 @@ def chaos(
     from froude.launch.chaos.schedule import schedule
     from froude.launch.chaos.verdict import rows, summary, table, verdict
     from froude.launch.display import Display
-    from froude.launch.sweep import check_code_and_corpus
     from froude.promote.recipe import FILE, read
     from froude.store import Location, probe_writable
     from froude.study import Study
     from froude.sweep.plan import CLUSTER_BYTES, worker_bytes
     from froude.sweep.preflight import check_memory
+    from froude.train.contract import check_code_and_corpus
 
     place = Location.parse(recipe)
     found = read(place)

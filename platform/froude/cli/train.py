@@ -62,13 +62,13 @@ def train(
     from froude.launch.elastic import train as train_run
     from froude.launch.knobs import in_force
     from froude.launch.readiness import spares_after
-    from froude.launch.sweep import check_code_and_corpus
     from froude.promote.forecast import score
     from froude.promote.recipe import FILE, read
     from froude.runlog import LogReader
     from froude.store import Location, probe_writable
     from froude.sweep.plan import CLUSTER_BYTES, worker_bytes
     from froude.sweep.preflight import check_memory
+    from froude.train.contract import check_code_and_corpus
 
     place = Location.parse(recipe)
     found = read(place)

@@ -6,12 +6,11 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
-from typing import TYPE_CHECKING
 
-from froude.config import ConfigError, Run
+from froude.config import ConfigError
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster, environment
 from froude.space import Space, Trial
 from froude.store import Location, probe_writable
@@ -22,9 +21,6 @@ from froude.sweep.changed import Materials, compare, refusal
 from froude.sweep.plan import worker_bytes
 from froude.sweep.preflight import check_memory, cores
 from froude.sweep.progress import SweepProgress
-
-if TYPE_CHECKING:
-    from froude.train.contract import Probed
 
 SCHEMA = 1
 
@@ -148,22 +144,13 @@ def open_study(
 
 def check_inputs(space: Space, study: Location, *, trust: bool, skip_probe: Collection[str] = ()) -> Study:
     """The study, which may not have been begun; ConfigError if code, corpora or the study's place are unfit."""
+    from froude.train.contract import check_code_and_corpus
+
     check_code_and_corpus(
         [space.target, *(r for ts in space.planned().values() for t in ts for r in t.runs)], trust, skip_probe
     )
     probe_writable(study)
     return Study(study)  # refuses a folder with foreign files in it
-
-
-def check_code_and_corpus(runs: Iterable[Run], trust: bool, skip_probe: Collection[str] = ()) -> Probed:
-    """What the probe found; ConfigError if code is not trusted, or a corpus or a model is not sound."""
-    from froude.train import contract
-    from froude.train.api import check_trust
-
-    runs = list(runs)
-    for run in runs:
-        check_trust(run, trust)
-    return contract.check(runs, skip_probe)
 
 
 def clear(study: Location) -> None:

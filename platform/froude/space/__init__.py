@@ -2,7 +2,7 @@
 
 from froude.space.axes import Axis, Choice, LogUniform, Uniform
 from froude.space.space import Space, load_space
-from froude.space.stages import WARMUP, Grid, Search
+from froude.space.stages import WARMUP, Grid, Past, Search, Stage
 from froude.space.trial import Trial, unique
 
 __all__ = [
@@ -11,8 +11,10 @@ __all__ = [
     "Choice",
     "Grid",
     "LogUniform",
+    "Past",
     "Search",
     "Space",
+    "Stage",
     "Trial",
     "Uniform",
     "load_space",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from froude.config import ConfigError, Run
-from froude.space.stages import Grid, Search
+from froude.space.stages import Stage
 from froude.space.trial import Trial, check_name, unique
 from froude.user_code import call_user
 
@@ -22,7 +22,7 @@ class Space:
 
     name: str
     seed: int
-    stages: tuple[Search | Grid, ...]
+    stages: tuple[Stage, ...]
     target: Run
 
     def __post_init__(self) -> None:
@@ -46,25 +46,14 @@ class Space:
         if not seen:
             raise ConfigError(f"a search space must have a stage, but {self.name!r} has none; add one")
 
-    def before(self, stage: Search | Grid) -> tuple[str, ...]:
+    def before(self, stage: Stage) -> tuple[str, ...]:
         """Names of the stages that must be done before this one begins."""
         names = [other.name for other in self.stages]
         return stage.after if stage.after is not None else tuple(names[: names.index(stage.name)])
 
     def planned(self) -> dict[str, list[Trial]]:
         """Every stage's trials as far as known before any has run; ConfigError if two have one name."""
-        import polars as pl
-
-        from froude import records
-
-        empty = pl.from_arrow(records.TRIALS.empty_table())
-        assert isinstance(empty, pl.DataFrame)
-        plan: dict[str, list[Trial]] = {}
-        for stage in self.stages:
-            if isinstance(stage, Search):
-                plan[stage.name] = [stage.trial(number, stage.default) for number in range(stage.trials)]
-            else:
-                plan[stage.name] = stage.lay_out(empty)
+        plan = {stage.name: stage.planned() for stage in self.stages}
         if not any(plan.values()):
             raise ConfigError(
                 f"a search space must plan a trial, but no stage of {self.name!r} lays one out; a grid without rows "
@@ -81,7 +70,7 @@ class Space:
             table[stage.name] = {
                 "role": stage.role,
                 "trials": len(trials),
-                "extends": bool(getattr(stage, "extend", None)),
+                "extends": stage.extends,
             }
             if len(goals) == 1:
                 table[stage.name]["target_loss"] = goals.pop()

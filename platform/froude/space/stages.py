@@ -1,10 +1,11 @@
-"""Stages of a study: a search by TPE, or a grid that a function lays out from the rows of earlier stages."""
+"""Stages of a study: what a stage is; a search by TPE; a grid that a function lays out from earlier stages' rows."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from froude.config import ConfigError, Run, Scalar, whole_steps
 from froude.space.axes import Axis
@@ -25,6 +26,69 @@ def _check_stage(name: str, role: str) -> None:
         raise ConfigError(
             f"a stage's role must be one of {', '.join(get_args(Role))}, but {name!r} has {role!r}; choose one"
         )
+
+
+class Past(Protocol):
+    """What a stage may go by when it is asked for its next trials: the sweep so far."""
+
+    @property
+    def seed(self) -> int:
+        """The space's."""
+
+    @property
+    def rounds(self) -> int:
+        """How often the stage has given trials; an empty list counts."""
+
+    @property
+    def trials(self) -> Sequence[Trial]:
+        """The stage's own, in the order in which it gave them."""
+
+    def before(self) -> pl.DataFrame:
+        """Rows (of `Study.trials()`) of the stages that this one comes after, all of which are done."""
+
+    def own(self) -> pl.DataFrame:
+        """Rows of the stage's own trials that have ended, as well."""
+
+    def outcome(self, trial: Trial) -> Mapping[str, Any] | None:
+        """The first row of a trial that has ended; None before."""
+
+    def stored(self, name: str) -> Trial | None:
+        """The trial that the study has under this name from an earlier sweep, if any."""
+
+
+class Stage(Protocol):
+    """A part of a study: trials of one role.
+
+    `after` names the stages that must be done before it is asked for a trial (None: all before this one). The same
+    `Past` must give the same trials, whichever of them ended first: then a sweep that was interrupted goes on as it
+    would have.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def role(self) -> Role: ...
+
+    @property
+    def after(self) -> tuple[str, ...] | None: ...
+
+    @property
+    def extends(self) -> bool:
+        """Whether it may have more trials than it planned."""
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether it gives its planned trials one after the other, not all in its first answer."""
+
+    def planned(self) -> list[Trial]:
+        """Its trials as far as they are known before any has run."""
+
+    def undecided(self, before: Sequence[str]) -> str:
+        """What of the planned trials is known only on the way, in words; `before` are the stages that it waits for."""
+
+    def next(self, past: Past) -> Sequence[Trial] | None:
+        """Trials to run now; None to wait for one that runs. It is done when it has none and none of its own runs."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +138,52 @@ class Search:
         tokens = whole_steps(self.base.tokens, int(changes.get("batch", self.base.batch)))
         if WARMUP in params:
             changes["schedule.warmup_tokens"] = round(float(params[WARMUP]) * tokens)
-        name = f"{self.name}-{number:02d}"
+        name = self._name(number)
         run = self.base.replace(changes, tokens=tokens, name=name, stage=self.name)
         return Trial(name, (run,), params=dict(params))
+
+    @property
+    def extends(self) -> bool:
+        return False
+
+    @property
+    def one_by_one(self) -> bool:
+        return True
+
+    def planned(self) -> list[Trial]:
+        return [self.trial(number, self.default) for number in range(self.trials)]
+
+    def undecided(self, before: Sequence[str]) -> str:
+        return f"axis values, by TPE from trial {self.startup + 1} on"
+
+    def next(self, past: Past) -> list[Trial] | None:
+        """The next trial, once those that it is to know have ended; from the study, where it is there."""
+        from froude.space.tpe import propose
+
+        number = len(past.trials)
+        if number == self.trials:
+            return None
+        found = past.stored(self._name(number))
+        if found is not None and set(found.params) == set(self.axes):
+            return [self.trial(number, found.params)]
+        if number == 0:
+            return [self.trial(0, self.default)]
+        known = past.trials[: max(0, number - self.parallel + 1)] if number > self.startup else []
+        rows = [past.outcome(trial) for trial in known]
+        results = [(trial.params, _loss(row)) for trial, row in zip(known, rows, strict=True) if row]
+        if len(results) < len(known):
+            return None
+        key, by_chance = f"{past.seed}:{self.name}:{number}", number <= self.startup
+        return [self.trial(number, propose(self.axes, results, key=key, by_chance=by_chance))]
+
+    def _name(self, number: int) -> str:
+        return f"{self.name}-{number:02d}"
+
+
+def _loss(row: Mapping[str, Any]) -> float:
+    """Nats per token: infinite for a run that diverged, NaN for one that failed."""
+    lost = math.inf if row["status"] == "diverged" else math.nan
+    return lost if row["loss"] is None else float(row["loss"])
 
 
 Planner = Callable[["pl.DataFrame"], Sequence[Trial]]
@@ -100,13 +207,35 @@ class Grid:
     def __post_init__(self) -> None:
         _check_stage(self.name, self.role)
 
-    def lay_out(self, rows: pl.DataFrame) -> list[Trial]:
-        """The stage's trials, given the rows of the stages before."""
-        return self._checked(self.trials, rows)
+    @property
+    def extends(self) -> bool:
+        return self.extend is not None
 
-    def more(self, rows: pl.DataFrame) -> list[Trial]:
-        """What the stage adds to itself, given its own rows, too."""
-        return self._checked(self.extend, rows) if self.extend else []
+    @property
+    def one_by_one(self) -> bool:
+        return False
+
+    def planned(self) -> list[Trial]:
+        import polars as pl
+
+        from froude import records
+
+        empty = pl.from_arrow(records.TRIALS.empty_table())
+        assert isinstance(empty, pl.DataFrame)
+        return self._checked(self.trials, empty)
+
+    def undecided(self, before: Sequence[str]) -> str:
+        if not before:
+            return ""
+        return f"settings, from {', '.join(before)}" + ("; more trials at an edge" if self.extend else "")
+
+    def next(self, past: Past) -> list[Trial] | None:
+        """All of them at once; and once, when they have ended, what the stage adds to itself."""
+        if past.rounds == 0:
+            return self._checked(self.trials, past.before())
+        if past.rounds > 1 or self.extend is None or not all(map(past.outcome, past.trials)):
+            return None
+        return self._checked(self.extend, past.own())
 
     def _checked(self, planner: Planner, rows: pl.DataFrame) -> list[Trial]:
         trials = list(call_user(f"stage {self.name!r}", planner, rows))

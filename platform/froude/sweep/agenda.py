@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import polars as pl
 
 from froude import records
 from froude.config import ConfigError
-from froude.space import Grid, Search, Space, Trial, unique
-from froude.space.tpe import Result, propose
+from froude.space import Space, Stage, Trial, unique
 from froude.sweep.trial_store import Stored
 
 
@@ -42,12 +41,34 @@ def cost(trial: Trial) -> float:
 
 @dataclass
 class _Stage:
-    spec: Search | Grid
+    """A stage on its way: the trials that it gave, those of them that wait for a worker; `froude.space.Past` for it."""
+
+    spec: Stage
+    agenda: Agenda
     trials: list[Trial] = field(default_factory=list)
     waiting: list[Trial] = field(default_factory=list)
-    laid_out: bool = False
-    extended: bool = False
+    rounds: int = 0
     done: bool = False
+    _outcomes: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def seed(self) -> int:
+        return self.agenda.space.seed
+
+    def before(self) -> pl.DataFrame:
+        return self.agenda.rows(self.agenda.space.before(self.spec))
+
+    def own(self) -> pl.DataFrame:
+        return self.agenda.rows([*self.agenda.space.before(self.spec), self.spec.name])
+
+    def outcome(self, trial: Trial) -> Mapping[str, Any] | None:
+        if trial.name not in self._outcomes and (found := self.agenda.results.get(trial.name)) is not None:
+            self._outcomes[trial.name] = found.rows.slice(0, 1).to_pylist()[0]
+        return self._outcomes.get(trial.name)
+
+    def stored(self, name: str) -> Trial | None:
+        found = self.agenda.stored.get(name)
+        return found.trial if found is not None else None
 
 
 class Agenda:
@@ -62,12 +83,11 @@ class Agenda:
         self.notes: tuple[str, ...] = ()  # on the study, for its user
         self.changed: dict[str, Stored] = {}  # to be retired before they are trained again
         self.retired = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")  # the folder for them
-        self.stages = [_Stage(spec) for spec in space.stages]
+        self.stages = [_Stage(spec, self) for spec in space.stages]
         self.results: dict[str, Stored] = {}
         self.resumed = 0
-        self._stored = {name: found for name, found in stored.items() if not found.failed}
+        self.stored = {name: found for name, found in stored.items() if not found.failed}
         self._planned = space.planned()
-        self._running: set[str] = set()
         self._advance()
 
     @property
@@ -78,15 +98,12 @@ class Agenda:
         """A trial to run now; None if all that are known run or are done, or wait for those that run."""
         self._advance()
         for stage in self.stages:
-            trial = self._take(stage)
-            if trial is not None:
-                self._running.add(trial.name)
-                return trial
+            if stage.waiting:
+                return stage.waiting.pop(0)
         return None
 
     def finish(self, stored: Stored) -> None:
         """Take note of a trial that has run, `failed` ones included."""
-        self._running.discard(stored.trial.name)
         self.results[stored.trial.name] = stored
         self._advance()
 
@@ -94,9 +111,9 @@ class Agenda:
         """Stage and trial of all that is not done, as far as it is known."""
         found = []
         for stage in self.stages:
-            known = stage.trials if stage.laid_out else []
-            if isinstance(stage.spec, Search) or not stage.laid_out:
-                known = [*known, *self._planned[stage.spec.name][len(known) :]]
+            known = [*stage.trials]
+            if stage.spec.one_by_one or not stage.rounds:
+                known += self._planned[stage.spec.name][len(known) :]
             found += [(stage.spec.name, trial) for trial in known if trial.name not in self.results]
         return found
 
@@ -117,80 +134,33 @@ class Agenda:
             [self.results[t.name] for stage in chosen for t in stage.trials if t.name in self.results]
         )
 
-    def _take(self, stage: _Stage) -> Trial | None:
-        if isinstance(stage.spec, Search):
-            return self._ask(stage, stage.spec) if stage.laid_out else None
-        return stage.waiting.pop(0) if stage.waiting else None
-
-    def _ask(self, stage: _Stage, search: Search) -> Trial | None:
-        number = len(stage.trials)
-        if number == search.trials:
-            return None
-        seen = stage.trials[: max(0, number - search.parallel + 1)] if number > search.startup else []
-        if any(trial.name not in self.results for trial in seen):
-            return None
-        trial = search.trial(
-            number, propose(search, number, [self._result(t) for t in seen], self.space.seed)
-        )
-        stage.trials.append(trial)
-        return trial
-
-    def _result(self, trial: Trial) -> Result:
-        row = self.results[trial.name].rows.to_pylist()[0]
-        diverged = math.inf if row["status"] == "diverged" else math.nan
-        return trial.params, diverged if row["loss"] is None else float(row["loss"])
-
     def _advance(self) -> None:
-        """Lay out, extend and close stages until nothing changes."""
-        changed = True
-        while changed:
-            changed = False
-            for stage in self.stages:
-                changed = self._step(stage) or changed
+        """Ask stages for trials, and close them, until nothing changes."""
+        while any(self._step(stage) for stage in self.stages):
+            pass
 
     def _step(self, stage: _Stage) -> bool:
-        if stage.done:
-            return False
-        spec = stage.spec
         closed = {other.spec.name for other in self.stages if other.done}
-        if not stage.laid_out:
-            if not closed.issuperset(self.space.before(spec)):
-                return False
-            stage.laid_out = True
-            self._add(
-                stage, [] if isinstance(spec, Search) else spec.lay_out(self.rows(self.space.before(spec)))
-            )
-            return True
-        if isinstance(spec, Search) and self._resume(stage, spec):
-            return True
-        if self._open(stage):
+        if stage.done or not closed.issuperset(self.space.before(stage.spec)):
             return False
-        if isinstance(spec, Grid) and not stage.extended:
-            stage.extended = True
-            self._add(stage, spec.more(self.rows([*self.space.before(spec), spec.name])))
+        while (trials := stage.spec.next(stage)) is not None and self._replaced(trials):
+            pass
+        if trials is not None:
+            stage.rounds += 1
+            self._add(stage, trials)
             return True
-        stage.done = True
-        return True
+        stage.done = all(trial.name in self.results for trial in stage.trials)
+        return stage.done
 
-    def _open(self, stage: _Stage) -> bool:
-        if isinstance(stage.spec, Search) and len(stage.trials) < stage.spec.trials:
-            return True
-        return any(trial.name not in self.results for trial in stage.trials)
-
-    def _resume(self, stage: _Stage, search: Search) -> bool:
-        """Take the search's next trial from the study, where it is; its axis values are those stored."""
-        number = len(stage.trials)
-        found = self._stored.get(f"{search.name}-{number:02d}") if number < search.trials else None
-        if found is None:
-            return False
-        missing = set(search.axes) ^ set(found.trial.params)
-        difference = f"axes {', '.join(sorted(missing))}" if missing else ""
-        trial = None if missing else search.trial(number, found.trial.params)
-        if trial is None or (difference := _difference(trial, found)):
-            self._give_up(found, difference)
-            return False
-        self._add(stage, [trial])
-        return True
+    def _replaced(self, trials: Sequence[Trial]) -> bool:
+        """Whether a stored trial was another one than that of its name now, and counts as not there from here on."""
+        changed = False
+        for trial in trials:
+            found = self.stored.get(trial.name)
+            if found is not None and (difference := _difference(trial, found)):
+                self._give_up(found, difference)
+                changed = True
+        return changed
 
     def _give_up(self, found: Stored, difference: str) -> None:
         """Count a stored trial that is another one as not there; ConfigError unless changed ones are to run again."""
@@ -200,27 +170,23 @@ class Agenda:
                 f"a trial's name stands for one configuration, but the study has {name!r} with other {difference}; "
                 "use another directory, --rerun-changed to train it again (the old rows are kept, apart), or --fresh"
             )
-        self.changed[name] = self._stored.pop(name)
+        self.changed[name] = self.stored.pop(name)
 
     def _add(self, stage: _Stage, trials: Sequence[Trial]) -> None:
         stage.trials += trials
         unique([trial for other in self.stages for trial in other.trials])
-        for trial in trials:
-            found = self._stored.get(trial.name)
-            if found is not None and (difference := _difference(trial, found)):
-                self._give_up(found, difference)
-                found = None
-            if found is None:
-                stage.waiting.append(trial)
-                continue
-            self.results[trial.name] = found
-            self.resumed += 1
+        found = {trial.name: self.stored[trial.name] for trial in trials if trial.name in self.stored}
+        self.results |= found
+        self.resumed += len(found)
         # Longest first: the last to finish then keeps the others waiting least.
-        stage.waiting.sort(key=cost, reverse=True)
+        new = [trial for trial in trials if trial.name not in found]
+        stage.waiting += sorted(new, key=cost, reverse=True)
 
 
 def _difference(trial: Trial, stored: Stored) -> str:
     """What of a trial the study has otherwise, or not whole, under its name; "" if it has that trial."""
+    if axes := set(trial.params) ^ set(stored.trial.params):
+        return f"axes {', '.join(sorted(axes))}"
     have = dict(zip(stored.rows["run"].to_pylist(), stored.rows["fingerprint"].to_pylist(), strict=True))
     want = {run.name: run for run in trial.runs}
     for name, fingerprint in have.items():

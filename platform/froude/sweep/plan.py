@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from froude.config import Run
 from froude.promote.gate import PRODUCTION, Profile
-from froude.space import Search, Space, Trial
+from froude.space import Space, Trial
 from froude.sweep.preflight import GIB, cores, free_memory
 from froude.sweep.speed import Speed, measure, model_size, step_flops
 
@@ -133,8 +133,8 @@ def plan(
     `skip_probe` names checks of the probe to pass over; `profile` has the bounds by which promotion is foretold.
     ConfigError if a run needs trust that is not given, or a corpus or a model is not sound.
     """
-    from froude.launch.sweep import check_code_and_corpus
     from froude.promote.foretold import foretell
+    from froude.train.contract import check_code_and_corpus
 
     planned = space.planned()
     runs = [run for trials in planned.values() for trial in trials for run in trial.runs[-1:]]
@@ -143,13 +143,7 @@ def plan(
     speed = measure([*runs, space.target])
     stages = []
     for stage in space.stages:
-        adaptive = (
-            f"axis values, by TPE from trial {stage.startup + 1} on" if isinstance(stage, Search) else ""
-        )
-        if not isinstance(stage, Search) and space.before(stage):
-            adaptive = f"settings, from {', '.join(space.before(stage))}" + (
-                "; more trials at an edge" if stage.extend else ""
-            )
+        adaptive = stage.undecided(space.before(stage))
         if any(trial.stop_loss is not None for trial in planned[stage.name]):
             adaptive += "; ends at the target loss"
         stages.append(_stage(stage.name, stage.role, planned[stage.name], speed, adaptive))

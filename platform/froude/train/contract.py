@@ -144,3 +144,11 @@ def _size(run: Run) -> int:
             f"flops_per_token() must be a positive number, but that of {run.model.factory} returned {flops!r}; mend it"
         )
     return sum(parameter.numel() for parameter in model.parameters())
+
+
+def check_code_and_corpus(runs: Iterable[Run], trust: bool, skip_probe: Collection[str] = ()) -> Probed:
+    """What the probe found; ConfigError if code is not trusted, or a corpus or a model is not sound."""
+    runs = list(runs)
+    for run in runs:
+        check_trust(run, trust)
+    return check(runs, skip_probe)
