@@ -14,6 +14,7 @@ from typing import Any
 
 from froude.config import ConfigError, Run
 from froude.train import api
+from froude.train.api import check_trust
 from froude.train.data.sound import check_corpus
 from froude.train.sound import check_model
 from froude.user_code import call_user

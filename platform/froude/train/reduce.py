@@ -7,15 +7,15 @@ bits depend on their number. `Exact` adds what the slots yield in one fixed tree
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
 from froude.config import ConfigError, Run
-from froude.train import parallel
+from froude.train import parallel, torch_internals
 from froude.train.objective import summed_loss
 from froude.train.parallel import World
 from froude.train.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees
@@ -97,7 +97,7 @@ def refuse_hooks(model: nn.Module) -> None:
 class Exact:
     """Gradient, loss and norm as functions of the slots alone: the same bits at any number of ranks.
 
-    cyclic: FSDP hands each slot's gradient to `SlotReduceScatter`, so everything stays sharded. block, and one rank:
+    cyclic: FSDP hands each slot's gradient to ours instead of its own reduce-scatter, so everything stays sharded. block, and one rank:
     weights stay gathered during a step; a rank adds whole gradients of its own slots, and sends what is left once.
     """
 
@@ -110,7 +110,7 @@ class Exact:
         #: Squared norms by module of the gradient of this rank's slot in this round; None while nobody asks.
         self.squares: list[float] | None = None
         if not self.whole:
-            _install(model, self)
+            torch_internals.reduce_by_slots(model, self.rounds, self.see)
 
     def backward(self, windows: Tensor, *, noise: bool = False) -> Totals:
         size = self.run.windows_per_slot
@@ -139,7 +139,7 @@ class Exact:
             self._exchange()
         return self._totals(losses, squares if noise else None)
 
-    def see(self, gradients: Sequence[Tensor]) -> None:
+    def see(self, gradients: Iterable[Tensor]) -> None:
         """Whole gradients of this rank's slot: their squared norms are noted if asked for."""
         if self.squares is not None:
             self.squares += [squared_norm(gradient) for gradient in gradients]
@@ -223,79 +223,3 @@ class Exact:
 def keeps_gathered(run: Run, world: World) -> bool:
     """Whether a rank works on whole gradients: it is alone, or the slots come in blocks."""
     return run.reduction == "exact" and (world.size == 1 or run.slot_schedule == "block")
-
-
-def _install(model: nn.Module, exact: Exact) -> None:
-    """Put the tree in the place of FSDP2's reduce-scatter, in every module that is sharded by itself."""
-    from torch.distributed.fsdp import FSDPModule
-    from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
-
-    rounds = exact.rounds
-
-    class SlotReduceScatter(ReduceScatter):
-        """Sends each slot's gradient to the owners of its shards, who add them up.
-
-        Called once a module and round with `input_tensor` = for each rank its rows of the module's gradient. What it
-        leaves in `output_tensor` before the last round means nothing.
-        """
-
-        def __init__(self, module: nn.Module) -> None:
-            self.tree = SlotTree(rounds.slots)
-            self.shapes = [p.shape for p in _managed(module, FSDPModule) if p.requires_grad]
-
-        def allocate(
-            self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
-        ) -> Tensor:
-            return torch.empty(*size, dtype=dtype, device=device)
-
-        def __call__(
-            self, output_tensor: Tensor, input_tensor: Tensor, group: Any, op: Any, async_op: bool = False
-        ) -> None:
-            size, slots = output_tensor.numel(), [rounds.slot(rank) for rank in range(rounds.world)]
-            counts = [0 if slot is None else size for slot in slots]
-            idle = slots[rounds.rank] is None
-            if exact.squares is not None and not idle:
-                exact.see(list(_unpacked(input_tensor, self.shapes, rounds.world)))
-            received = input_tensor.new_empty(sum(counts))
-            dist.all_to_all_single(
-                received,
-                input_tensor[:0] if idle else input_tensor,
-                counts,
-                [0 if idle else size] * rounds.world,
-                group=group,
-            )
-            present = [slot for slot in slots if slot is not None]
-            for slot, part in zip(present, received.split(size), strict=True):
-                self.tree.add((0, slot), [part], owned=True)
-            if rounds.is_last:
-                output_tensor.copy_(self.tree.root()[0])
-            else:
-                self.tree.leave_buffers()
-
-    for module in model.modules():
-        if isinstance(module, FSDPModule):
-            module.set_custom_reduce_scatter(SlotReduceScatter(module))
-            module.set_gradient_divide_factor(1.0)  # 1.0 keeps FSDP from dividing by the world size outside
-            module.set_reduce_scatter_unused_params(True, recurse=False)
-
-
-def _managed(module: nn.Module, apart: type) -> list[nn.Parameter]:
-    """A module's parameters in the order in which FSDP2 lays them out, without those that are sharded apart."""
-    found: dict[int, nn.Parameter] = {}
-    for child in module.children():
-        if not isinstance(child, apart):
-            found |= {id(p): p for p in _managed(child, apart)}
-    found |= {id(p): p for p in module.parameters(recurse=False) if id(p) not in found}
-    return list(found.values())
-
-
-def _unpacked(packed: Tensor, shapes: Sequence[torch.Size], world: int) -> Iterator[Tensor]:
-    """The whole gradients of a module from what FSDP2 hands to its reduce-scatter: each rank's rows, padded."""
-    by_rank, start = packed.view(world, -1), 0
-    for shape in shapes:
-        rows, row = shape[0], math.prod(shape[1:])
-        most = -(-rows // world)
-        part = by_rank[:, start : start + most * row]
-        start += most * row
-        yield part.reshape(world * most, row)[:rows]
-    assert start == by_rank.shape[1]

@@ -21,7 +21,7 @@ from froude.study import Study
 from froude.train.api import LocalHost
 from froude.train.objective import summed_loss
 from froude.train.observers.noise_scale import NoiseScale
-from froude.train.reduce import _unpacked
+from froude.train.torch_internals import unpacked
 from froude.train.trainer import Trainer
 from froude.train.worker import run_worker
 
@@ -88,8 +88,8 @@ def test_gradients_come_whole_out_of_what_fsdp_packs(world: int) -> None:
             most = -(-len(g) // world)
             rows = g[rank * most : (rank + 1) * most]
             ranks.append(torch.cat([rows, rows.new_zeros(most - len(rows), *g.shape[1:])]).flatten())
-    unpacked = _unpacked(torch.cat(ranks), shapes, world)
-    for whole, gradient in zip(unpacked, gradients, strict=True):
+    found = unpacked(torch.cat(ranks), shapes, world)
+    for whole, gradient in zip(found, gradients, strict=True):
         assert torch.equal(whole.view_as(gradient), gradient)
 
 
