@@ -97,8 +97,9 @@ def refuse_hooks(model: nn.Module) -> None:
 class Exact:
     """Gradient, loss and norm as functions of the slots alone: the same bits at any number of ranks.
 
-    cyclic: FSDP hands each slot's gradient to ours instead of its own reduce-scatter, so everything stays sharded. block, and one rank:
-    weights stay gathered during a step; a rank adds whole gradients of its own slots, and sends what is left once.
+    cyclic: FSDP hands each slot's gradient to ours instead of its own reduce-scatter, so everything stays sharded.
+    block, and one rank: weights stay gathered during a step; a rank adds whole gradients of its own slots, and sends
+    what is left once.
     """
 
     def __init__(self, run: Run, model: nn.Module, world: World, *, gathered: bool) -> None:
