@@ -213,6 +213,15 @@ class Run(Section):
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
+    def as_proxy(self) -> Run:
+        """The run as a trial trains it: nothing saves it from too high a rate, which would bend the curve of the rates."""
+        return self if self.stability == "off" else self.replace(stability="off")
+
+    @property
+    def proxy_fingerprint_0_1(self) -> str:
+        """What version 0.1 called a proxy of these settings: its fingerprint named the policy that no proxy had."""
+        return self.replace(stability="ladder").fingerprint
+
     def differences(self, other: Run) -> list[str]:
         """The fingerprint's keys in which two runs differ, dotted, with both values: "batch 768 instead of 384"."""
         own, new = (_flat(run.to_dict()) for run in (self, other))

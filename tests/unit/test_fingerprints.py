@@ -6,7 +6,7 @@ from typing import ClassVar
 import pytest
 
 from froude.config import Run, Section
-from froude.space import load_space
+from froude.space import Trial, load_space
 
 SPACES = Path(__file__).parents[2] / "search_spaces"
 
@@ -45,8 +45,16 @@ def test_a_run_keeps_its_fingerprint(fingerprint, settings):
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_search_space_keeps_its_fingerprints(name):
     space = load_space(SPACES / f"{name}.py")
-    firsts = [trials[0].runs[0].fingerprint for trials in space.planned().values()]
+    firsts = [trials[0].runs[0].proxy_fingerprint_0_1 for trials in space.planned().values()]
     assert [space.target.fingerprint, *firsts] == STUDIES[name]
+
+
+def test_a_proxy_names_the_policy_that_it_is_trained_under():
+    run = Run(tokens=7680, name="p")
+    (proxy,) = Trial("t", (run,)).runs
+    assert proxy.stability == "off"
+    assert proxy.fingerprint != run.fingerprint == proxy.proxy_fingerprint_0_1
+    assert Trial.from_json(Trial("t", (run,)).to_json()).runs == (proxy,)
 
 
 class Extra(Section):

@@ -22,6 +22,7 @@ def check_name(what: str, name: str) -> None:
 class Trial:
     """What one worker computes in one go: a run, or several that are WSD branches off one trunk.
 
+    Its runs are proxies, so their `stability` is off, whatever it was (`Run.as_proxy`).
     Branches are equal but for name and tokens, and sorted by tokens. Those after the first that reaches `stop_loss`
     (nats per token) are not trained. `params` is where a search placed the trial.
     """
@@ -35,6 +36,7 @@ class Trial:
         check_name("a trial", self.name)
         if not self.runs:
             raise ConfigError(f"a trial must have a run, but {self.name!r} has none; add one")
+        object.__setattr__(self, "runs", tuple(run.as_proxy() for run in self.runs))
         if len(self.runs) == 1:
             return
         if len({run.name for run in self.runs}) < len(self.runs):

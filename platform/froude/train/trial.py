@@ -42,9 +42,10 @@ def run_trial(
 
     `runs` are equal but for name and tokens and sorted by tokens. Each equals, bit for bit, the same run trained alone:
     until a branch's tail begins its schedule is the longest run's. Branches after the first that reaches `stop_loss`
-    (nats per token) are not trained. `progress` is told (steps done, steps in all). Nothing is done against spikes,
-    whatever `run.stability` says: a policy that saves a run from too high a rate would bend the curve of the rates.
+    (nats per token) are not trained. `progress` is told (steps done, steps in all). Runs are trained as proxies
+    (`Run.as_proxy`), and their rows say so.
     """
+    runs = [run.as_proxy() for run in runs]
     longest = runs[-1]
     trainer = Trainer(longest, World(device=parallel.resolve_device(device)))
     starts = [schedules.branch_step(run) if len(runs) > 1 else 0 for run in runs]
@@ -119,8 +120,7 @@ class _Counter(Observer):
 
 
 def _loop(run: Run, trainer: Trainer, memory: InMemory, counter: _Counter) -> Loop:
-    alone = run.replace(stability="off", name=run.name)
-    return Loop(alone, trainer, memory, [counter], ledger=False)
+    return Loop(run, trainer, memory, [counter], ledger=False)
 
 
 def _until(loop: Loop, step: int) -> bool:

@@ -203,7 +203,7 @@ def test_nothing_saves_a_proxy_from_too_high_a_rate(tmp_path):
     )
     outcome = run_trial([run], trial="t")
     assert outcome.trials[0]["status"] == "diverged"
-    assert outcome.trials[0]["fingerprint"] == run.fingerprint
+    assert outcome.trials[0]["fingerprint"] == run.as_proxy().fingerprint != run.fingerprint
     assert not math.isfinite(outcome.steps[-1]["loss"])
 
 
