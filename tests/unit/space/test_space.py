@@ -130,7 +130,7 @@ def test_a_grid_names_the_stage_of_its_runs_and_keeps_their_names():
     space = Space("x", 0, (grid(),), RUN)
     (trial,) = space.planned()["g"]
     assert (trial.runs[0].stage, trial.runs[0].name) == ("g", "a")
-    assert trial.runs[0].fingerprint == RUN.fingerprint
+    assert trial.runs[0].fingerprint == RUN.as_proxy().fingerprint
 
 
 def test_a_stage_table_has_roles_and_the_target_loss():
