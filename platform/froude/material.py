@@ -67,7 +67,7 @@ class Material:
         if changes := Material.from_dict(elsewhere).changes(self):
             raise ConfigError(
                 f"corpus and code on host {socket.gethostname()} must be {where}, but {'; '.join(changes[:3])}; "
-                "copy them there, or mend `data.path` and PYTHONPATH"
+                "copy them there, or correct `data.path` and PYTHONPATH"
             )
         return self
 

@@ -1,4 +1,4 @@
-"""A frozen table of settings, whose errors a user can mend."""
+"""A frozen table of settings, whose errors a user can correct."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ UNITS = {
 
 
 class ConfigError(ValueError):
-    """A value that a user can mend: one or two lines with the rule, the value and the remedy."""
+    """A value that a user can correct: one or two lines with the rule, the value and the remedy."""
 
 
 def _explain(error: ValidationError, section: str, known: Mapping[str, list[str]]) -> str:

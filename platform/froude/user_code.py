@@ -28,7 +28,7 @@ def call_user(
     function: Callable[..., Any],
     *arguments: Any,
     but: tuple[type[Exception], ...] = (),
-    remedy: str = "mend it",
+    remedy: str = "correct it there",
 ) -> Any:
     """Call a user's function; what it raises becomes a ConfigError that says where, but for `but`, which passes.
 

@@ -184,7 +184,7 @@ def write_study(
     change: Callable[[dict[str, Any]], dict[str, Any] | None] = lambda row: row,
     steps: Callable[[dict[str, Any]], list[dict[str, Any]]] = lambda row: [],
 ) -> Path:
-    """Write the study's description and its trials, one part a trial; `change` may mend a row, or lose it with None.
+    """Write the study's description and its trials, one part a trial; `change` may change a row, or lose it with None.
 
     `steps` gives a row's rows of the steps frame.
     """

@@ -158,7 +158,7 @@ def test_a_model_that_raises_makes_a_failed_row_and_is_tried_again_by_the_next_s
     assert rows["fragile"]["model"] == "fragile:Fragile"
     assert rows["fragile"]["attempts"] == 2
     assert rows["fragile"]["loss"] is None
-    # What no attempt would mend is not tried again.
+    # What no attempt would get past is not tried again.
     assert rows["for_good"]["status"] == "failed"
     assert rows["for_good"]["error"] == "ConfigError: the disk is on fire"
     assert rows["for_good"]["attempts"] == 1

@@ -107,7 +107,7 @@ def _rules(broken: list[Cause], widths: list[int]) -> list[str]:
 
     where = f"by what real updates do at widths {', '.join(map(str, widths))}"
     if not broken:
-        none = "rates, decay, initialisation and multipliers go with width as they must"
+        none = "rates, decay, initialisation and multipliers scale with width as they must"
         return [f"{where}: {none}; look for instability, and try a lower rate"]
     lines = [f"{i}. {cause.line()}; {REMEDIES[cause.name]}" for i, cause in enumerate(broken, 1)]
     return [f"rules that the code breaks, {where}:", *lines]

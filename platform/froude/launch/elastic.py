@@ -131,7 +131,7 @@ def train(
     restart (None: as `spares_after` says). New nodes are looked for every `resize_seconds` (1 on a simulated cluster,
     else 10). Raises NoProgress when more than `no_progress` failures in a row commit nothing, RunFailed for any other
     end before the last step (`max_failures` in all, or an error that no restart mends), ConfigError for what the user
-    can mend.
+    can correct.
     """
     location = study / "runs" / run.name
     log = LogReader(location)

@@ -52,7 +52,7 @@ def sweep(
     what was made of other settings, code or data, and keeps the old rows below `retired/`. `concurrency` bounds the
     trials at once (None: the cluster's CPUs, or GPUs where runs may use them). A trial that raises in each of its
     attempts, or a ConfigError in its first, becomes a `failed` row and is tried again by the next sweep. `skip_probe`
-    names checks of the probe to pass over. Raises ConfigError for what the user can mend.
+    names checks of the probe to pass over. Raises ConfigError for what the user can correct.
     """
     agenda = open_study(
         space, study, trust=trust, fresh=fresh, rerun_changed=rerun_changed, skip_probe=skip_probe

@@ -85,7 +85,7 @@ class Proxy(tune.Trainable):
     def step(self) -> dict[str, Any]:
         """Wait a moment for the training, which goes on between calls; its share done, and at last its end.
 
-        What no other attempt would mend is an end, too: Tune tries again what raises.
+        What no other attempt would get past is an end, too: Tune tries again what raises.
         """
         if self._future is None:
             self._future = self._pool.submit(self._work)

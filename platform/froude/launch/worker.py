@@ -27,7 +27,7 @@ ASK_SECONDS = 1.0  # between two questions whether to hold, or a step where that
 
 
 class Fatal(RuntimeError):
-    """An error that a restart can't mend: the name of its class, and its text."""
+    """An error that no restart gets past: the name of its class, and its text."""
 
     def __init__(self, kind: str, text: str) -> None:
         super().__init__(kind, text)

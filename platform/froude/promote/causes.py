@@ -55,7 +55,7 @@ REMEDIES = {
     "initialisation": "draw hidden matrices with sd fan_in**-0.5, embeddings and readout with one sd at every width",
     "hidden_lr": "kinds() must call these parameters hidden",
     "other_lr": "kinds() must not call these parameters hidden",
-    "weight_decay": "mend what kinds() calls these parameters",
+    "weight_decay": "correct what kinds() calls these parameters",
     "tied_embeddings": "multiply logits by logit_multiplier(run) once; kinds() calls the table embedding",
     "output_multiplier": "multiply logits by logit_multiplier(run)",
     "attention_scale": "multiply attention logits by attention_multiplier(run)",
@@ -65,7 +65,7 @@ REMEDIES = {
 
 @dataclass(frozen=True)
 class Exponent:
-    """How something goes with width: the median over its tensors, and what the rule says; NaN: it says nothing."""
+    """How something scales with width: the median over its tensors, and what the rule says; NaN: it says nothing."""
 
     what: str
     of: str

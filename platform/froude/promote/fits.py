@@ -166,7 +166,9 @@ def none_finished(counts: Mapping[str, int], where: str, *, table: bool = False)
         why = lost if ended["diverged"] else "is `--columns status=…` right?"
         return f"no run of the table in {where} finished: {said}; {why}"
     remedy = (
-        "mend what they failed of" if ended["failed"] else "lower the learning rates or lengthen the warmup"
+        "correct what made them fail"
+        if ended["failed"]
+        else "lower the learning rates or lengthen the warmup"
     )
     return f"no trial of {where} finished: {said}; `froude status` says why; {remedy}, and sweep again"
 

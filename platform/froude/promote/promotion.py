@@ -43,7 +43,7 @@ def promote(
         ended = {role: _unfinished(study, role) for role in missing}
         lacks = ", ".join(role + (f" ({how})" if how else "") for role, how in ended.items())
         remedy = (
-            "`froude status` says why they did not finish; mend that and sweep again"
+            "`froude status` says why they did not finish; correct that and sweep again"
             if any(ended.values())
             else "run `froude sweep` to its end"
         )

@@ -36,7 +36,7 @@ def read(source: Location) -> pl.DataFrame:
     except (pl.exceptions.PolarsError, OSError, ValueError) as error:
         first = next(iter(str(error).splitlines()), "")
         raise ConfigError(
-            f"a table of runs must be valid, but {source} is not: {first}; mend the file"
+            f"a table of runs must be valid, but {source} is not: {first}; correct the file"
         ) from None
 
 

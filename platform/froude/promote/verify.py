@@ -64,7 +64,7 @@ def verify_run(
     if log.head_under(recipe.sha256) is None:
         raise ConfigError(f"a run must have begun to be verified, but {run} has no log; train it first")
     for path in recipe.run.foreign:
-        api.load(path)  # what can't be imported is the user's to mend, before anything is said of the run
+        api.load(path)  # what can't be imported is the user's to correct, before anything is said of the run
     # All that follows is said of these records: a run that goes on commits more meanwhile.
     records = log.records()
     head, line = records[-1], lineage(records)

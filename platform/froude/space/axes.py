@@ -18,7 +18,7 @@ class LogUniform:
     def __post_init__(self) -> None:
         if not 0 < self.low < self.high < math.inf:
             raise ConfigError(
-                f"a LogUniform axis needs 0 < low < high, but got ({self.low}, {self.high}); mend it"
+                f"a LogUniform axis needs 0 < low < high, but got ({self.low}, {self.high}); give the lower bound first"
             )
 
     def __contains__(self, value: object) -> bool:
@@ -40,7 +40,7 @@ class Uniform:
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
             raise ConfigError(
-                f"a Uniform axis needs low < high, both finite, but got ({self.low}, {self.high}); mend it"
+                f"a Uniform axis needs low < high, both finite, but got ({self.low}, {self.high}); give the lower bound first"
             )
 
     def __contains__(self, value: object) -> bool:
@@ -60,7 +60,9 @@ class Choice:
 
     def __post_init__(self) -> None:
         if not self.options or len(set(self.options)) < len(self.options):
-            raise ConfigError(f"a Choice axis needs different options, but got {self.options}; mend it")
+            raise ConfigError(
+                f"a Choice axis needs different options, but got {self.options}; name each once"
+            )
 
     def __contains__(self, value: object) -> bool:
         return value in self.options

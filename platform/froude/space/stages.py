@@ -115,7 +115,7 @@ class Search:
         if self.trials < 1 or not 0 <= self.startup <= self.trials or self.parallel < 1:
             raise ConfigError(
                 f"a search needs trials >= 1, 0 <= startup <= trials and parallel >= 1, but {self.name!r} has "
-                f"({self.trials}, {self.startup}, {self.parallel}); mend it"
+                f"({self.trials}, {self.startup}, {self.parallel}); change what is out of range"
             )
         if set(self.default) != set(self.axes):
             odd = sorted(set(self.default) ^ set(self.axes))

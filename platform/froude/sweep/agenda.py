@@ -29,8 +29,8 @@ def frame(tables: Sequence[Stored]) -> pl.DataFrame:
 def cost(trial: Trial) -> float:
     """Roughly the seconds that a trial takes on one CPU core; only ratios count.
 
-    From steps of 192 … 3072 tokens at widths 32 … 128 on an AVX-512 core: up to such widths most of a step goes with
-    the width, not with its square. An evaluation is forward passes only, a third of the work.
+    From steps of 192 … 3072 tokens at widths 32 … 128 on an AVX-512 core: up to such widths the time of a step grows
+    with the width, not with its square. An evaluation is forward passes only, a third of the work.
     """
     run = trial.runs[0]
     width = run.model.width

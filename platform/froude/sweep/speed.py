@@ -14,8 +14,8 @@ from pathlib import Path
 
 from froude.config import Run
 
-SHAPES = 3  # timed, from the cheapest step to the dearest that is not too dear
-DEAR = 3e10  # FLOPs of a step, a second or two of one thread: the models of a GPU study are not run on a CPU to plan it
+SHAPES = 3  # timed, from the cheapest step to the most expensive that is affordable
+AFFORDABLE = 3e10  # FLOPs of a step, a second or two of one thread: the models of a GPU study are not run on a CPU to plan it
 SECONDS = 0.4  # of timing per shape
 
 
@@ -62,7 +62,7 @@ def measure(runs: Sequence[Run]) -> Speed:
     ranked = sorted(
         {run.fingerprint: (step_flops(run), run) for run in runs}.values(), key=lambda item: item[0]
     )
-    cheap = [item for item in ranked if item[0] <= DEAR] or [_stand_in(ranked[0][1])]
+    cheap = [item for item in ranked if item[0] <= AFFORDABLE] or [_stand_in(ranked[0][1])]
     chosen = [cheap[round(i * (len(cheap) - 1) / (SHAPES - 1))] for i in range(SHAPES)]
     shapes = dict(chosen)
     file = _cache(list(shapes.values()))

@@ -19,7 +19,7 @@ from froude.config import ConfigError, Run
 from froude.material import Material, foreign_code
 from froude.user_code import call_user, place
 
-#: What a factory or a source may meet that a second try may mend: it stays what it is, and a run is restarted.
+#: What a factory or a source may meet that a second try may get past: it stays what it is, and a run is restarted.
 PASSING = (OSError, MemoryError)
 Kind = Literal["embedding", "hidden", "readout", "norm", "bias"]
 Action = Literal["none", "save", "hold", "stop"]
@@ -123,10 +123,10 @@ def load(path: str) -> Any:
         at = f" (at {where})" if (where := place(error)) else ""
         raise ConfigError(
             f"an import path must name an importable module, but {path!r} does not: {error}{at}; "
-            "mend the path or PYTHONPATH"
+            "correct the path or PYTHONPATH"
         ) from None
     if found is None:
-        raise ConfigError(f"module {module!r} has no {name!r}; mend the import path {path!r}")
+        raise ConfigError(f"module {module!r} has no {name!r}; correct the import path {path!r}")
     return found
 
 

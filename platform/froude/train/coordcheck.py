@@ -38,7 +38,7 @@ Verdict = Literal["passed", "failed", "inconclusive"]
 Row = dict[str, Any]
 
 TIMES, SEEDS = (1, 3, 10), 3
-#: Of a run's batch at most so many are used: what is measured is a mean over them.
+#: Of a run's batch at most this many are used: what is measured is a mean over them.
 TOKENS = 1024
 #: Slopes over width of a block and of logits, and the last block's over depth, where averages over random branches
 #: shrink: bounds from 2-layer and 2- to 16-layer GPTs, where muP had -0.04 to 0.00, and depth scaling -0.32 to +0.14.

@@ -124,7 +124,7 @@ class _Look:
                 f"forward of {self.name} on int64 tokens {list(given.shape)}",
                 self.model,
                 given,
-                remedy="mend it, or skip check `forward` if it only runs on other hardware",
+                remedy="correct it, or skip check `forward` if it only runs on other hardware",
             )
         if check:
             self.are_logits(found)
@@ -140,7 +140,7 @@ class _Look:
         if found.shape != wanted or not found.is_floating_point():
             remedy = "return a logit for each token of the vocabulary"
             if found.shape[:2] == wanted[:2] and found.ndim == 3:
-                remedy = f"set `model.vocab` to {found.shape[2]}, or mend the readout"
+                remedy = f"set `model.vocab` to {found.shape[2]}, or correct the readout"
             self.refuse(f"{rule} = {list(wanted)}", f"returned {found.dtype} {list(found.shape)}", remedy)
         if not torch.isfinite(found).all():
             self.refuse(

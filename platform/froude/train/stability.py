@@ -34,7 +34,7 @@ LOWER, TIGHTEN = 0.7, 0.5  # factors of rate and clip from there on
 ROLLBACKS, ROLLBACK_SHARE = 3, 0.1  # so many within a tenth of the run: stop
 #: A slow climb, in nats over the least average, for that share of the run.
 CLIMB, CLIMB_SHARE, EMA = 0.5, 1e-3, 0.98
-#: A rollback goes back by at most so many steps, if there is a checkpoint.
+#: A rollback goes back by at most this many steps, if there is a checkpoint.
 REACH = BACK + RECOVERY
 
 Action = Literal["update", "skip", "rollback", "stop"]

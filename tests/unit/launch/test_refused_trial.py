@@ -1,4 +1,4 @@
-"""An error that a user can mend ends a trial at its first attempt."""
+"""An error that a user can correct ends a trial at its first attempt."""
 
 from types import SimpleNamespace
 

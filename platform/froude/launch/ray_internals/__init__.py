@@ -26,7 +26,7 @@ ANSWER_SECONDS = 3.0  # a raylet on a machine that is busy with something else m
 FAST_KNOBS: dict[str, str] = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
-    # A killed raylet refuses connections and is missed at once; only a silent one costs this long. At 2 s a machine
+    # A killed raylet refuses connections and is detected at once; only a silent one costs this long. At 2 s a machine
     # that is busy with something else loses its head.
     "RAY_health_check_timeout_ms": "10000",
     "RAY_health_check_failure_threshold": "3",

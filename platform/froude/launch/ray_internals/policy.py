@@ -169,7 +169,7 @@ def leaving(group: Any) -> set[str]:
 
 
 class BoundedFailures(DefaultFailurePolicy):
-    """Retries while restarts commit checkpoints; gives up at once on errors that a restart can't mend.
+    """Retries while restarts commit checkpoints; gives up at once on errors that no restart gets past.
 
     Hosts that may not take part are left out, and the run goes on as long as there is one that may.
     """
@@ -206,7 +206,7 @@ class BoundedFailures(DefaultFailurePolicy):
         return decision
 
     def _checkpoints(self) -> int:
-        """Records that are no attempts; as many as before while the log can't be read, which the next attempt tells."""
+        """The number of committed records, attempts not counted; the last known one while the log can't be read."""
         try:
             return sum(record.kind != "attempt" for record in LogReader(self.run).records())
         except (OSError, ConfigError):

@@ -133,6 +133,6 @@ def _gather(source: Source, numbers: list[int]) -> npt.NDArray[np.int64]:
     if len(shapes) != 1 or (shape := shapes.pop())[0] != 1 or len(shape) != 2:
         raise ConfigError(
             f"read(first, 1) of {type(source).__name__} must return an array [1, context + 1], but got "
-            f"{sorted({row.shape for row in rows})}; mend `data.source`"
+            f"{sorted({row.shape for row in rows})}; correct `data.source`"
         )
     return np.concatenate(rows).astype(np.int64)

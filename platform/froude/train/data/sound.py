@@ -65,7 +65,7 @@ def _read(source: Any, first: int, n: int, name: str, context: int) -> npt.NDArr
     if found.shape != (n, context + 1) or found.dtype.kind not in "iu":
         raise ConfigError(
             f"read(first, {n}) must return integers [{n}, context + 1] = [{n}, {context + 1}], but that of {name} "
-            f"returned {found.dtype} {list(found.shape)}; mend `data.source`"
+            f"returned {found.dtype} {list(found.shape)}; correct `data.source`"
         )
     return found
 
@@ -78,7 +78,7 @@ def check_ids(windows: npt.NDArray[Any], run: Run, where: str) -> None:
         remedy = f"set `model.vocab` to at least {high + 1}, or " if low >= 0 else ""
         raise ConfigError(
             f"token ids must be from 0 to {run.model.vocab - 1}, below `model.vocab`, but {where} holds {odd}; "
-            f"{remedy}mend `data.source`"
+            f"{remedy}correct `data.source`"
         )
 
 

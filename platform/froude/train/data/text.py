@@ -31,7 +31,7 @@ def load(path: str) -> bytes:
         cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(
             f"`data.path` must be a readable file on every worker's host, but {path!r}: {cause}; "
-            "mend the path or the permissions"
+            "correct the path or the permissions"
         ) from None
     if not data:
         raise ConfigError(f"`data.path` must not be empty, but {path!r} has 0 bytes; name a file with text")

@@ -64,7 +64,7 @@ def check_sha256(run: Run, found: str, corpus: str) -> None:
     if run.data.sha256 and run.data.sha256 != found:
         raise ConfigError(
             f"`data.sha256` must be the SHA-256 of {corpus}, {found}, but got {run.data.sha256}; "
-            "restore the corpus that the run was planned with, or mend the key"
+            "restore the corpus that the run was planned with, or correct the key"
         )
 
 

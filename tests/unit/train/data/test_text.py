@@ -99,5 +99,5 @@ def test_a_file_without_permission_is_an_error(text_run: TextRun, monkeypatch: p
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    with pytest.raises(ConfigError, match=r"Permission denied; mend the path or the permissions"):
+    with pytest.raises(ConfigError, match=r"Permission denied; correct the path or the permissions"):
         text.TextFile(text_run(SOME), "train")
