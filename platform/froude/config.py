@@ -214,7 +214,7 @@ class Run(Section):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def as_proxy(self) -> Run:
-        """The run as a trial trains it: a policy that saves it from too high a rate would bend the curve of the rates."""
+        """The run as a trial trains it: a policy that saves it from a high rate would bend the curve of the rates."""
         return self if self.stability == "off" else self.replace(stability="off")
 
     @property

@@ -65,7 +65,7 @@ def delete(run: Location, records: Iterable[Record]) -> None:
 
 
 def _is_itself(run: Location, path: str) -> bool:
-    """Whether no link leads from the run to this file. A linked file belongs to another, or was committed under another name."""
+    """Whether no link leads from the run to this file; a linked one is another run's, or was committed elsewhere."""
     return not run.is_local or (run / path).path.resolve() == run.path.resolve() / path
 
 

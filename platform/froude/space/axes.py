@@ -40,7 +40,8 @@ class Uniform:
     def __post_init__(self) -> None:
         if not -math.inf < self.low < self.high < math.inf:
             raise ConfigError(
-                f"a Uniform axis needs low < high, both finite, but got ({self.low}, {self.high}); give the lower bound first"
+                f"a Uniform axis needs low < high, both finite, but got ({self.low}, {self.high}); give the lower "
+                "bound first"
             )
 
     def __contains__(self, value: object) -> bool:

@@ -15,7 +15,8 @@ from pathlib import Path
 from froude.config import Run
 
 SHAPES = 3  # timed, from the cheapest step to the most expensive that is affordable
-AFFORDABLE = 3e10  # FLOPs of a step, a second or two of one thread: the models of a GPU study are not run on a CPU to plan it
+#: FLOPs of a step, a second or two of one thread: the models of a GPU study are not run on a CPU to plan it.
+AFFORDABLE = 3e10
 SECONDS = 0.4  # of timing per shape
 
 

@@ -142,7 +142,8 @@ def _size(run: Run) -> int:
     flops = call_user("flops_per_token()", model.flops_per_token)
     if not (isinstance(flops, int | float) and math.isfinite(flops) and flops > 0):
         raise ConfigError(
-            f"flops_per_token() must be a positive number, but that of {run.model.factory} returned {flops!r}; return the FLOPs of one token's forward and backward pass"
+            f"flops_per_token() must be a positive number, but that of {run.model.factory} returned {flops!r}; "
+            "return the FLOPs of one token's forward and backward pass"
         )
     return sum(parameter.numel() for parameter in model.parameters())
 
