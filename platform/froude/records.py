@@ -117,7 +117,7 @@ LEDGER = pa.schema(
     ]
 )
 
-#: What the spike ladder did or noticed.
+#: What the spike policy did or noticed.
 EVENTS = pa.schema(
     [
         ("run", _S),

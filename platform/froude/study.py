@@ -100,7 +100,7 @@ class Study:
         return self._scan(records.LEDGER, files)
 
     def events(self) -> pl.LazyFrame:
-        """One row for all that a run's spike ladder noticed or did, also on the way that it went back from."""
+        """One row for all that a run's spike policy noticed or did, also on the way that it went back from."""
         files = [
             self.location / "runs" / run / part.path
             for run, chain in self._chains().items()

@@ -71,7 +71,7 @@ class Limits:
 class Progress:
     """Where a run is: steps done of `steps`, by how many workers, in which attempt; 0 workers until it has begun.
 
-    `alarms` say how the run has left its forecast, if it has, `said` what its spike ladder has done; `left_out` which
+    `alarms` say how the run has left its forecast, if it has, `said` what its spike policy has done; `left_out` which
     hosts it does without, and why.
     """
 

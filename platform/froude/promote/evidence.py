@@ -166,7 +166,7 @@ def spikes(study: Study, rows: pl.DataFrame) -> dict[str, int]:
 
 
 def unrecovered(steps: pl.DataFrame) -> int:
-    """Spikes of the loss (as the ladder sees them) that did not come back in RECOVERY steps, or until the end."""
+    """Spikes of the loss (as the spike policy sees them) that did not come back in RECOVERY steps, or until the end."""
     detector, since, count = Detector(), None, 0
     for step, loss in steps.select("step", "loss").iter_rows():
         above = detector.deviation(loss)

@@ -42,7 +42,7 @@ class Alarm:
         if self.kind == "rate":
             return (
                 f"learning rate {self.seen:.3g} is {side} the recipe's ({self.expected:.3g}) since {self.since:,} "
-                "tokens; look at the spike ladder's actions and the optimizer"
+                "tokens; look at the spike policy's actions and the optimizer"
             )
         what = "the sealed band" if self.kind == "band" else "its own curve"
         return (

@@ -57,7 +57,7 @@ def _recovery(attempt: Attempt) -> str:
 
 
 def actions(view: View) -> Table | None:
-    """What the spike ladder did to the elastic run."""
+    """What the spike policy did to the elastic run."""
     if not view.actions.height:
         return None
     rows = [

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 class View:
     """The content of one report. Losses in nats per token; `problems` are what kept a part of it from being read.
 
-    `unread` says that the promoted run can't be read. `steps`, `evals` and what the spike ladder did (`actions`) are
+    `unread` says that the promoted run can't be read. `steps`, `evals` and what the spike policy did (`actions`) are
     the promoted run's. `checks` are the recipe's, or, before there is one, what the gate would say now.
     """
 
@@ -140,7 +140,7 @@ def _run(study: Study, recipe: Recipe) -> dict[str, Any]:
 
 
 def _actions(study: Study, run: str) -> pl.DataFrame:
-    """What the spike ladder did, once each: an attempt may decide again what the one before it had decided."""
+    """What the spike policy did, once each: an attempt may decide again what the one before it had decided."""
     acted = (pl.col("run") == run) & ~pl.col("action").is_in(["warn", "spike"])
     rows = study.events().filter(acted).sort("time")
     return rows.unique(["batch", "action"], keep="first", maintain_order=True).collect()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-#: Nats per token above its least loss that a run may end; as the spike ladder's CLIMB.
+#: Nats per token above its least loss that a run may end; as the spike policy's CLIMB.
 MARGIN = 0.5
 #: Steps whose mean tells the least loss (a quarter of a short run); twice as many tell the noise between batches.
 STEPS = 10

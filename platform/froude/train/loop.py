@@ -17,7 +17,7 @@ from froude.config import Run
 from froude.train import ledger as token_ledger
 from froude.train.observers import Made, Observer
 from froude.train.rows import Row, eval_row, step_row
-from froude.train.stability import Decision, Ladder
+from froude.train.stability import Decision, SpikePolicy
 from froude.train.trainer import Trainer, only_trainer
 
 
@@ -83,7 +83,7 @@ class Loop:
         self.entered = self.tables["ledger"] if ledger else None
         self.loss = math.nan  # of the last evaluation
         self.step, scalars = self._load()
-        self.policy = Ladder(run, scalars.get("stability", {"batch": self.step}), left_out)
+        self.policy = SpikePolicy(run, scalars.get("stability", {"batch": self.step}), left_out)
         for observer in observers:
             observer.begin(self)
             observer.rewind(scalars.get(observer.name, {}))

@@ -1,6 +1,6 @@
 """What to do when the loss or the gradient spikes: decided by their numbers alone, so alike on every rank and replay.
 
-The ladder: warn; leave out an update whose gradient is an outlier; go back and leave out the batches around the spike;
+The spike policy, rung by rung: warn; leave out an update whose gradient is an outlier; go back and leave out the batches around the spike;
 do that at a lower rate and a tighter clip; stop for a person. Steps count updates, batches what was drawn from the
 data: a batch that is left out is no step, and a run always makes all of its steps.
 
@@ -90,7 +90,7 @@ class Detector:
         self.values = [*self.values[1 - WINDOW :], value]
 
 
-class Ladder:
+class SpikePolicy:
     """The policy of one run, from its state in a checkpoint; `left_out` are batches (first, last) that it never sees.
 
     Where `run.stability` is off it counts batches and stops at a loss that is not finite.

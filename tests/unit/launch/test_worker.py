@@ -11,7 +11,7 @@ from froude.config import Run
 from froude.launch import notes, ray_internals
 from froude.launch.notes import Notes
 from froude.launch.worker import RayHost
-from froude.train.stability import Ladder
+from froude.train.stability import SpikePolicy
 
 RUN = Run(name="large", tokens=768 * 100)
 
@@ -49,21 +49,21 @@ def test_slow_steps_are_asked_after_one_by_one(
     assert when == asked
 
 
-def test_what_the_ladder_does_is_said_and_what_it_only_notices_is_not(
+def test_what_the_policy_does_is_said_and_what_it_only_notices_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept: dict[str, dict] = {}
     monkeypatch.setattr(notes, "put_note", kept.__setitem__)
     monkeypatch.setattr(notes, "get_note", kept.get)
-    ladder = Ladder(RUN.replace(tokens=768 * 100_000))
+    policy = SpikePolicy(RUN.replace(tokens=768 * 100_000))
     host = RayHost(attempt=1, run=RUN, notes=Notes("run"), rank=0, world=1)
     for step in range(1, 70):
-        ladder.judge(step, 3.0 + 0.01 * (step % 3), 1.0)
-    ladder.judge(70, 9.0, 1.0)  # noticed
+        policy.judge(step, 3.0 + 0.01 * (step % 3), 1.0)
+    policy.judge(70, 9.0, 1.0)  # noticed
     for step in (71, 72, 73):
-        ladder.judge(step, float("nan"), 1.0)
-    assert {event["action"] for event in ladder.events} == {"spike", "skip", "rollback"}
-    host.tell(ladder.events)
+        policy.judge(step, float("nan"), 1.0)
+    assert {event["action"] for event in policy.events} == {"spike", "skip", "rollback"}
+    host.tell(policy.events)
     said = Notes("run").said()
     assert [line.split(":")[0] for line in said] == [
         "batch 70 is left out at step 71",

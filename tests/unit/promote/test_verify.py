@@ -20,7 +20,7 @@ from froude.runlog import Record
 from froude.study import Study
 from froude.train import build
 from froude.train.data.order import Batches
-from froude.train.stability import Ladder
+from froude.train.stability import SpikePolicy
 from froude.train.trainer import Trainer
 
 pytestmark = pytest.mark.slow
@@ -92,7 +92,9 @@ def test_a_batch_that_was_run_twice_is_caught(tmp_path, recipe, monkeypatch):
 
 
 def test_a_batch_that_was_left_out_against_the_policy_is_caught(tmp_path, recipe, monkeypatch):
-    monkeypatch.setattr(Ladder, "leave_out", lambda self: range(self.batch, self.batch + (self.batch == 2)))
+    monkeypatch.setattr(
+        SpikePolicy, "leave_out", lambda self: range(self.batch, self.batch + (self.batch == 2))
+    )
     train(tmp_path, recipe)
     monkeypatch.undo()
     assert POLICY in failed(tmp_path)

@@ -292,7 +292,7 @@ def test_a_run_under_way(promoted: Promoted, tmp_path: Path, undrawn: None) -> N
     assert view.account is None
 
 
-def test_what_the_spike_ladder_did_is_told_once(view: View, undrawn: None) -> None:
+def test_what_the_spike_policy_did_is_told_once(view: View, undrawn: None) -> None:
     assert "Spikes" not in Page(document(view)).text
     rows = {"action": ["rollback"], "step": [501], "batch": [500], "why": ["the loss has not come back"]}
     text = Page(document(replace(view, actions=pl.DataFrame(rows)))).text

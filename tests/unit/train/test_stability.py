@@ -1,4 +1,4 @@
-"""The spike ladder: what it notices, what it does, and that a run which went back never saw what it left out."""
+"""The spike policy: what it notices, what it does, and that a run which went back never saw what it left out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from froude.study import Study
 from froude.train import stability
 from froude.train.api import LocalHost
 from froude.train.loop import Diverged
-from froude.train.stability import Decision, Detector, Ladder
+from froude.train.stability import Decision, Detector, SpikePolicy
 from froude.train.worker import run_worker
 
 RUN = Run(
@@ -128,9 +128,9 @@ def test_noise_is_no_spike() -> None:
         detector.accept(0.02 * value)
 
 
-def ladder(**changes: Any) -> Ladder:
+def policy(**changes: Any) -> SpikePolicy:
     """One that has seen 200 calm steps of noise 0.02."""
-    made = Ladder(RUN.replace(changes))
+    made = SpikePolicy(RUN.replace(changes))
     rng = np.random.default_rng(1)
     for step in range(1, 201):
         assert made.judge(step, 3 + 0.02 * rng.standard_normal(), 1.0) == Decision()
@@ -138,14 +138,14 @@ def ladder(**changes: Any) -> Ladder:
 
 
 def test_a_loss_half_a_nat_too_high_is_seen_at_once_and_again_ten_steps_later() -> None:
-    made = ladder()
+    made = policy()
     for step in range(201, 222):
         made.judge(step, 3.5 if step in (205, 215) else 3.0, 1.0)
     assert [(each["step"], each["action"]) for each in made.events] == [(205, "spike"), (215, "spike")]
 
 
 def test_a_slow_climb_that_every_window_follows_is_gone_back_from() -> None:
-    made, step = ladder(), 200
+    made, step = policy(), 200
     while (decision := made.judge(step := step + 1, 3 + (step - 200) * 0.002, 1.0)).action == "update":
         assert step < 800
     assert decision.action == "rollback"
@@ -153,15 +153,15 @@ def test_a_slow_climb_that_every_window_follows_is_gone_back_from() -> None:
 
 
 def test_nothing_but_numbers_that_are_none_is_acted_on_while_the_rate_warms_up() -> None:
-    made = ladder(**{"schedule.warmup_tokens": 256 * 250})
+    made = policy(**{"schedule.warmup_tokens": 256 * 250})
     assert made.judge(201, 9.0, 50.0).action == "update"
     assert made.judge(202, math.nan, 1.0).action == "skip"
 
 
 def test_a_state_that_was_stored_decides_alike() -> None:
-    made = ladder()
+    made = policy()
     made.judge(201, 3.0, 50.0)
-    again = Ladder(RUN, json.loads(json.dumps(made.state())))
+    again = SpikePolicy(RUN, json.loads(json.dumps(made.state())))
     for step in range(201, 300):
         loss, norm = 3.0 + 0.3 * (step % 40 == 0), 50.0 if step % 45 == 0 else 1.0
         assert made.judge(step, loss, norm) == again.judge(step, loss, norm)
@@ -186,6 +186,6 @@ def test_norms_by_layer_are_those_of_the_whole_model(tmp_path: Path) -> None:
 
 
 def test_off_it_stops_at_the_first_number_that_is_none() -> None:
-    made = Ladder(RUN.replace(stability="off"))
+    made = SpikePolicy(RUN.replace(stability="off"))
     assert [made.judge(step, 9.0**step, 1.0).action for step in (1, 2, 3)] == ["update"] * 3
     assert made.judge(4, math.inf, 1.0).action == "stop"
