@@ -73,7 +73,7 @@ class Display:
 
 
 def following(display: Display) -> Callable[[Progress], None]:
-    """A function that shows where a run is; once each: alarms, what its spike policy does, which hosts it leaves out."""
+    """A function that shows where a run is; once each: alarms, what its policy does, which hosts it leaves out."""
     told: set[str] = set()
 
     def show(now: Progress) -> None:
