@@ -1,8 +1,8 @@
 """What to do when the loss or the gradient spikes: decided by their numbers alone, so alike on every rank and replay.
 
 The spike policy, rung by rung: warn; leave out an update whose gradient is an outlier; go back and leave out the
-batches around the spike; do that at a lower rate and a tighter clip; stop for a person. Steps count updates, batches what was
-drawn from the data: a batch that is left out is no step, and a run always makes all of its steps.
+batches around the spike; do that at a lower rate and a tighter clip; stop for a person. Steps count updates, batches
+what was drawn from the data: a batch that is left out is no step, and a run always makes all of its steps.
 
 Going back and leaving out 200 to 500 batches is PaLM's (Chowdhery et al. 2022, arXiv:2204.02311, section 5.1), leaving
 out single updates OLMo's; outliers are measured in median absolute deviations, which one outlier in the window barely
