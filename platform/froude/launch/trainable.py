@@ -34,7 +34,7 @@ class Stopped(RuntimeError):
 
 @dataclass(frozen=True)
 class Task:
-    """What Tune hands to a worker: a trial, where its parts go, on which device, and which attempt this is.
+    """What Tune hands to a worker: a trial and its name, where its rows go, on which device, and which attempt this is.
 
     `material` is what the driver has, as JSON ("": nothing said): a worker with another corpus or code trains nothing.
     `device` is for a trial of one worker; one of several asks its cluster. `lane` numbers the workers of a sweep: a
@@ -47,6 +47,7 @@ class Task:
     lane: int = 0
     attempt: int = 1
     material: str = ""
+    name: str = ""
 
     def config(self) -> dict[str, Any]:
         return asdict(self)

@@ -65,7 +65,7 @@ def run(
 
 
 def _name(trial: TuneTrial) -> str:
-    return Trial.from_json(trial.config["trial"]).name
+    return str(trial.config["name"])
 
 
 class _Unpickled:
@@ -112,7 +112,9 @@ class Queue(_Unpickled, Searcher):
         # Only what was reserved: a process on a simulated cluster sees the GPUs of the machine all the same.
         device = "" if lane < 0 else device_of(worker_resources(trial.runs[0].device, self.cluster))
         material = self.materials.of(trial.runs[-1]).to_json()
-        return Task(trial.to_json(), self.study.url, device, lane, material=material).config()
+        return Task(
+            trial.to_json(), self.study.url, device, lane, material=material, name=trial.name
+        ).config()
 
     def _fits(self, trial: Trial) -> bool:
         """Whether its workers are free; one that wants more than there are runs alone."""
