@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # Of 19,000 modules some 4,000 are ever imported: pip compiles none, and two first imports those (WARM, below).
 PIP    := $(BIN)/python -m pip install -qq --no-compile --disable-pip-version-check --constraint constraints.txt
 WARM   := $(BIN)/python -c 'from concurrent.futures import ProcessPoolExecutor as P; list(P(2).map(exec, [ \
-	"import ray.train.torch", "import froude.launch.quickstart, froude.launch.tuning, froude.launch.worker"]))'
+	"import ray.train.torch", "import froude.quickstart.whole, froude.launch.tuning, froude.launch.worker"]))'
 # Many containers set this; then each of a cluster's 40 processes would compile all it imports, every time.
 export PYTHONDONTWRITEBYTECODE :=
 SEED   ?= 0

@@ -18,10 +18,10 @@ import pytest
 
 from froude import Study
 from froude.cli import main
-from froude.launch import quickstart as loop
 from froude.launch.display import Display
 from froude.promote.account import account
 from froude.promote.recipe import read
+from froude.quickstart import whole as loop
 from froude.runlog import LogReader
 
 SPACE = """

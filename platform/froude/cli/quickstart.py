@@ -27,7 +27,7 @@ def quickstart(
     Example: froude quickstart --seed 7 --out runs/seed7
     """
     from froude.launch.display import Display
-    from froude.launch.quickstart import quickstart as loop
+    from froude.quickstart.whole import quickstart as loop
 
     content = loop(out, seed=seed, fresh=fresh, space=space, display=Display(quiet=as_json))
     if as_json:

@@ -15,10 +15,8 @@ import polars as pl
 
 import froude
 from froude import report
-from froude.launch import summary
 from froude.launch.cluster import SimulatedCluster, log_dir, simulated
 from froude.launch.display import Display, following
-from froude.launch.drill import Drill
 from froude.launch.elastic import Progress, train
 from froude.launch.status import find_bad_trials, told
 from froude.launch.sweep import open_study, sweep
@@ -26,6 +24,8 @@ from froude.promote import recipe as recipes
 from froude.promote.fits import Fits, fit
 from froude.promote.promotion import promote
 from froude.promote.recipe import Recipe
+from froude.quickstart import summary
+from froude.quickstart.drill import Drill
 from froude.runlog import LogReader
 from froude.space import Space, Trial, load_space
 from froude.store import Location

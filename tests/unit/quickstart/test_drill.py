@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from froude.launch.drill import Drill
 from froude.launch.elastic import Progress
+from froude.quickstart.drill import Drill
 
 
 @dataclass

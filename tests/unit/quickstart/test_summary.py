@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from froude import Study
-from froude.launch.quickstart import covered, worked_before
-from froude.launch.summary import closing_block, rounded, stored, trained_flops
+from froude.quickstart.summary import closing_block, rounded, stored, trained_flops
+from froude.quickstart.whole import covered, worked_before
 from froude.store import Location
 
 
