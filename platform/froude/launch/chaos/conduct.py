@@ -30,20 +30,9 @@ from froude.store import Location
 RECOVERY_SECONDS = 240.0
 LOOK_SECONDS = 0.1
 INJECTORS: dict[str, Callable[[Scene, float], Act]] = {
-    "worker-kill": processes.worker_kill,
-    "worker-hang": processes.worker_hang,
-    "node-kill": processes.node_kill,
-    "node-drain": processes.node_drain,
-    "node-add": processes.node_add,
-    "head-kill": processes.head_kill,
-    "kill-in-save": saves.kill_in_save,
-    "kill-before-record": saves.kill_before_record,
-    "zombie": processes.zombie,
-    "flipped-byte": saves.flipped_byte,
-    "clock-jump": faults.clock_jump,
-    "s3-5xx": faults.s3_5xx,
-    "s3-hang": faults.s3_hang,
-    "disk-full": faults.disk_full,
+    **processes.INJECTORS,
+    **saves.INJECTORS,
+    **faults.INJECTORS,
 }
 
 

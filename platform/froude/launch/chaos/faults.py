@@ -63,3 +63,12 @@ def clock_jump(scene: Scene, target: float) -> Act:
     scene.strike()
     clock.set_clock(node.raylet_pid, 3600 * hours)
     yield f"a node's clock by {hours:+d} h"
+
+
+#: By kind of failure (`schedule.KINDS`).
+INJECTORS = {
+    "clock-jump": clock_jump,
+    "s3-5xx": s3_5xx,
+    "s3-hang": s3_hang,
+    "disk-full": disk_full,
+}

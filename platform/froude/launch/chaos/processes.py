@@ -92,3 +92,15 @@ def zombie(scene: Scene, target: float) -> Act:
     kind, text = suspended.end or ("nothing", "it ended without a word")
     if kind != "Fenced":
         raise NotInjected(f"the woken driver had to end as fenced, but ended with {kind}: {text}")
+
+
+#: By kind of failure (`schedule.KINDS`).
+INJECTORS = {
+    "worker-kill": worker_kill,
+    "worker-hang": worker_hang,
+    "node-kill": node_kill,
+    "node-drain": node_drain,
+    "node-add": node_add,
+    "head-kill": head_kill,
+    "zombie": zombie,
+}

@@ -122,3 +122,11 @@ def flip(run: Location, record: Record, target: float) -> str:
     else:
         place.replace(bytes(content))
     return block.fqn
+
+
+#: By kind of failure (`schedule.KINDS`).
+INJECTORS = {
+    "kill-in-save": kill_in_save,
+    "kill-before-record": kill_before_record,
+    "flipped-byte": flipped_byte,
+}
