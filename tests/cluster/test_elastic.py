@@ -124,7 +124,7 @@ def test_neither_growth_nor_a_notice_repeats_a_step(study: Study, result: Elasti
 
 
 def test_each_token_entered_the_weights_once(study: Study, result: ElasticResult) -> None:
-    from froude.promote.account import token_account
+    from froude.promote.token_audit import token_account
 
     mine = pl.col("run") == RUN.name
     ledger = study.ledger().filter(mine).collect()

@@ -19,8 +19,8 @@ import pytest
 from froude import Study
 from froude.cli import main
 from froude.launch.display import Display
-from froude.promote.account import account
 from froude.promote.recipe import read
+from froude.promote.token_audit import account
 from froude.quickstart import whole as loop
 from froude.runlog import LogReader
 

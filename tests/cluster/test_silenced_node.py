@@ -14,7 +14,7 @@ from froude.checkpoint import tools
 from froude.config import Run
 from froude.launch.cluster import SimulatedCluster, simulated
 from froude.launch.elastic import Progress, train
-from froude.promote.account import token_account
+from froude.promote.token_audit import token_account
 from froude.runlog import LogReader, Record
 from froude.study import Study
 

@@ -12,7 +12,7 @@ from froude.promote.forecast import Forecast
 from froude.promote.recipe import Recipe, seal
 from froude.promote.verify import locate, verify_run
 from froude.store import Location
-from froude.train import build
+from froude.train import environment
 from froude.train.api import LocalHost
 from froude.train.worker import run_worker
 
@@ -48,8 +48,8 @@ def sealed(folder: Path | Location, forecast: Forecast = FORECAST, run: Run = RU
 def train(folder: Path, recipe: Recipe) -> None:
     """On one worker, this process."""
     store = RunStore(Location.parse(folder) / "runs" / RUN.name, RUN.name)
-    build.make_deterministic(torch.device("cpu"))
-    here = build.describe(torch.device("cpu"))
+    environment.make_deterministic(torch.device("cpu"))
+    here = environment.describe(torch.device("cpu"))
     host = LocalHost(attempt=store.open_attempt(recipe.sha256, {"build": here}))
     run_worker(RUN.replace(workers=1), store, host, device="cpu")
 

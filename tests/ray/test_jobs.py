@@ -227,7 +227,7 @@ def test_a_promoted_run_is_trained(submit: Submit, root: Path, tmp_path: Path) -
     import polars as pl
 
     from froude import Study
-    from froude.promote.account import token_account
+    from froude.promote.token_audit import token_account
     from froude.runlog import LogReader
 
     study = Study(tmp_path / "study")

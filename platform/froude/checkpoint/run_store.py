@@ -18,10 +18,10 @@ from froude.checkpoint import retention
 from froude.checkpoint.background import Background, Staging
 from froude.checkpoint.collective import on_every_rank, on_rank_0, rank_and_world
 from froude.checkpoint.commit import CommitLog
-from froude.checkpoint.format import ParquetReader, ParquetWriter, check_tensors_only
 from froude.checkpoint.manifest import Manifest, manifest_of
 from froude.checkpoint.parts import Corrupt, create_part, read_part
 from froude.checkpoint.retention import Keep
+from froude.checkpoint.writer import ParquetReader, ParquetWriter, check_tensors_only
 from froude.records import SCHEMAS, TABLES, to_bytes
 from froude.runlog import NO_BASE, Part, Record, expired, lineage
 from froude.store import Location

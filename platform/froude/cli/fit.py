@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from froude.promote.diagnosis import Diagnosis
     from froude.promote.fits import Fits
     from froude.study import Study
-    from froude.train.branches import Branched
+    from froude.train.local_critical_batch import Branched
 
 
 @verb
@@ -180,7 +180,7 @@ def _branched(study: Study, run: Run, *, trust: bool, quiet: bool) -> Branched:
     from froude.checkpoint.run_store import RunStore
     from froude.launch.display import Display
     from froude.train.api import check_trust
-    from froude.train.branches import branch
+    from froude.train.local_critical_batch import branch
 
     check_trust(run, trust)
     display = Display(quiet=quiet)

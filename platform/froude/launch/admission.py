@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from froude.checkpoint.run_store import RunStore
-    from froude.train.build import Build
+    from froude.train.environment import Build
 
 SHOWN = 3  # hosts in one error
 ALIKE = "an exact run needs hosts alike, or --other-build, which gives up that all of it is reproducible"
@@ -51,14 +51,14 @@ def admit(run: Run, store: RunStore, device: torch.device, *, other_build: bool 
     them have; with `other_build` it goes on with any, and is reproducible from that step on only.
     """
     from froude.checkpoint.collective import on_every_rank
-    from froude.train import build
+    from froude.train import environment
 
     if run.reduction == "exact":
-        build.make_deterministic(device)
+        environment.make_deterministic(device)
     guests = on_every_rank(lambda: _describe(store, device))
     refused = {guest.node: f"host {guest.address}: {guest.refusal}" for guest in guests if guest.refusal}
     if not refused and run.reduction == "exact" and not other_build:
-        odd = build.unlike([guest.build for guest in guests], store.meta().get("build"))
+        odd = environment.unlike([guest.build for guest in guests], store.meta().get("build"))
         refused = {
             guests[rank].node: f"host {guests[rank].address}: its {how}; {ALIKE}" for rank, how in odd.items()
         }
@@ -70,7 +70,7 @@ def admit(run: Run, store: RunStore, device: torch.device, *, other_build: bool 
 def _describe(store: RunStore, device: torch.device) -> Guest:
     import ray
 
-    from froude.train import build
+    from froude.train import environment
 
     try:
         store.location.knock()
@@ -78,4 +78,4 @@ def _describe(store: RunStore, device: torch.device) -> Guest:
     except (Refused, ConfigError) as error:
         refusal = str(error)
     node = ray.get_runtime_context().get_node_id()
-    return Guest(node, ray.util.get_node_ip_address(), build.describe(device), refusal)
+    return Guest(node, ray.util.get_node_ip_address(), environment.describe(device), refusal)

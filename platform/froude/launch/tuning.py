@@ -14,7 +14,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
 from froude.launch.elastic import device_of, worker_resources
-from froude.launch.ray_internals.lanes import Lanes
+from froude.launch.ray_internals.worker_slots import Lanes
 from froude.launch.trainable import Proxy, Task, resources
 from froude.space import Trial
 from froude.store import Location

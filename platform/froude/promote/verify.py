@@ -14,8 +14,8 @@ import polars as pl
 from froude.config import ConfigError, Run
 from froude.material import Material
 from froude.promote import recipe as recipes
-from froude.promote.account import account as token_account
 from froude.promote.recipe import Recipe
+from froude.promote.token_audit import account as token_account
 from froude.records import TABLES
 from froude.runlog import LogReader, Record, expired, lineage, record_name
 from froude.store import Location, reported
@@ -257,7 +257,7 @@ def _rerun_device(recipe: Recipe, head: Record, *, other_build: bool) -> torch.d
     """Where the run can be trained again to the bit; ConfigError if it can't be here."""
     import torch
 
-    from froude.train import build, parallel
+    from froude.train import environment, parallel
 
     if recipe.run.reduction != "exact":
         raise ConfigError(
@@ -272,8 +272,8 @@ def _rerun_device(recipe: Recipe, head: Record, *, other_build: bool) -> torch.d
     torch.set_num_threads(int(before.get("threads", torch.get_num_threads())))
     device = parallel.resolve_device("cpu" if before.get("device") == "cpu" else recipe.run.device)
     if not other_build:
-        build.require(
-            before, build.describe(device), f"to rerun {recipe.run.name} bit for bit, this machine's"
+        environment.require(
+            before, environment.describe(device), f"to rerun {recipe.run.name} bit for bit, this machine's"
         )
     return device
 

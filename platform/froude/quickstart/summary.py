@@ -10,10 +10,10 @@ from typing import Any
 import polars as pl
 
 from froude.attempts import history
-from froude.promote.account import token_account
 from froude.promote.fits import Fits
 from froude.promote.forecast import score
 from froude.promote.recipe import Recipe
+from froude.promote.token_audit import token_account
 from froude.space import Trial
 from froude.store import Location
 from froude.study import Study

@@ -10,7 +10,6 @@ import polars as pl
 from froude.attempts import Elastic, history
 from froude.config import ConfigError, Run
 from froude.promote import gate
-from froude.promote.account import TokenAccount, token_account
 from froude.promote.checks import table
 from froude.promote.evidence import collect
 from froude.promote.fits import Fits, fit
@@ -18,6 +17,7 @@ from froude.promote.forecast import Score, score
 from froude.promote.monitor import Alarm, alarms
 from froude.promote.promotion import extrapolation, predict
 from froude.promote.recipe import FILE, Recipe, read
+from froude.promote.token_audit import TokenAccount, token_account
 from froude.runlog import LogReader
 
 if TYPE_CHECKING:

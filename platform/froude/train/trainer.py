@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from froude.config import Run
-from froude.train import api, build, ledger, optimizers, parallel
+from froude.train import api, environment, ledger, optimizers, parallel
 from froude.train.data.order import Batches, validation_windows
 from froude.train.data.sound import check_ids
 from froude.train.ledger import Drawn
@@ -30,7 +30,7 @@ class Trainer:
     def __init__(self, run: Run, world: World | None = None) -> None:
         self.run, self.world = run, world or World()
         if run.reduction == "exact":
-            build.make_deterministic(self.world.device)
+            environment.make_deterministic(self.world.device)
         self.batches = Batches(api.build_source(run, "train"), run.seed, run.windows_per_slot, run.slots)
         held = validation_windows(api.build_source(run, "validation"), run.eval_windows)
         check_ids(held, run, f"the validation split of {run.data.source}")

@@ -10,7 +10,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from froude.checkpoint import format as container
+from froude.checkpoint import writer as container
 from froude.checkpoint.manifest import _KEY, _ROWS, Block, Manifest
 from froude.checkpoint.parts import Corrupt, create_part
 from froude.checkpoint.run_store import load_state, save_state

@@ -15,7 +15,7 @@ from froude.checkpoint.run_store import RunStore
 from froude.config import Run
 from froude.launch.admission import SHOWN, Unfit, admit
 from froude.store import Location
-from froude.train import build
+from froude.train import environment
 
 __all__ = ["refusing_server", "s3", "s3_server"]
 
@@ -34,7 +34,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_an_exact_run_goes_on_with_its_own_build_only(tmp_path: Path) -> None:
     store = RunStore(Location.parse(tmp_path), "large")
     here = admit(EXACT, store, CPU)
-    assert here == build.describe(CPU)
+    assert here == environment.describe(CPU)
     store.open_attempt("recipe", {"build": {**here, "threads": 512}})
     with pytest.raises(Unfit) as unfit:
         admit(EXACT, store, CPU)

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from froude.checkpoint.format import MANIFEST
 from froude.checkpoint.tools import verify
+from froude.checkpoint.writer import MANIFEST
 from froude.config import Run
 from froude.launch.chaos import available, faults, saves
 from froude.launch.chaos.scene import Scene, wait_for

@@ -18,7 +18,6 @@ from froude.promote import verify
 from froude.promote.recipe import Recipe
 from froude.runlog import Record
 from froude.study import Study
-from froude.train import build
 from froude.train.data.order import Batches
 from froude.train.stability import SpikePolicy
 from froude.train.trainer import Trainer
@@ -169,7 +168,7 @@ def test_code_that_is_not_here_is_an_error_before_any_check(tmp_path, recipe):
 
 def test_a_rerun_elsewhere_is_refused(tmp_path, recipe, monkeypatch):
     train(tmp_path, recipe)
-    monkeypatch.setattr(build, "_processor", lambda: "another")
+    monkeypatch.setattr(environment, "_processor", lambda: "another")
     with pytest.raises(
         ConfigError, match="to rerun large bit for bit, this machine's processor is 'another'"
     ):

@@ -20,7 +20,7 @@ from froude.promote.verify import _rerun_device
 from froude.runlog import Record
 from froude.space import Trial
 from froude.store import Location
-from froude.train import build, trainer
+from froude.train import environment, trainer
 from froude.train.parallel import resolve_device
 from froude.train.trainer import EVAL_CHUNK, Trainer, eval_chunk
 
@@ -57,9 +57,9 @@ def test_any_process_with_a_gpu_may_become_exact(
 @pytest.mark.usefixtures("gpu")
 def test_a_rerun_on_the_gpu_of_the_run_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(name="large", tokens=768, reduction="exact")
-    meta = {"build": build.describe(resolve_device("cuda"))}
+    meta = {"build": environment.describe(resolve_device("cuda"))}
     assert (meta["build"]["device"], meta["build"][VARIABLE]) == ("a GPU", ":4096:8")
-    assert VARIABLE not in build.describe(torch.device("cpu"))
+    assert VARIABLE not in environment.describe(torch.device("cpu"))
     where = ("large", 1, None, 1, 1, "", "finished", run.steps, run.tokens, datetime.now(UTC), 1, "recipe")
     monkeypatch.delenv(VARIABLE)  # as in a new process
     recipe: Any = SimpleNamespace(run=run)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from froude.config import ConfigError, Run
-from froude.train import api, build
+from froude.train import api, environment
 from froude.train.optimizers import works_by_rows
 from froude.train.trainer import Trainer
 
@@ -54,27 +54,29 @@ def test_exact_and_fast_train_alike():
 
 @pytest.mark.parametrize("changed", ["threads", "instructions", "torch", "processor"])
 def test_a_build_that_is_not_the_runs_is_found(changed):
-    here = build.describe(torch.device("cpu"))
+    here = environment.describe(torch.device("cpu"))
     other = {**here, changed: "other"}
-    assert build.unlike([here, dict(here)], here) == {}
-    assert build.unlike([other, here], here) == {0: f"{changed} is 'other' instead of {here[changed]!r}"}
+    assert environment.unlike([here, dict(here)], here) == {}
+    assert environment.unlike([other, here], here) == {
+        0: f"{changed} is 'other' instead of {here[changed]!r}"
+    }
     with pytest.raises(ConfigError, match=rf"must go on as it began, but its {changed} is"):
-        build.require(here, other, "a run must go on as it began, but its")
+        environment.require(here, other, "a run must go on as it began, but its")
 
 
 def test_before_the_first_attempt_most_decide_what_build_a_run_has():
-    here = build.describe(torch.device("cpu"))
+    here = environment.describe(torch.device("cpu"))
     other = {**here, "instructions": "DEFAULT", "ATEN_CPU_CAPABILITY": "default"}
     how = f"instructions is 'DEFAULT' instead of {here['instructions']!r}"
-    assert build.unlike([other, here, here]) == {
+    assert environment.unlike([other, here, here]) == {
         0: f"ATEN_CPU_CAPABILITY is 'default' instead of None, {how}"
     }
-    assert list(build.unlike([here, other])) == [1]
+    assert list(environment.unlike([here, other])) == [1]
 
 
 def test_a_build_says_what_rounds(monkeypatch):
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
-    found = build.describe(torch.device("cpu"))
+    found = environment.describe(torch.device("cpu"))
     assert found["torch"] == torch.__version__
     assert found["threads"] == torch.get_num_threads()
     assert found["ATEN_CPU_CAPABILITY"] == "default"

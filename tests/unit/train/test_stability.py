@@ -17,7 +17,7 @@ from froude.checkpoint.retention import Keep
 from froude.checkpoint.run_store import RunStore
 from froude.checkpoint.tensors import Tensors, digest
 from froude.config import Run
-from froude.promote.account import token_account
+from froude.promote.token_audit import token_account
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study

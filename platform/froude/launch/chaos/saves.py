@@ -11,9 +11,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from froude.checkpoint.format import MANIFEST
 from froude.checkpoint.manifest import Manifest, manifest_of
 from froude.checkpoint.parts import read_part
+from froude.checkpoint.writer import MANIFEST
 from froude.launch.chaos.life import send
 from froude.launch.chaos.s3_proxy import S3Proxy
 from froude.launch.chaos.scene import Act, NotInjected, Scene, choose, wait_for

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from froude.config import Run
-from froude.promote.account import account, planned
+from froude.promote.token_audit import account, planned
 from froude.records import LEDGER, table
 
 PLAN = Run(name="large", batch=768, slots=4, tokens=768 * 5)

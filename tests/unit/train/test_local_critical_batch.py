@@ -14,7 +14,7 @@ from froude.config import ConfigError, Run
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.train.api import LocalHost
-from froude.train.branches import branch, largest_as_good
+from froude.train.local_critical_batch import branch, largest_as_good
 from froude.train.worker import run_worker
 
 pytestmark = pytest.mark.slow
