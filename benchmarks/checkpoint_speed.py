@@ -251,7 +251,7 @@ def rows(section: str, state: State, given: argparse.Namespace) -> Iterator[Row]
 
 
 def slower(rows: Iterable[str]) -> str:
-    """Where a peer is faster, by the medians, as a sentence; empty where none is."""
+    """Where a peer is faster, by the medians, as a sentence."""
     found = []
     for row in rows:
         name, _, *cells = (cell.strip() for cell in row.strip("|").split("|"))
@@ -259,9 +259,7 @@ def slower(rows: Iterable[str]) -> str:
             ratio = re.match(r"\*\*([\d.]+)\*\*", cell)
             if ratio and float(ratio[1]) < 1:
                 found.append(f"{name} ({ratio[1]} of {SIDES[peer][0]}'s speed)")
-    if not found:
-        return ""
-    return f"**froude, which alone hashes what it writes and checks what it reads, is slower here:** {'; '.join(found)}."
+    return f"**Where froude, which alone hashes all it writes and reads, is slower:** {'; '.join(found) or 'nowhere'}."
 
 
 def page(found: dict[str, dict[str, Any]], given: argparse.Namespace) -> str:
