@@ -18,7 +18,6 @@ from froude.promote.promotion import parameters, promote
 from froude.promote.recipe import read
 from froude.report import FILE, render, write
 from froude.report.document import document
-from froude.report.law_plots import log_axis
 from froude.report.view import View, gather
 from froude.store import Location
 
@@ -183,24 +182,6 @@ def test_a_swept_study_says_what_it_trains_before_it_is_promoted(view: View, und
     assert "Runs that froude did not train, from runs.csv." in Page(
         document(replace(view, recipe=None, elastic=None, score=None, account=None, meta=history))
     ).text  # fmt: skip
-
-
-def test_the_law_of_a_table_speaks_of_no_trunks(view: View) -> None:
-    past = {"source": "runs.csv", "stages": {"history": {"role": "history"}}}
-    told = Page(document(replace(view, meta=past))).text
-    assert "fitted to the table's runs" in told
-    assert "fitted to the branches of one trunk" not in told
-    assert "fitted to the branches of one trunk" in Page(document(view)).text
-
-
-@pytest.mark.parametrize("horizons", [1, 2, 6, 40])
-@pytest.mark.parametrize("target", [None, (1e9, 1e12)])
-def test_ticks_of_an_axis_of_tokens_never_overlap(horizons: int, target: tuple[float, float] | None) -> None:
-    axes = Figure().subplots()
-    log_axis(axes, [1e9 * 1.1**i for i in range(horizons)], target)
-    ticks = axes.get_xticks()
-    assert 1 <= len(ticks) <= 7
-    assert max(ticks) == (1e12 if target else 1e9 * 1.1 ** (horizons - 1))
 
 
 def test_every_table_that_scrolls_has_the_hint(html: str) -> None:
