@@ -194,10 +194,10 @@ Ratios of medians, and of the extremes:
 |---|---|{dashes}
 {chr(10).join(ratios)}
 
-Ray is Ray Train V2's TorchTrainer with `num_workers=(1, 3)`, plain DCP through `report(checkpoint=…)`, a large
-`max_failures`, and these settings; froude's are those of "tuned" with 60 s for a start. After a node's death Ray goes on
-asking for that node until its list of nodes, made anew every 20 s, leaves it out; each such try takes the whole time-out
-of a start.
+Ray is Ray Train V2's TorchTrainer with `num_workers=(1, {NODES})`, plain DCP through `report(checkpoint=…)`, a
+large `max_failures`, and these settings; froude's are those of "tuned" with 60 s for a start. After a node's death
+Ray goes on asking for that node until its list of nodes, made anew every 20 s, leaves it out; each such try takes
+the whole time-out of a start.
 
 | | {" | ".join(titles)} |
 |---|{dashes}
