@@ -258,7 +258,7 @@ def slower(rows: Iterable[str]) -> str:
         for peer, cell in zip(PEERS, cells[1::2], strict=False):
             ratio = re.match(r"\*\*([\d.]+)\*\*", cell)
             if ratio and float(ratio[1]) < 1:
-                found.append(f"{name} ({ratio[1]} of {SIDES[peer][0]}'s speed)")
+                found.append(f'{name} ({ratio[1]} of the speed of "{SIDES[peer][0]}")')
     return f"**Where froude, which alone hashes all it writes and reads, is slower:** {'; '.join(found) or 'nowhere'}."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from typing import Any
 
 import polars as pl
@@ -46,7 +47,7 @@ def _delimited(content: bytes) -> pl.DataFrame:
         content.decode()
     except UnicodeDecodeError:  # as spreadsheets save it: every byte has a letter, so this can't fail
         content = content.decode("latin-1").encode()
-    header = content.partition(b"\n")[0].decode()
+    header = re.sub('"[^"]*"', "", content.partition(b"\n")[0].decode())  # what is quoted may hold any of them
     table = pl.read_csv(
         io.BytesIO(content),
         separator=max(DELIMITERS, key=header.count),

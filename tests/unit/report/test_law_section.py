@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from html import unescape
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.slow
 def test_the_law_of_a_table_speaks_of_no_trunks(finished: Study, promoted: Any) -> None:
     view = gather(finished, fits=promoted.fits)
     past = {"source": "runs.csv", "stages": {"history": {"role": "history"}}}
-    told = document(replace(view, meta=past))
+    told = unescape(document(replace(view, meta=past)))
     assert "fitted to the table's runs" in told
     assert "fitted to the branches of one trunk" not in told
     assert "fitted to the branches of one trunk" in document(view)
