@@ -154,7 +154,7 @@ def cluster(address: str, simulate: int, location: Location, *, shared: bool) ->
     """
     from froude.config import ConfigError
     from froude.launch.cluster import connect, log_dir, simulated
-    from froude.sweep.preflight import check_shared
+    from froude.launch.readiness import check_shared
 
     if address and simulate:
         raise ConfigError(

@@ -1,10 +1,11 @@
-"""Whether, and when, nodes keep a process ready for the next restart of an elastic run."""
+"""What a cluster must be ready for: a study that all its hosts see; a process kept ready for the next restart."""
 
 from __future__ import annotations
 
-from froude.config import Run
+from froude.config import ConfigError, Run
 from froude.launch import ray_internals
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
+from froude.store import Location
 from froude.sweep.plan import PROCESS_BYTES, worker_bytes
 from froude.sweep.preflight import cores, free_memory
 
@@ -36,3 +37,18 @@ def spares_after(
         fits = memory > worker_bytes(run) + 2 * PROCESS_BYTES
         idle = all(node["CPU"] > 1 for node in resources if node.get("CPU"))
     return (0.0 if idle else BUSY_SECONDS) if fits else None
+
+
+def check_shared(location: Location, *, shared: bool) -> None:
+    """ConfigError if several hosts of the connected cluster would use a local study that is not shared."""
+    if not location.is_local or shared:
+        return
+    import ray
+
+    addresses = {str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]}
+    hosts = {"127.0.0.1" if address.startswith("127.") else address for address in addresses}
+    if len(hosts) > 1:
+        raise ConfigError(
+            f"a study must be where all {len(hosts)} hosts of the cluster can write, but {location} is a local path; "
+            "use an s3:// URL, or pass --shared if all hosts mount this path"
+        )

@@ -47,7 +47,9 @@ def _delimited(content: bytes) -> pl.DataFrame:
         content.decode()
     except UnicodeDecodeError:  # as spreadsheets save it: every byte has a letter, so this can't fail
         content = content.decode("latin-1").encode()
-    header = re.sub('"[^"]*"', "", content.partition(b"\n")[0].decode())  # what is quoted may hold any of them
+    header = re.sub(
+        '"[^"]*"', "", content.partition(b"\n")[0].decode()
+    )  # what is quoted may hold any of them
     table = pl.read_csv(
         io.BytesIO(content),
         separator=max(DELIMITERS, key=header.count),

@@ -1,4 +1,4 @@
-"""What can be known before anything starts: memory, and whether all hosts see the study."""
+"""What this machine has before anything starts: cores and free memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 import psutil
 
 from froude.config import ConfigError
-from froude.store import Location
 
 GIB = 2**30
 CGROUP = Path("/sys/fs/cgroup")
@@ -41,19 +40,4 @@ def check_memory(needed: int, *, what: str) -> None:
         raise ConfigError(
             f"{what} needs {needed / GIB:.1f} GiB of free memory, but {free / GIB:.1f} GiB are free; close other "
             "programs, or use a larger machine"
-        )
-
-
-def check_shared(location: Location, *, shared: bool) -> None:
-    """ConfigError if several hosts of the connected cluster would use a local study that is not shared."""
-    if not location.is_local or shared:
-        return
-    import ray
-
-    addresses = {str(node["NodeManagerAddress"]) for node in ray.nodes() if node["Alive"]}
-    hosts = {"127.0.0.1" if address.startswith("127.") else address for address in addresses}
-    if len(hosts) > 1:
-        raise ConfigError(
-            f"a study must be where all {len(hosts)} hosts of the cluster can write, but {location} is a local path; "
-            "use an s3:// URL, or pass --shared if all hosts mount this path"
         )

@@ -10,7 +10,7 @@ import pytest
 
 from froude.cli import main
 from froude.config import ConfigError
-from froude.launch import cluster
+from froude.launch import cluster, readiness
 from froude.store import Location
 from froude.sweep import preflight
 
@@ -143,8 +143,8 @@ def test_a_local_study_of_several_hosts_is_refused(
     nodes = [{"NodeManagerAddress": address, "Alive": True} for address in ("10.0.0.1", "10.0.0.2")]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
     with pytest.raises(ConfigError, match="--shared"):
-        preflight.check_shared(Location.parse(tmp_path), shared=False)
-    preflight.check_shared(Location.parse(tmp_path), shared=True)
+        readiness.check_shared(Location.parse(tmp_path), shared=False)
+    readiness.check_shared(Location.parse(tmp_path), shared=True)
     monkeypatch.setattr(cluster, "connect", connected)
     command = [*sweep(tmp_path, '"precision": "fp32"')[:-2], "--address", "10.0.0.1:6379"]
     assert "--shared" in refused(command, capsys)

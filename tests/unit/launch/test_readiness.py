@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from froude.config import Run
+from froude.config import ConfigError, Run
 from froude.launch import readiness
 from froude.launch.cluster import NodeHandle, SimulatedCluster
 from froude.launch.readiness import BUSY_SECONDS, spares_after
+from froude.store import Location
 
 RUN = Run(tokens=768, workers=(1, 3))
 NODES = 3
@@ -54,3 +57,23 @@ def test_as_wanted(
     assert spares_after(RUN, cluster, wanted=True) == 0
     monkeypatch.setattr(readiness.ray_internals, "supported", lambda: False)
     assert spares_after(RUN, cluster, wanted=True) is None
+
+
+def nodes(*addresses: str) -> list[dict[str, Any]]:
+    return [{"NodeManagerAddress": address, "Alive": not address.endswith(".9")} for address in addresses]
+
+
+def test_a_local_study_is_for_one_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    place = Location.parse(tmp_path)
+    monkeypatch.setattr(ray, "nodes", lambda: nodes("10.0.0.1", "10.0.0.2"))
+    with pytest.raises(
+        ConfigError, match=r"all 2 hosts of the cluster can write, but .* is a local path; use an s3"
+    ):
+        readiness.check_shared(place, shared=False)
+    readiness.check_shared(place, shared=True)
+    readiness.check_shared(Location.parse("s3://bucket/study"), shared=False)
+    for alone in (nodes("10.0.0.1", "10.0.0.9"), nodes("127.0.0.1", "127.0.0.2")):
+        monkeypatch.setattr(ray, "nodes", lambda alone=alone: alone)
+        readiness.check_shared(place, shared=False)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from froude.config import ConfigError
-from froude.store import Location
 from froude.sweep import preflight
 
 
@@ -46,23 +44,3 @@ def test_too_little_memory_is_an_error_with_both_numbers(cgroup: Path) -> None:
         ConfigError, match=r"the quickstart needs 9\.0 GiB of free memory, but 8\.0 GiB are free"
     ):
         preflight.check_memory(9 * preflight.GIB, what="the quickstart")
-
-
-def nodes(*addresses: str) -> list[dict[str, Any]]:
-    return [{"NodeManagerAddress": address, "Alive": not address.endswith(".9")} for address in addresses]
-
-
-def test_a_local_study_is_for_one_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray
-
-    place = Location.parse(tmp_path)
-    monkeypatch.setattr(ray, "nodes", lambda: nodes("10.0.0.1", "10.0.0.2"))
-    with pytest.raises(
-        ConfigError, match=r"all 2 hosts of the cluster can write, but .* is a local path; use an s3"
-    ):
-        preflight.check_shared(place, shared=False)
-    preflight.check_shared(place, shared=True)
-    preflight.check_shared(Location.parse("s3://bucket/study"), shared=False)
-    for alone in (nodes("10.0.0.1", "10.0.0.9"), nodes("127.0.0.1", "127.0.0.2")):
-        monkeypatch.setattr(ray, "nodes", lambda alone=alone: alone)
-        preflight.check_shared(place, shared=False)
