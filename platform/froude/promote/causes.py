@@ -94,7 +94,7 @@ def tables(runs: Sequence[Run]) -> list[str]:
     ]
 
 
-class Evidence:
+class Examined:
     """Probes of a run at two or more widths (equal in everything else but head_dim), and the exponents they show."""
 
     def __init__(self, probes: Sequence[Probe]) -> None:
@@ -134,19 +134,19 @@ class Evidence:
         return self.exponent([p.attention for p in self.probes], heads) if np.ptp(heads) > 0 else math.nan
 
 
-def causes(evidence: Evidence) -> list[Cause]:
+def causes(examined: Examined) -> list[Cause]:
     """The rules that are broken, the one that is furthest off first."""
-    output = list(_output(evidence))
-    told = evidence.makes_logits if any(cause.name == "tied_embeddings" for cause in output) else []
-    found = [*_initialisation(evidence), *_rates(evidence, told), *_decay(evidence, told), *output]
+    output = list(_output(examined))
+    told = examined.makes_logits if any(cause.name == "tied_embeddings" for cause in output) else []
+    found = [*_initialisation(examined), *_rates(examined, told), *_decay(examined, told), *output]
     if not any(cause.name == "initialisation" for cause in found):  # queries and keys of another size
-        found += _attention(evidence)
-    return sorted([*found, *_epsilon(evidence)], key=lambda cause: -cause.off)
+        found += _attention(examined)
+    return sorted([*found, *_epsilon(examined)], key=lambda cause: -cause.off)
 
 
-def exponents(evidence: Evidence) -> list[Exponent]:
+def exponents(examined: Examined) -> list[Exponent]:
     """All that is judged, as a table; and how far real updates moved the tensors."""
-    mup, nothing = evidence.mup, math.nan
+    mup, nothing = examined.mup, math.nan
     falls = -1.0 if mup else 0.0
     rows = []
     for role, init, rate in (("matrix", -0.5, falls), ("table", 0.0, 0.0), ("other", nothing, 0.0)):
@@ -156,11 +156,11 @@ def exponents(evidence: Evidence) -> list[Exponent]:
             ("rate times decay", lambda t: t.decay, 0.0),
             ("moved by ten updates", lambda t: t.moved, nothing),
         ):
-            values = list(evidence.all(role, measure).values())  # type: ignore[arg-type]
+            values = list(examined.all(role, measure).values())  # type: ignore[arg-type]
             if values and not (role == "other" and what == "initial RMS"):
                 rows.append(Exponent(what, NAMES[role], float(np.median(values)), rule))  # type: ignore[index]
-    rows.append(Exponent("multiplier", "logits", evidence.multiplier, falls))
-    rows.append(Exponent("size as built", "attention logits", evidence.attention, falls / 2))
+    rows.append(Exponent("multiplier", "logits", examined.multiplier, falls))
+    rows.append(Exponent("size as built", "attention logits", examined.attention, falls / 2))
     return [row for row in rows if math.isfinite(row.exponent)]
 
 
@@ -171,9 +171,9 @@ NAMES: dict[Role, str] = {
 }
 
 
-def _initialisation(evidence: Evidence) -> Iterator[Cause]:
-    matrices, embeddings = evidence.all("matrix", lambda t: t.init), evidence.all("table", lambda t: t.init)
-    highest = -0.5 if evidence.mup else 0.0
+def _initialisation(examined: Examined) -> Iterator[Cause]:
+    matrices, embeddings = examined.all("matrix", lambda t: t.init), examined.all("table", lambda t: t.init)
+    highest = -0.5 if examined.mup else 0.0
     yield from _broken(
         "initialisation",
         matrices,
@@ -182,7 +182,7 @@ def _initialisation(evidence: Evidence) -> Iterator[Cause]:
         SAMPLED,
         "hidden matrices must start with variance 1/fan_in",
     )
-    lowest = 0.0 if evidence.mup else -0.5
+    lowest = 0.0 if examined.mup else -0.5
     yield from _broken(
         "initialisation",
         embeddings,
@@ -193,57 +193,57 @@ def _initialisation(evidence: Evidence) -> Iterator[Cause]:
     )
 
 
-def _rates(evidence: Evidence, told: Sequence[str]) -> Iterator[Cause]:
-    rule, text = (-1.0, "as 1/width") if evidence.mup else (0.0, "not at all")
-    rates = evidence.all("matrix", lambda t: t.lr)
+def _rates(examined: Examined, told: Sequence[str]) -> Iterator[Cause]:
+    rule, text = (-1.0, "as 1/width") if examined.mup else (0.0, "not at all")
+    rates = examined.all("matrix", lambda t: t.lr)
     yield from _broken(
         "hidden_lr", rates, rule, rule, EXACT, f"under this parametrization their rate must fall {text}"
     )
     for role in ("table", "other"):
         rates = {
-            name: value for name, value in evidence.all(role, lambda t: t.lr).items() if name not in told
+            name: value for name, value in examined.all(role, lambda t: t.lr).items() if name not in told
         }
         yield from _broken("other_lr", rates, 0.0, 0.0, EXACT, "their rate must not depend on width")
 
 
-def _decay(evidence: Evidence, told: Sequence[str]) -> Iterator[Cause]:
+def _decay(examined: Examined, told: Sequence[str]) -> Iterator[Cause]:
     """Of the decay by itself, so that a wrong rate is not told twice."""
     for role in ("matrix", "table"):
-        decays = evidence.all(role, lambda t: t.decay / t.lr if t.lr else math.nan)
+        decays = examined.all(role, lambda t: t.decay / t.lr if t.lr else math.nan)
         decays = {name: value for name, value in decays.items() if name not in told}
-        rule = 1.0 if evidence.mup and role == "matrix" else 0.0
+        rule = 1.0 if examined.mup and role == "matrix" else 0.0
         text = "decay must rise as their rate falls, so that each update shrinks weights by the same share"
         yield from _broken("weight_decay", decays, rule, rule, EXACT, text)
 
 
-def _output(evidence: Evidence) -> Iterator[Cause]:
+def _output(examined: Examined) -> Iterator[Cause]:
     """Multiplier times rate is what moves logits; which of the two is wrong is told apart."""
-    multiplier, rule = evidence.multiplier, -1.0 if evidence.mup else 0.0
-    where = ", ".join(evidence.makes_logits)
+    multiplier, rule = examined.multiplier, -1.0 if examined.mup else 0.0
+    where = ", ".join(examined.makes_logits)
     rate = (
-        float(np.mean([evidence.of(name, lambda t: t.lr) for name in evidence.makes_logits]))
+        float(np.mean([examined.of(name, lambda t: t.lr) for name in examined.makes_logits]))
         if where
         else math.nan
     )
     both = multiplier + rate
-    if evidence.mup and evidence.tied and both < rule - SAMPLED:
+    if examined.mup and examined.tied and both < rule - SAMPLED:
         text = "a tied table must keep its rate where logits are divided by the width, once"
         yield Cause("tied_embeddings", where, both, rule, rule - both, f"{text}: multiplier times rate")
     elif abs(multiplier - rule) > SAMPLED and abs(both - rule) > SAMPLED:
-        text = "logits must be divided by the width" if evidence.mup else "logits must not be scaled by width"
+        text = "logits must be divided by the width" if examined.mup else "logits must not be scaled by width"
         yield Cause("output_multiplier", where, multiplier, rule, abs(multiplier - rule), text)
 
 
-def _attention(evidence: Evidence) -> Iterator[Cause]:
-    found, rule = evidence.attention, -0.5 if evidence.mup else 0.0
+def _attention(examined: Examined) -> Iterator[Cause]:
+    found, rule = examined.attention, -0.5 if examined.mup else 0.0
     if abs(found - rule) > SAMPLED:
-        by = "d_head" if evidence.mup else "its root"
+        by = "d_head" if examined.mup else "its root"
         text = f"attention logits must be divided by {by}: their size as built, over d_head"
         yield Cause("attention_scale", "attention", found, rule, abs(found - rule), text)
 
 
-def _epsilon(evidence: Evidence) -> Iterator[Cause]:
-    shares = {name: [probe.tensors[name].undamped for probe in evidence.probes] for name in evidence.roles}
+def _epsilon(examined: Examined) -> Iterator[Cause]:
+    shares = {name: [probe.tensors[name].undamped for probe in examined.probes] for name in examined.roles}
     least = {
         name: min((share for share in found if math.isfinite(share)), default=1.0)
         for name, found in shares.items()

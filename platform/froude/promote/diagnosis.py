@@ -12,7 +12,7 @@ import polars as pl
 
 from froude import laws
 from froude.config import Run
-from froude.promote.causes import Cause, Evidence, Exponent, causes, exponents, tables
+from froude.promote.causes import Cause, Examined, Exponent, causes, exponents, tables
 from froude.train import coordcheck
 from froude.train.probe import probe
 
@@ -92,24 +92,24 @@ def diagnose(
     if len(compared) < 2:
         return Diagnosis(name, widths, (), shown, (), None)
     tell = progress or (lambda share, text: None)
-    evidence = examine(compared, progress=lambda share, text: tell(share / 2, text))
+    examined = examine(compared, progress=lambda share, text: tell(share / 2, text))
     seeds = [run.replace(seed=run.seed + seed) for run in compared for seed in range(SEEDS)]
     moves = coordcheck.measure(seeds, times=TIMES, progress=lambda share, text: tell(0.5 + share / 2, text))
     coordinates = coordcheck.judge("width", moves)
-    found = causes(evidence)
+    found = causes(examined)
     if not found and name == "mup" and len(widths) >= STRAYS_WIDTHS:
         found = list(_strays(coordinates))
-    return Diagnosis(name, widths, tuple(found), shown, tuple(exponents(evidence)), coordinates)
+    return Diagnosis(name, widths, tuple(found), shown, tuple(exponents(examined)), coordinates)
 
 
-def examine(runs: Sequence[Run], *, progress: Callable[[float, str], None] | None = None) -> Evidence:
+def examine(runs: Sequence[Run], *, progress: Callable[[float, str], None] | None = None) -> Examined:
     """Measure what the code does at two widths or more, of runs that are alike in all else."""
     vocabulary, probes = tables(runs), []
     for number, run in enumerate(runs):
         if progress:
             progress(number / len(runs), f"{run.parametrization}, width {run.model.width}")
         probes.append(probe(run, vocabulary))
-    return Evidence(probes)
+    return Examined(probes)
 
 
 def comparable(runs: Sequence[Run]) -> list[Run]:
