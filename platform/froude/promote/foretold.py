@@ -1,134 +1,62 @@
-"""What a search space's plan says already about its promotion: the gate's checks that need no trial, and its cost."""
+"""What a search space's plan says already about its promotion: each check of the gate, what it lacks, what it costs."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import polars as pl
 
-from froude.config import Run
 from froude.laws.loss import RATIO
-from froude.promote.checks import Evidence, table
-from froude.promote.fits import transfer_rows
+from froude.promote import checks
+from froude.promote.checks.planned import Planned
 from froude.promote.gate import Check, Profile
 from froude.space import Space
-from froude.train.api import build_model, count_parameters
-from froude.train.data.leak import leaked
-from froude.train.rows import describe
 
 #: Without a stage of each of these roles there is nothing to promote.
 NEEDED = ("search", "lr_transfer", "loss_law")
-#: Checks of the gate that the planned runs decide.
-DECIDED = (
-    "one_precision",
-    "validation_leak",
-    "seeds",
-    "lr_points",
-    "extrapolation_params",
-    "extrapolation_tokens",
-    "extrapolation_compute",
-    "extrapolation_batch",
-)
 
 
 @dataclass(frozen=True)
 class Foretold:
     """Reach of the target over the largest proxy of the loss law, by axis ({} without that stage); what fails.
 
-    A failed check of kind "refuse" is one by which promote would refuse the study as it is planned.
+    A failed check of kind "refuse" is one by which promote would refuse the study as it is planned. `close` are checks
+    that pass by less than a tenth of their bounds, `unknown` the names of those that only running tells.
     """
 
     reach: Mapping[str, float]
     warnings: tuple[Check, ...]
+    close: tuple[Check, ...]
+    unknown: tuple[str, ...]
 
     def lines(self) -> list[str]:
-        """Each warning in a line."""
-        words = {"refuse": "promote would refuse", "warn": "worth knowing"}
-        return [f"{words[check.kind]}: {check.line()}" for check in self.warnings]
+        """Each check that fails or is close in a line, and one for the others."""
+        return [
+            *(
+                f"{'promote would refuse' if c.refuses else 'worth knowing'}: {c.line()}"
+                for c in self.warnings
+            ),
+            *(f"close: {c.name}: must be {c.bound}, and is {c.value}; {c.remedy}" for c in self.close),
+            f"unknown until they have run: {', '.join(self.unknown)}",
+        ]
 
 
 def foretell(space: Space, profile: Profile, *, proxies: float, target: float) -> Foretold:
     """Look at the planned runs; `proxies` and `target` are FLOPs. The runs' code has been trusted."""
-    runs = [run for trials in space.planned().values() for trial in trials for run in trial.runs]
-    sizes: dict[str, int] = {}
-    rows = pl.DataFrame(
-        [{**describe(run), "params": _params(run, sizes)} for run in runs], infer_schema_length=None
-    )
-
-    def of(role: str) -> pl.DataFrame:
-        return rows.filter(
-            pl.col("stage").is_in([stage.name for stage in space.stages if stage.role == role])
-        )
-
-    large, law = space.target, of("loss_law")
-    grid = transfer_rows(of("lr_transfer"), large.parametrization, large.model.base_width)
-    reach = _reach(law, large, _params(large, sizes))
-    known = set(DECIDED)
-    if not reach:
-        known -= {name for name in DECIDED if name.startswith("extrapolation")}
-    if not grid.height:
-        known.discard("lr_points")
-    evidence = _evidence(runs, large, grid, law, reach)
-    checks = [check for check in table(evidence, profile) if check.name in known]
-    checks += [*_roles(space), *_ratio(law), _cost(proxies / target)]
-    return Foretold(reach, tuple(check for check in checks if not check.passed))
-
-
-def _params(run: Run, sizes: dict[str, int]) -> int:
-    """Parameters without embedding and readout, counted once a shape."""
-    key = json.dumps([run.to_dict()["model"], run.parametrization], sort_keys=True)
-    if key not in sizes:
-        sizes[key] = count_parameters(build_model(run, "meta")).params
-    return sizes[key]
-
-
-def _reach(law: pl.DataFrame, large: Run, params: int) -> dict[str, float]:
-    if not law.height:
-        return {}
-    counts = {axis: law[axis].cast(pl.Float64) for axis in ("params", "tokens", "batch")}
-    largest = {**counts, "compute": counts["params"] * counts["tokens"]}
-    tokens = float(large.tokens)
-    over = {"params": params, "tokens": tokens, "compute": params * tokens, "batch": large.batch}
-    return {axis: value / float(largest[axis].max()) for axis, value in over.items()}  # type: ignore[arg-type]
-
-
-def _evidence(
-    runs: Sequence[Run], large: Run, grid: pl.DataFrame, law: pl.DataFrame, reach: Mapping[str, float]
-) -> Evidence:
-    """The gate's evidence as far as the plan decides it; the rest is never read (DECIDED)."""
-    counted = {"lr_transfer": (grid, "width"), "loss_law": (law, "params")}
-    rates = grid.group_by("width").agg(pl.col("lr").n_unique())
-    return Evidence(
-        precisions=sorted({large.precision, *(run.precision for run in runs)}),
-        leaked=max(leaked(run) for run in runs),
-        seeds={role: _fewest_seeds(rows, over) for role, (rows, over) in counted.items() if rows.height},
-        lr_curves={int(width): (int(n), "ok") for width, n in rates.iter_rows()},
-        ratios=reach or dict.fromkeys(("params", "tokens", "compute", "batch"), 1.0),
-        batch=large.batch,
-        failed=0,
-        unfinished=(),
-        spikes={},
-        lr_bumps={},
-        lr_status="ok",
-        lr_half_width=0.0,
-        lr_drift=0.0,
-        diverged_ratio=float("inf"),
-        sizes_off=(),
-        forecast_half_width=0.0,
-        forecast_certified=True,
-        forecast_reasons=(),
-        critical_batch=float("nan"),
-        critical_status="ok",
-        critical_reasons=(),
-        token_overhead=0.0,
-    )
-
-
-def _fewest_seeds(rows: pl.DataFrame, over: str) -> int:
-    counted = rows.group_by(over).agg(pl.col("seed").n_unique())
-    return int(counted["seed"].min())  # type: ignore[arg-type]
+    plan = Planned(space)
+    failed, close, unknown = [], [], []
+    for rule in checks.RULES:
+        value, bound = rule.foresee(plan), profile.bound(rule)
+        if value is None:
+            unknown.append(rule.name)
+        elif not (check := rule.judge(value, bound)).passed:
+            failed.append(check)
+        elif rule.is_close(value, bound):
+            close.append(check)
+    more = [*_roles(space), *_ratio(plan.ladder), _cost(proxies / target)]
+    failed += [check for check in more if not check.passed]
+    return Foretold(plan.reach, tuple(failed), tuple(close), tuple(unknown))
 
 
 def _roles(space: Space) -> list[Check]:

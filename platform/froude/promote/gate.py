@@ -1,12 +1,21 @@
-"""The promotion gate: checks and the profiles of their bounds, overrides by name with a reason, the refusal."""
+"""The promotion gate: rules, the checks that they make, profiles of bounds, overrides with a reason, the refusal."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from froude.config import ConfigError
+
+if TYPE_CHECKING:
+    from froude.promote.checks.case import Case
+    from froude.promote.checks.planned import Planned
+
+Value = TypeVar("Value")
+CLOSE = 0.1  # of a bound: what passes by less is worth a word before anything has run
 
 
 @dataclass(frozen=True)
@@ -35,68 +44,62 @@ class Check:
         return f"{self.name}: must be {self.bound}, but is {self.value}; {self.remedy}"
 
 
+class Finding(NamedTuple):
+    """Whether a value passes, and the value in words; a `remedy` of its own where the rule's does not fit it."""
+
+    passed: bool
+    value: str
+    remedy: str = ""
+    kind: str = "refuse"
+
+
 @dataclass(frozen=True)
-class Profile:
-    """Bounds of the gate; ratios are target over largest proxy, half-widths as each check says."""
+class Rule(Generic[Value]):
+    """All of one check: what it measures of a study, what it asks of that, and what helps where it does not hold.
+
+    `asks` are words with {bound} in them, or {percent} for a hundred times it. `find` holds a value against a bound;
+    `bound` is production's, NaN where there is no number. `foresee` has the value that a plan decides, None where only
+    running tells.
+    """
 
     name: str
-    lr_rates: int
-    lr_half_width: float
-    params_ratio: float
-    tokens_ratio: float
-    compute_ratio: float
-    batch_ratio: float
-    forecast_half_width: float
-    diverged_distance: float
-    seeds: int
-    drift: float
-    bump: float
-    leaked: float
+    asks: str
+    remedy: str
+    measure: Callable[[Case], Value]
+    find: Callable[[Value, float], Finding]
+    bound: float = math.nan
+    foresee: Callable[[Planned], Value | None] = lambda plan: None
+
+    def asked(self, bound: float) -> str:
+        """What must hold, in words, with this bound."""
+        return self.asks.format(bound=bound, percent=100 * bound)
+
+    def judge(self, value: Value, bound: float) -> Check:
+        """The row of the gate's table for a value."""
+        found = self.find(value, bound)
+        remedy = found.remedy or self.remedy
+        return Check(self.name, found.passed, found.value, self.asked(bound), remedy, kind=found.kind)
+
+    def is_close(self, value: Value, bound: float) -> bool:
+        """Whether a value passes by less than a tenth of the bound, whichever side of it is the right one."""
+        stricter = (self.find(value, bound * (1 + by)).passed for by in (-CLOSE, CLOSE))
+        return self.find(value, bound).passed and not all(stricter)
 
 
-PRODUCTION = Profile(
-    name="production",
-    lr_rates=7,  # a cubic through a U-curve needs six, and one may diverge
-    lr_half_width=0.35,  # in ln lr: half an octave, which costs about 0.003 nats at a curvature of 0.046
-    params_ratio=30.0,
-    tokens_ratio=30.0,
-    compute_ratio=100.0,
-    batch_ratio=4.0,  # beyond it the square-root rule between batch and rate is not to be relied on
-    forecast_half_width=0.05,
-    diverged_distance=2.0,
-    seeds=2,  # without a second one nothing tells a law from a seed
-    drift=0.35,  # in ln lr: what a rate may be off (lr_half_width)
-    bump=0.02,  # nats: seven times what half an octave costs
-    leaked=0.05,  # text repeats itself: of 64-byte windows of the King James Bible 1.2% come twice
-)
+@dataclass(frozen=True)
+class Profile:
+    """Bounds of the gate, by a rule's name, where they are not the rules' own."""
+
+    name: str
+    bounds: Mapping[str, float] = field(default_factory=dict)
+
+    def bound(self, rule: Rule[Any]) -> float:
+        """The bound that a rule judges by."""
+        return self.bounds.get(rule.name, rule.bound)
+
+
+PRODUCTION = Profile("production")
 PROFILES = {PRODUCTION.name: PRODUCTION}
-
-#: Every check by name, in the table's order.
-NAMES = (
-    "trials_failed",
-    "largest_finished",
-    "one_precision",
-    "validation_leak",
-    "seeds",
-    "unstable_proxies",
-    "lr_edge",
-    "lr_points",
-    "lr_flat",
-    "lr_convex",
-    "lr_one_minimum",
-    "lr_interval",
-    "lr_transfers",
-    "diverged_near_optimum",
-    "batch_edge",
-    "extrapolation_params",
-    "extrapolation_tokens",
-    "extrapolation_compute",
-    "extrapolation_batch",
-    "sizes_agree",
-    "forecast_interval",
-    "forecast_certified",
-    "batch_below_critical",
-)
 
 
 class Refused(Exception):
@@ -116,10 +119,11 @@ class Refused(Exception):
 
 def override(checks: Sequence[Check], reasons: Mapping[str, str]) -> tuple[Check, ...]:
     """The table with failed checks overridden by name; ConfigError for an unknown name or an empty reason."""
+    names = [check.name for check in checks]
     for name, reason in reasons.items():
-        if name not in NAMES:
-            near = difflib.get_close_matches(name, NAMES, n=1)
-            hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(NAMES)}"
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"known: {', '.join(names)}"
             raise ConfigError(f"an override must name a check of the gate, but got `{name}`; {hint}")
         if not reason.strip():
             raise ConfigError(

@@ -18,6 +18,8 @@ from froude.laws.design import Design, forecast_design
 from froude.laws.frames import Array
 from froude.laws.loss_calibration import HeldOut, needed
 from froude.promote.candidates import candidates
+from froude.promote.checks.forecast import FORECAST_INTERVAL
+from froude.promote.checks.reach import EXTRAPOLATION
 from froude.promote.fits import Fits
 from froude.promote.gate import Profile, profile_named
 
@@ -233,10 +235,8 @@ def _failing(forecast: Prediction, bounds: Profile) -> tuple[dict[str, str], boo
         if forecast.extrapolation[name] > _bound(bounds, axis)
     }
     beyond = bool(failing)
-    if forecast.half_width > bounds.forecast_half_width:
-        failing["forecast_interval"] = (
-            f"± {100 * forecast.half_width:.2g}%, at most {100 * bounds.forecast_half_width:g}%"
-        )
+    if forecast.half_width > (most := bounds.bound(FORECAST_INTERVAL)):
+        failing["forecast_interval"] = f"± {100 * forecast.half_width:.2g}%, at most {100 * most:g}%"
     if not forecast.certified:
         failing["forecast_certified"] = "; ".join(forecast.reasons)
     return failing, beyond
@@ -257,7 +257,7 @@ def _closes(
 
 
 def _bound(bounds: Profile, axis: str) -> float:
-    return float(getattr(bounds, f"{axis}_ratio"))
+    return bounds.bound(EXTRAPOLATION[axis])
 
 
 def _nearer(offered: pl.DataFrame, design: Design, budget: float) -> list[int]:

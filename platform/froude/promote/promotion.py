@@ -11,7 +11,7 @@ from froude.config import ConfigError, Run
 from froude.promote import gate
 from froude.promote.band import with_band
 from froude.promote.checks import table
-from froude.promote.evidence import collect
+from froude.promote.checks.case import Case, beyond
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
 from froude.promote.recipe import FILE, Recipe, read, seal
@@ -53,7 +53,7 @@ def promote(
         )
     run, forecast = promoted_run(fits), predict(fits, trust=trust)
     ratios = extrapolation(fits, trust=trust)
-    checks = gate.override(table(collect(study, fits, forecast, ratios), bounds), overrides or {})
+    checks = gate.override(table(Case(study, fits, forecast, ratios), bounds), overrides or {})
     if run is None or forecast is None:
         raise gate.Refused(checks, beyond=_beyond(fits, has_rate=run is not None))
     if any(check.refuses for check in checks):
@@ -168,20 +168,7 @@ def predict(fits: Fits, *, trust: bool = False) -> Forecast | None:
 def extrapolation(fits: Fits, *, trust: bool = False) -> dict[str, float]:
     """Target over largest finished proxy of the loss law, in params, tokens, compute (6ND) and batch."""
     rows = fits.rows["loss_law"].filter(pl.col("status") == "finished")
-    largest = rows.select(
-        params=pl.col("params").cast(pl.Float64).max(),
-        tokens=pl.col("tokens").cast(pl.Float64).max(),
-        compute=(pl.col("params").cast(pl.Float64) * pl.col("tokens")).max(),
-        batch=pl.col("batch").cast(pl.Float64).max(),
-    ).row(0, named=True)
-    params, target = parameters(fits.target, trust=trust), fits.target
-    over = {
-        "params": params,
-        "tokens": target.tokens,
-        "compute": params * target.tokens,
-        "batch": target.batch,
-    }
-    return {axis: value / largest[axis] for axis, value in over.items()}
+    return beyond(rows, fits.target, parameters(fits.target, trust=trust))
 
 
 def parameters(run: Run, *, trust: bool = False) -> int:

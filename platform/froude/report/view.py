@@ -11,7 +11,7 @@ from froude.attempts import Elastic, history
 from froude.config import ConfigError, Run
 from froude.promote import gate
 from froude.promote.checks import table
-from froude.promote.evidence import collect
+from froude.promote.checks.case import Case
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Score, score
 from froude.promote.monitor import Alarm, alarms
@@ -151,4 +151,4 @@ def _present_checks(study: Study, fits: Fits | None, *, trust: bool) -> tuple[ga
         return ()
     if fits.best is None or fits.target.parametrization not in fits.transfer:
         return ()
-    return table(collect(study, fits, predict(fits, trust=trust), extrapolation(fits, trust=trust)))
+    return table(Case(study, fits, predict(fits, trust=trust), extrapolation(fits, trust=trust)))

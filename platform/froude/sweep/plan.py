@@ -66,8 +66,7 @@ class Plan:
         """Plain JSON types."""
         content = asdict(self)
         foretold = content.pop("foretold")
-        more = {"cost": self.cost, "reach": foretold["reach"], "warnings": foretold["warnings"]}
-        return {**content, "seconds": self.seconds, **more}
+        return {**content, "seconds": self.seconds, "cost": self.cost, **foretold}
 
     def lines(self) -> list[str]:
         """The same for people."""

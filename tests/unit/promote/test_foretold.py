@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from froude.config import Run
+from froude.promote.checks.rates import LR_POINTS
+from froude.promote.checks.rows import SEEDS
 from froude.promote.foretold import Foretold, foretell
-from froude.promote.gate import PRODUCTION
+from froude.promote.gate import PRODUCTION, Profile
 from froude.space import Grid, Space, Trial
 
 RUN = Run(name="x", model={"width": 32}, tokens=768 * 400, eval_windows=64)
@@ -55,14 +56,33 @@ def test_a_plan_that_nothing_speaks_against_has_no_warning() -> None:
     assert found.reach["compute"] == pytest.approx(2 * found.reach["params"])
 
 
+def test_what_passes_by_little_is_said_and_what_only_running_tells_is_named() -> None:
+    found = told(space())
+    assert [check.name for check in found.close] == ["validation_leak", "seeds", "lr_points"]
+    assert found.lines() == [
+        "close: validation_leak: must be <= 5% of the validation windows in the training data, and is 4.7%; "
+        "hold the validation data out of the training data",
+        "close: seeds: must be >= 2 seeds, and is 2 in lr_transfer, 2 in loss_law; repeat the stage's central runs "
+        "with another seed",
+        "close: lr_points: must be >= 7 rates a size, and is 7 fitted rates at width 32, the fewest; "
+        "add rates to stage `lr_transfer`",
+        "unknown until they have run: trials_failed, largest_finished, unstable_proxies, lr_edge, lr_flat, lr_convex, "
+        "lr_one_minimum, lr_interval, lr_transfers, diverged_near_optimum, batch_edge, sizes_agree, forecast_interval, "
+        "forecast_certified, batch_below_critical",
+    ]
+    assert [check.name for check in told(space(rates=8, seeds=3)).close] == ["validation_leak"]
+    far = told(space(target=TARGET.replace(tokens=768 * 400 * 28, name="large")))
+    assert "extrapolation_tokens" in [check.name for check in far.close]
+
+
 def test_missing_seeds_and_rates_are_said_with_the_gate_s_bounds() -> None:
-    found = told(space(rates=PRODUCTION.lr_rates - 1, seeds=PRODUCTION.seeds - 1))
+    found = told(space(rates=int(LR_POINTS.bound) - 1, seeds=int(SEEDS.bound) - 1))
     assert names(found) == ["seeds", "lr_points"]
     assert found.lines()[1] == (
         "promote would refuse: lr_points: must be >= 7 rates a size, but is 6 fitted rates at width 32, the fewest; "
         "add rates to stage `lr_transfer`"
     )
-    loose = replace(PRODUCTION, seeds=1, lr_rates=6)
+    loose = Profile("loose", {"seeds": 1, "lr_points": 6})
     assert foretell(space(rates=6, seeds=1), loose, proxies=1, target=2).warnings == ()
 
 
@@ -85,7 +105,9 @@ def test_reach_ratio_precision_and_cost_are_said() -> None:
         "tokens_per_parameter": "warn",
         "proxies_cost": "warn",
     }
-    assert short.lines()[-1].startswith("worth knowing: proxies_cost: must be at most 1× ")
+    said = [line for line in short.lines() if line.startswith(("promote would refuse", "worth knowing"))]
+    assert len(said) == 5
+    assert said[-1].startswith("worth knowing: proxies_cost: must be at most 1× ")
 
 
 def test_a_space_of_one_stage_says_what_promotion_lacks_and_nothing_of_what_it_does_not_have() -> None:
@@ -95,3 +117,4 @@ def test_a_space_of_one_stage_says_what_promotion_lacks_and_nothing_of_what_it_d
     assert names(found) == ["roles"]
     assert "without lr_transfer, loss_law" in found.lines()[0]
     assert found.reach == {}
+    assert {"seeds", "lr_points", "extrapolation_params"} < set(found.unknown)

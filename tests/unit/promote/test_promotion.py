@@ -17,6 +17,7 @@ from froude.cli import main
 from froude.cli.common import refused
 from froude.config import ConfigError
 from froude.promote import gate
+from froude.promote.checks import RULES
 from froude.promote.fits import PRIOR, fingerprint, fit, fit_trials, transfer_rows
 from froude.promote.promotion import extrapolation, parameters, predict, promote, promoted_run
 from froude.promote.recipe import read
@@ -130,7 +131,7 @@ def test_a_promotion_is_sealed_and_says_what_was_overridden(
         "loss_law",
     }
     assert stored.fits["critical_batch"]["status"] == "ok"
-    assert [check.name for check in stored.checks] == list(gate.NAMES)
+    assert [check.name for check in stored.checks] == [rule.name for rule in RULES]
     warning = next(check for check in stored.checks if check.name == "batch_below_critical")
     assert not warning.passed
     assert "226% more tokens" in warning.remedy
@@ -221,7 +222,7 @@ def test_rates_at_an_edge_are_refused_with_every_reason(
     assert all("nan" not in reason for reason in refusal.value.reasons)
     # Without a fitted rate there is nothing to promote, whatever is overridden; that is said, with the way out.
     with pytest.raises(gate.Refused) as beyond:
-        promote(study, overrides=dict.fromkeys(gate.NAMES, "because"))
+        promote(study, overrides={rule.name: "because" for rule in RULES})
     assert beyond.value.reasons == ()
     assert "no override helps" in beyond.value.beyond
     assert re.search(
@@ -241,7 +242,7 @@ def test_a_report_of_ones_own_model_has_the_gates_checks_when_it_is_trusted(
     untrusted = gather(study)
     assert untrusted.checks == ()
     assert "pass --trust" in untrusted.problems[0]
-    assert [check.name for check in gather(study, trust=True).checks] == list(gate.NAMES)
+    assert [check.name for check in gather(study, trust=True).checks] == [rule.name for rule in RULES]
 
 
 def test_the_command_line_refuses_with_3_and_writes_with_0(

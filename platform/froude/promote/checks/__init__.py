@@ -1,0 +1,41 @@
+"""Every check of the promotion gate, a file a subject; a new one is a `Rule` there, and a line in RULES.
+
+What they look at is in `case` (a study) and `planned` (a search space before its sweep).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from froude.promote.checks import batch, forecast, rates, reach, rows
+from froude.promote.checks.case import Case
+from froude.promote.gate import PRODUCTION, Check, Profile, Rule
+
+#: In the table's order.
+RULES: tuple[Rule[Any], ...] = (
+    rows.TRIALS_FAILED,
+    rows.LARGEST_FINISHED,
+    rows.ONE_PRECISION,
+    rows.VALIDATION_LEAK,
+    rows.SEEDS,
+    rows.UNSTABLE_PROXIES,
+    rates.LR_EDGE,
+    rates.LR_POINTS,
+    rates.LR_FLAT,
+    rates.LR_CONVEX,
+    rates.LR_ONE_MINIMUM,
+    rates.LR_INTERVAL,
+    rates.LR_TRANSFERS,
+    rates.DIVERGED_NEAR_OPTIMUM,
+    batch.BATCH_EDGE,
+    *reach.EXTRAPOLATION.values(),
+    forecast.SIZES_AGREE,
+    forecast.FORECAST_INTERVAL,
+    forecast.FORECAST_CERTIFIED,
+    batch.BATCH_BELOW_CRITICAL,
+)
+
+
+def table(case: Case, profile: Profile = PRODUCTION) -> tuple[Check, ...]:
+    """Every check on this case by the profile's bounds, none overridden yet."""
+    return tuple(rule.judge(rule.measure(case), profile.bound(rule)) for rule in RULES)

@@ -1,0 +1,81 @@
+"""Checks of the target's batch against the critical one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from froude.promote.checks.case import Case
+from froude.promote.gate import Finding, Rule
+
+#: Status of a study without trials that measure a critical batch.
+NO_STAGE = "no such stage"
+
+
+class Batches(NamedTuple):
+    """The target's batch and the critical one in tokens (NaN without one), with its fit's status and reasons."""
+
+    batch: int
+    critical: float
+    status: str
+    reasons: Sequence[str] = ()
+
+    @property
+    def known(self) -> bool:
+        return math.isfinite(self.critical)
+
+
+def batches(case: Case) -> Batches:
+    """What the study says of the target's batch."""
+    law = case.fits.critical
+    if law is None:
+        return Batches(case.target.batch, math.nan, NO_STAGE)
+    return Batches(case.target.batch, law.b_crit, law.status, law.reasons)
+
+
+def _inside(found: Batches, _: float) -> Finding:
+    if found.status in ("edge", "at_bound"):
+        return Finding(False, f"`{found.status}`: {'; '.join(found.reasons)}")
+    return Finding(True, "true") if found.known else _unmeasured(found)
+
+
+def _below(found: Batches, _: float) -> Finding:
+    if found.status == NO_STAGE:
+        return _unmeasured(found)
+    if not found.known:
+        value = f"{found.batch} tokens against an unknown critical batch ({found.status})"
+        return Finding(False, value, kind="warn")
+    # Batch over critical batch is E / E_min - 1, the share of tokens that a loss takes beyond the least.
+    price = (
+        f"this batch needs {100 * (found.batch / found.critical):.0f}% more tokens to a loss than a small one: "
+        "the price of its parallelism"
+    )
+    value = f"{found.batch} against {found.critical:.0f} tokens"
+    return Finding(found.batch <= found.critical, value, price, kind="warn")
+
+
+def _unmeasured(found: Batches) -> Finding:
+    why = (
+        "no trials of the role critical_batch"
+        if found.status == NO_STAGE
+        else f"no critical batch (`{found.status}`)"
+    )
+    remedy = "sweep a stage of that role, or one of more batch sizes, to know"
+    return Finding(False, f"not measured: {why}", remedy, kind="unmeasured")
+
+
+BATCH_EDGE = Rule(
+    "batch_edge",
+    asks="a critical batch inside the batches tried",
+    remedy="add batch sizes to stage `critical_batch` on that side",
+    measure=batches,
+    find=_inside,
+)
+BATCH_BELOW_CRITICAL = Rule(
+    "batch_below_critical",
+    asks="at most the critical batch",
+    remedy="add batch sizes to stage `critical_batch`",
+    measure=batches,
+    find=_below,
+)

@@ -1,0 +1,82 @@
+"""What the gate's checks can look at before anything has run: a search space's trials, but for what they measure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import polars as pl
+
+from froude.config import Run
+from froude.promote.checks.case import beyond
+from froude.promote.fits import transfer_rows
+from froude.space import Space
+from froude.train.api import build_model, count_parameters
+from froude.train.data.leak import leaked
+from froude.train.rows import describe
+
+
+@dataclass(frozen=True, eq=False)
+class Planned:
+    """A search space before its sweep, as if each planned trial had finished. The runs' code has been trusted."""
+
+    space: Space
+
+    @property
+    def target(self) -> Run:
+        return self.space.target
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        return [run for trials in self.space.planned().values() for trial in trials for run in trial.runs]
+
+    @cached_property
+    def rows(self) -> pl.DataFrame:
+        """A row a run: `params`, `status` and what its description decides of the columns of `trials()`."""
+        return pl.DataFrame(
+            [
+                {**describe(run), "params": self._params[_shape(run)], "status": "finished"}
+                for run in self.runs
+            ],
+            infer_schema_length=None,
+        )
+
+    @cached_property
+    def grid(self) -> pl.DataFrame:
+        """The rows that the learning-rate transfer would be fitted to."""
+        return transfer_rows(
+            self._of("lr_transfer"), self.target.parametrization, self.target.model.base_width
+        )
+
+    @cached_property
+    def ladder(self) -> pl.DataFrame:
+        """The rows that the loss law would be fitted to."""
+        return self._of("loss_law")
+
+    @cached_property
+    def reach(self) -> Mapping[str, float]:
+        """Target over the largest proxy of the loss law, by axis; {} without such a stage."""
+        return (
+            beyond(self.ladder, self.target, self._params[_shape(self.target)]) if self.ladder.height else {}
+        )
+
+    @cached_property
+    def leaked(self) -> float:
+        """The largest share of a run's validation windows that are in its training split."""
+        return max(leaked(run) for run in self.runs)
+
+    def _of(self, role: str) -> pl.DataFrame:
+        stages = [stage.name for stage in self.space.stages if stage.role == role]
+        return self.rows.filter(pl.col("stage").is_in(stages))
+
+    @cached_property
+    def _params(self) -> dict[str, int]:
+        """Parameters without embedding and readout, counted once a shape."""
+        shapes = {_shape(run): run for run in (*self.runs, self.target)}
+        return {shape: count_parameters(build_model(run, "meta")).params for shape, run in shapes.items()}
+
+
+def _shape(run: Run) -> str:
+    return json.dumps([run.to_dict()["model"], run.parametrization], sort_keys=True)

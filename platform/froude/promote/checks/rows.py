@@ -1,0 +1,172 @@
+"""Checks of a study's runs: are all there, alike, on clean data and repeated, and did the largest stay calm?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from froude.config import Run
+from froude.promote.checks.case import Case
+from froude.promote.gate import Finding, Rule
+from froude.study import Study
+from froude.train.stability import RECOVERY, RISE, SPIKE, WARN, Detector
+
+if TYPE_CHECKING:
+    from froude.promote.checks.planned import Planned
+
+LARGEST = 2  # proxies that are looked at for spikes
+
+
+def unfinished(study: Study, trials: pl.DataFrame) -> list[str]:
+    """Largest runs of stages that a law is fitted to, where they did not finish, and trials that never came."""
+    found = []
+    for name, stage in study.meta["stages"].items():
+        rows = trials.filter(pl.col("stage") == name)
+        missing = int(stage.get("trials", 0)) - rows["trial"].n_unique()
+        if missing > 0:
+            found.append(f"{missing} trials of stage {name}")
+        if stage["role"] in ("loss_law", "lr_transfer") and rows.height:
+            largest = rows.filter(pl.col("params") == pl.col("params").max())
+            if stage["role"] == "loss_law":
+                lost = largest.filter(pl.col("status") != "finished")
+            else:  # rates too high are meant to diverge
+                lost = largest.filter(~pl.col("status").is_in(["finished", "diverged"]))
+            found += [f"{row['run']} ({row['status']})" for row in lost.iter_rows(named=True)]
+    return found
+
+
+def _finished(lost: Sequence[str], _: float) -> Finding:
+    return Finding(not lost, f"unfinished: {', '.join(lost)}" if lost else "finished")
+
+
+TRIALS_FAILED: Rule[int] = Rule(
+    "trials_failed",
+    asks="0 failed trials",
+    remedy="run the sweep again: finished trials stay",
+    measure=lambda case: case.trials.filter(pl.col("status") == "failed").height,
+    find=lambda failed, _: Finding(failed == 0, str(failed)),
+)
+LARGEST_FINISHED = Rule(
+    "largest_finished",
+    asks="a finished largest proxy in every law",
+    remedy="run the sweep to its end, or find out why it does not finish",
+    measure=lambda case: unfinished(case.study, case.trials),
+    find=_finished,
+)
+
+
+def precisions(rows: pl.DataFrame, target: Run) -> list[str]:
+    """The precisions of target and proxies, sorted."""
+    return sorted({target.precision, *rows["precision"].fill_null("unknown").to_list()})
+
+
+ONE_PRECISION: Rule[list[str]] = Rule(
+    "one_precision",
+    asks="one precision for target and proxies",
+    remedy="train the proxies in the target's precision",
+    measure=lambda case: precisions(case.used, case.target),
+    find=lambda found, _: Finding(len(found) == 1, ", ".join(found)),
+    foresee=lambda plan: precisions(plan.rows, plan.target),
+)
+
+
+def leaked(case: Case) -> float | None:
+    """The largest share of validation windows that are in a training split, None where no trial says."""
+    shares = case.used["leaked"].drop_nulls()
+    return float(shares.max()) if shares.len() else None  # type: ignore[arg-type]
+
+
+def _held_out(share: float | None, bound: float) -> Finding:
+    if share is None:
+        return Finding(False, "unknown", "train proxies here, which look", kind="warn")
+    return Finding(share <= bound, f"{100 * share:.1f}%")
+
+
+VALIDATION_LEAK = Rule(
+    "validation_leak",
+    asks="<= {percent:g}% of the validation windows in the training data",
+    remedy="hold the validation data out of the training data",
+    measure=leaked,
+    find=_held_out,
+    bound=0.05,  # text repeats itself: of 64-byte windows of the King James Bible 1.2% come twice
+    foresee=lambda plan: plan.leaked,
+)
+
+
+def fewest_seeds(rows: pl.DataFrame, over: str) -> int:
+    """Number of seeds of the size that has fewest."""
+    counted = rows.filter(pl.col("status") == "finished").group_by(over).agg(pl.col("seed").n_unique())
+    return int(counted["seed"].min()) if counted.height else 0  # type: ignore[arg-type]
+
+
+def _seeds(of: Case | Planned) -> dict[str, int]:
+    """By role, the seeds of the size that has fewest; without a role that has no rows."""
+    counted = {"lr_transfer": (of.grid, "width"), "loss_law": (of.ladder, "params")}
+    return {role: fewest_seeds(rows, over) for role, (rows, over) in counted.items() if rows.height}
+
+
+def _repeated(seeds: Mapping[str, int], bound: float) -> Finding:
+    few = {role: n for role, n in seeds.items() if n < bound}
+    return Finding(not few, ", ".join(f"{n} in {role}" for role, n in (few or seeds).items()) or "none")
+
+
+SEEDS = Rule(
+    "seeds",
+    asks=">= {bound:g} seeds",
+    remedy="repeat the stage's central runs with another seed",
+    measure=_seeds,
+    find=_repeated,
+    bound=2,  # without a second one nothing tells a law from a seed
+    foresee=lambda plan: _seeds(plan) or None,
+)
+
+
+def spikes(study: Study, rows: pl.DataFrame) -> dict[str, int]:
+    """Spikes from which the largest proxies of the loss law did not recover; {} where no steps were kept."""
+    finished = rows.filter(pl.col("status") == "finished").with_columns(
+        compute=pl.col("params").cast(pl.Float64) * pl.col("tokens")
+    )
+    ranked = finished.sort("compute", descending=True).unique("trial", keep="first", maintain_order=True)
+    largest = ranked.head(LARGEST).select("run", "warmup_tokens")
+    kept = study.steps().filter(pl.col("run").is_in(largest["run"].implode())).sort("step").collect()
+    found = {}
+    for run, warmup in largest.iter_rows():
+        steps = kept.filter(pl.col("run") == run)
+        if steps.height:
+            found[run] = unrecovered(steps.filter(pl.col("tokens") > warmup))
+    return found
+
+
+def unrecovered(steps: pl.DataFrame) -> int:
+    """Spikes of the loss (as the spike policy sees them) that did not come back in RECOVERY steps, or until the end."""
+    detector, since, count = Detector(), None, 0
+    for step, loss in steps.select("step", "loss").iter_rows():
+        above = detector.deviation(loss)
+        spike = above > SPIKE and detector.rise(loss) >= RISE
+        if since is None and spike:
+            since = step
+        elif since is not None and above <= WARN:
+            since = None
+        elif since is not None and step - since >= RECOVERY:
+            count, since, detector = count + 1, None, Detector()
+        if not spike:
+            detector.accept(loss)
+    return count + (since is not None)
+
+
+def _calm(spiked: Mapping[str, int], _: float) -> Finding:
+    if not spiked:
+        return Finding(False, "unknown: no steps were kept", kind="warn")
+    found = [f"{run} ({n})" for run, n in spiked.items() if n]
+    return Finding(not found, ", ".join(found) or "none")
+
+
+UNSTABLE_PROXIES = Rule(
+    "unstable_proxies",
+    asks="no spike in the largest proxies that does not recover",
+    remedy="lower the rate, lengthen the warmup or clip harder, and run them again",
+    measure=lambda case: spikes(case.study, case.ladder),
+    find=_calm,
+)
