@@ -14,7 +14,8 @@ from typing import Any, ClassVar, Literal, Self
 import tomli_w
 from pydantic import Field, field_validator, model_validator
 
-from froude.section import ConfigError, Section
+from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization
+from froude.section import ConfigError, Section, listing, one_of
 from froude.sections import Data, Model, Optimizer, Scalar, Schedule, ScheduleName, Tail
 
 __all__ = [
@@ -43,7 +44,7 @@ class Run(Section):
     data: Data = Field(default_factory=lambda: Data())
     optimizer: Optimizer = Field(default_factory=lambda: Optimizer())
     schedule: Schedule = Field(default_factory=lambda: Schedule())
-    parametrization: Literal["sp", "mup"] = "mup"
+    parametrization: str = DEFAULT.name
     precision: Literal["fp32", "bf16"] = "fp32"
     batch: int = Field(default=768, gt=0, description="tokens of one optimizer step, over all workers")
     slots: int = Field(
@@ -107,6 +108,11 @@ class Run(Section):
     def _pair(cls, value: object) -> object:
         return tuple(value) if isinstance(value, list) else value
 
+    @field_validator("parametrization", mode="before")
+    @classmethod
+    def _known(cls, value: object) -> object:
+        return one_of(value, PARAMETRIZATIONS)
+
     @model_validator(mode="after")
     def _rules(self) -> Self:
         low, high = self.min_workers, self.max_workers
@@ -148,9 +154,16 @@ class Run(Section):
                 f"`micro_batch` must be a multiple of the context of {window} tokens (0: all at once), "
                 f"but got {self.micro_batch}"
             )
-        if self.optimizer.name == "sgd" and self.parametrization == "mup":
+        rules, optimizer = self.width_rules, self.optimizer.spec
+        if not rules.covers(optimizer.family):
+            able = [f'"{p.name}"' for p in PARAMETRIZATIONS.values() if p.covers(optimizer.family)]
             raise ConfigError(
-                '`parametrization` must be "sp" with sgd, but got "mup", whose rules here are those of Adam'
+                f'`parametrization` must be {listing(able)} with {optimizer.name}, but got "{rules.name}", whose rules '
+                f"here are those of {' and '.join(rules.table)}"
+            )
+        if high > 1 and not optimizer.by_rows:
+            raise ConfigError(
+                f"`workers` must be 1 with {optimizer.name}, whose update needs whole tensors, but got {self.workers}"
             )
         if high > self.slots and high > 1:
             raise ConfigError(
@@ -192,6 +205,11 @@ class Run(Section):
     @property
     def max_workers(self) -> int:
         return self.workers if isinstance(self.workers, int) else self.workers[1]
+
+    @property
+    def width_rules(self) -> Parametrization:
+        """The value that `parametrization` names."""
+        return PARAMETRIZATIONS[self.parametrization]
 
     @property
     def foreign(self) -> tuple[str, ...]:

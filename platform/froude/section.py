@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticKnownError
 
 #: Other tools' words for a Run's keys, in whichever table they are written.
 SYNONYMS = {
@@ -52,6 +53,19 @@ UNITS = {
 
 class ConfigError(ValueError):
     """A value that a user can correct: one or two lines with the rule, the value and the remedy."""
+
+
+def listing(words: Iterable[str]) -> str:
+    """Words to choose from: "a, b or c"."""
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last
+
+
+def one_of(value: object, names: Collection[str]) -> object:
+    """A field's value, if it is one of these names; else the error that a Literal has, which can't be told of more."""
+    if value not in tuple(names):
+        raise PydanticKnownError("literal_error", {"expected": listing(map(repr, names))})
+    return value
 
 
 def _explain(error: ValidationError, section: str, known: Mapping[str, list[str]]) -> str:

@@ -8,9 +8,10 @@ import math
 import os
 from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
-from froude.section import ConfigError, Section
+from froude.optimizers import OPTIMIZERS, Spec
+from froude.section import ConfigError, Section, listing, one_of
 
 Scalar = str | int | float | bool
 ScheduleName = Literal[
@@ -75,13 +76,10 @@ class Data(Section):
 
 
 class Optimizer(Section):
-    """AdamW, or SGD with momentum `beta1` (SP only); `weight_decay` as torch means it.
-
-    AdamW: w <- w (1 - lr * weight_decay); SGD: weight_decay * w is added to the gradient.
-    """
+    """An optimizer of `froude.optimizers` and its settings; each file there says what it makes of them."""
 
     section: ClassVar[str] = "optimizer"
-    name: Literal["adamw", "sgd"] = "adamw"
+    name: str = "adamw"
     implementation: Literal["auto", "foreach", "fused"] = Field(
         default="auto", description="of torch; auto: fused where it is as exact as the run asks for"
     )
@@ -93,13 +91,25 @@ class Optimizer(Section):
     decay_embeddings: bool = False
     clip: float = Field(default=1.0, gt=0, description="bound on the gradient's global L2 norm")
 
+    @field_validator("name", mode="before")
+    @classmethod
+    def _known(cls, value: object) -> object:
+        return one_of(value, OPTIMIZERS)
+
     @model_validator(mode="after")
     def _implementation(self) -> Self:
-        if self.name == "sgd" and self.implementation == "fused":
+        have = (*self.spec.implementations, "auto")
+        if self.implementation not in have:
+            quoted = listing([f'"{each}"' for each in have])
             raise ConfigError(
-                '`optimizer.implementation` of sgd must be "foreach" or "auto", but got "fused"'
+                f'`optimizer.implementation` of {self.name} must be {quoted}, but got "{self.implementation}"'
             )
         return self
+
+    @property
+    def spec(self) -> Spec:
+        """What the package knows of the optimizer."""
+        return OPTIMIZERS[self.name]
 
 
 class Schedule(Section):

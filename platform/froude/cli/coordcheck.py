@@ -54,7 +54,7 @@ def coordcheck(
     from froude.sweep.plan import worker_bytes
     from froude.sweep.preflight import check_memory
     from froude.train.api import check_trust
-    from froude.train.coordcheck import check, short, sizes_of
+    from froude.train.coordcheck import check, checked, short, sizes_of
 
     if depths and widths:
         raise ConfigError("a check is over width or depth, but got --widths and --depths; drop one")
@@ -92,8 +92,8 @@ def coordcheck(
     broken: list[Cause] = []
     if found.verdict == "failed" and over == "width":
         narrow = sorted(set(sizes))[:WIDTHS]
-        mup = [run.replace({"model.width": width, "parametrization": "mup"}) for width in narrow]
-        broken = causes(examine(mup))
+        changes = {"parametrization": checked(run).name}
+        broken = causes(examine([run.replace({"model.width": width, **changes}) for width in narrow]))
         if not as_json:
             print("\n".join(_rules(broken, narrow)))
     if as_json:

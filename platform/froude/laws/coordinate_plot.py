@@ -7,8 +7,7 @@ import polars as pl
 from matplotlib.figure import Figure
 
 from froude.laws.figures import MUTED, WARN, label, log_scale, panels, short
-
-TITLES = {"mup": "μP: is to be level", "sp": "SP: the control, is to rise"}
+from froude.parametrizations import PARAMETRIZATIONS
 
 
 def draw(rows: pl.DataFrame, over: str, verdict: str = "passed", *, reasons: tuple[str, ...] = ()) -> Figure:
@@ -35,6 +34,8 @@ def draw(rows: pl.DataFrame, over: str, verdict: str = "passed", *, reasons: tup
         axis.set_xscale("log", base=2)
         axis.set_xticks(np.unique(here[over].to_numpy()))
         axis.xaxis.set_major_formatter(lambda value, _: short(value))
-        label(axis, over, "mean |x_t - x_0|", f"{TITLES[parametrization]}, t = {t}")
+        rules = PARAMETRIZATIONS[parametrization]
+        promise = "is to be level" if rules.transfers else "the control, is to rise"
+        label(axis, over, "mean |x_t - x_0|", f"{rules.label}: {promise}, t = {t}")
     axes[-1].legend(frameon=False, fontsize=8)
     return figure

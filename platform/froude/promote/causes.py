@@ -1,21 +1,22 @@
 """Which rule of width the code breaks, from probes of a run at several widths.
 
-The rules are those of Yang et al. 2203.03466, table 8, for Adam with torch's coupled decay. muP: a hidden matrix starts
-with variance 1/fan_in, its rate falls as 1/width while rate times decay stays; logits are divided by the width, and
-attention logits by d_head instead of its root. SP: only the initialisation moves, with 1/fan_in or not at all.
+The rules are the powers in the table of the run's parametrization (`froude.parametrizations`), where hidden matrices
+start with variance 1/fan_in, embeddings and readout alike. One that promises no transfer, as SP, leaves it open whether
+any of them starts alike or with variance 1/fan_in.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from froude.config import Run
+from froude.parametrizations import Kind, Powers
 from froude.train import api
 from froude.train.probe import Measured, Probe
 
@@ -49,6 +50,8 @@ class Cause:
         return f"{self.name} ({self.where}): {self.text}{numbers}"
 
 
+#: What is said of a rule that no text here is of.
+OTHERWISE = "must go with width as the parametrization's table says"
 #: What a model does about a broken rule; helpers are those of `froude.train.parametrization`. Rates and decay are the
 #: package's own: they are wrong where `kinds()` calls a parameter what it is not.
 REMEDIES = {
@@ -100,11 +103,20 @@ class Examined:
     def __init__(self, probes: Sequence[Probe]) -> None:
         self.probes = probes
         self.runs = [probe.run for probe in probes]
-        self.mup = self.runs[0].parametrization == "mup"
+        self.promised = self.runs[0].width_rules
         self.roles = roles(self.runs)
         self.widths = np.log([run.model.width for run in self.runs])
         self.makes_logits = [name for name, t in probes[0].tensors.items() if t.logits]
         self.tied = bool(self.makes_logits) and self.makes_logits == tables(self.runs)
+
+    def rule(self, name: str) -> Powers:
+        """What the exponents of one tensor are to be, by its shape and by whether it makes logits."""
+        kinds: dict[Role, Kind] = {"matrix": "hidden", "table": "embedding", "other": "norm"}
+        kind = kinds[self.roles[name]]
+        if kind == "embedding" and name in self.makes_logits and not self.tied:
+            kind = "readout"
+        powers = self.promised.powers(kind, self.runs[0].optimizer.spec.family)
+        return replace(powers, init=powers.init - 0.5) if kind == "hidden" else powers
 
     def exponent(self, values: Sequence[float], over: NDArray[np.float64] | None = None) -> float:
         """Slope of ln values over ln width (or `over`); NaN where one is zero, or no number."""
@@ -133,6 +145,11 @@ class Examined:
         heads = np.log([run.model.head_dim for run in self.runs])
         return self.exponent([p.attention for p in self.probes], heads) if np.ptp(heads) > 0 else math.nan
 
+    @property
+    def rule_of_attention(self) -> float:
+        """What that is to be: a sum of d_head random terms goes as its root by itself."""
+        return self.promised.attention + 0.5
+
 
 def causes(examined: Examined) -> list[Cause]:
     """The rules that are broken, the one that is furthest off first."""
@@ -146,21 +163,15 @@ def causes(examined: Examined) -> list[Cause]:
 
 def exponents(examined: Examined) -> list[Exponent]:
     """All that is judged, as a table; and how far real updates moved the tensors."""
-    mup, nothing = examined.mup, math.nan
-    falls = -1.0 if mup else 0.0
     rows = []
-    for role, init, rate in (("matrix", -0.5, falls), ("table", 0.0, 0.0), ("other", nothing, 0.0)):
-        for what, measure, rule in (
-            ("initial RMS", lambda t: t.init, init),
-            ("rate", lambda t: t.lr, rate),
-            ("rate times decay", lambda t: t.decay, 0.0),
-            ("moved by ten updates", lambda t: t.moved, nothing),
-        ):
-            values = list(examined.all(role, measure).values())  # type: ignore[arg-type]
-            if values and not (role == "other" and what == "initial RMS"):
-                rows.append(Exponent(what, NAMES[role], float(np.median(values)), rule))  # type: ignore[index]
-    rows.append(Exponent("multiplier", "logits", examined.multiplier, falls))
-    rows.append(Exponent("size as built", "attention logits", examined.attention, falls / 2))
+    for role, of in NAMES.items():
+        for what, measure, rule in COLUMNS:
+            found = examined.all(role, measure)
+            if found and not (role == "other" and what == "initial RMS"):
+                rules = [rule(examined.rule(name)) for name in found]
+                rows.append(Exponent(what, of, _median(list(found.values())), _median(rules)))
+    rows.append(Exponent("multiplier", "logits", examined.multiplier, examined.promised.logits))
+    rows.append(Exponent("size as built", "attention logits", examined.attention, examined.rule_of_attention))
     return [row for row in rows if math.isfinite(row.exponent)]
 
 
@@ -169,75 +180,67 @@ NAMES: dict[Role, str] = {
     "table": "embeddings and readout",
     "other": "norms, biases",
 }
+#: What is told of each role, how it is measured, and its rule.
+COLUMNS: tuple[tuple[str, Callable[[Measured], float], Callable[[Powers], float]], ...] = (
+    ("initial RMS", lambda t: t.init, lambda rule: rule.init),
+    ("rate", lambda t: t.lr, lambda rule: rule.lr),
+    ("rate times decay", lambda t: t.decay, lambda rule: rule.lr + rule.weight_decay),
+    ("moved by ten updates", lambda t: t.moved, lambda rule: math.nan),
+)
 
 
 def _initialisation(examined: Examined) -> Iterator[Cause]:
+    leeway = 0.0 if examined.promised.transfers else 0.5
     matrices, embeddings = examined.all("matrix", lambda t: t.init), examined.all("table", lambda t: t.init)
-    highest = -0.5 if examined.mup else 0.0
-    yield from _broken(
-        "initialisation",
-        matrices,
-        -0.5,
-        highest,
-        SAMPLED,
-        "hidden matrices must start with variance 1/fan_in",
-    )
-    lowest = 0.0 if examined.mup else -0.5
-    yield from _broken(
-        "initialisation",
-        embeddings,
-        lowest,
-        0.0,
-        SAMPLED,
-        "embeddings and readout must start alike at each width",
-    )
+    rules = {name: examined.rule(name).init for name in (*matrices, *embeddings)}
+    texts = {-0.5: "hidden matrices must start with variance 1/fan_in"}
+    yield from _broken("initialisation", matrices, rules, SAMPLED, texts, above=leeway)
+    texts = {0.0: "embeddings and readout must start alike at each width"}
+    yield from _broken("initialisation", embeddings, rules, SAMPLED, texts, below=leeway)
 
 
 def _rates(examined: Examined, told: Sequence[str]) -> Iterator[Cause]:
-    rule, text = (-1.0, "as 1/width") if examined.mup else (0.0, "not at all")
-    rates = examined.all("matrix", lambda t: t.lr)
-    yield from _broken(
-        "hidden_lr", rates, rule, rule, EXACT, f"under this parametrization their rate must fall {text}"
-    )
+    rates = {role: examined.all(role, lambda t: t.lr) for role in NAMES}
+    rules = {name: examined.rule(name).lr for found in rates.values() for name in found}
+    text = "under this parametrization their rate must fall"
+    texts = {-1.0: f"{text} as 1/width", 0.0: f"{text} not at all"}
+    yield from _broken("hidden_lr", rates["matrix"], rules, EXACT, texts)
     for role in ("table", "other"):
-        rates = {
-            name: value for name, value in examined.all(role, lambda t: t.lr).items() if name not in told
-        }
-        yield from _broken("other_lr", rates, 0.0, 0.0, EXACT, "their rate must not depend on width")
+        found = {name: value for name, value in rates[role].items() if name not in told}
+        yield from _broken("other_lr", found, rules, EXACT, {0.0: "their rate must not depend on width"})
 
 
 def _decay(examined: Examined, told: Sequence[str]) -> Iterator[Cause]:
     """Of the decay by itself, so that a wrong rate is not told twice."""
+    text = "decay must rise as their rate falls, so that each update shrinks weights by the same share"
     for role in ("matrix", "table"):
         decays = examined.all(role, lambda t: t.decay / t.lr if t.lr else math.nan)
         decays = {name: value for name, value in decays.items() if name not in told}
-        rule = 1.0 if examined.mup and role == "matrix" else 0.0
-        text = "decay must rise as their rate falls, so that each update shrinks weights by the same share"
-        yield from _broken("weight_decay", decays, rule, rule, EXACT, text)
+        rules = {name: examined.rule(name).weight_decay for name in decays}
+        yield from _broken("weight_decay", decays, rules, EXACT, dict.fromkeys((0.0, 1.0), text))
 
 
 def _output(examined: Examined) -> Iterator[Cause]:
     """Multiplier times rate is what moves logits; which of the two is wrong is told apart."""
-    multiplier, rule = examined.multiplier, -1.0 if examined.mup else 0.0
+    if not examined.makes_logits:
+        return
+    multiplier, rule = examined.multiplier, examined.promised.logits
     where = ", ".join(examined.makes_logits)
-    rate = (
-        float(np.mean([examined.of(name, lambda t: t.lr) for name in examined.makes_logits]))
-        if where
-        else math.nan
-    )
-    both = multiplier + rate
-    if examined.mup and examined.tied and both < rule - SAMPLED:
+    both = multiplier + float(np.mean([examined.of(name, lambda t: t.lr) for name in examined.makes_logits]))
+    moves = rule + float(np.mean([examined.rule(name).lr for name in examined.makes_logits]))
+    if rule and examined.tied and both < moves - SAMPLED:
         text = "a tied table must keep its rate where logits are divided by the width, once"
-        yield Cause("tied_embeddings", where, both, rule, rule - both, f"{text}: multiplier times rate")
-    elif abs(multiplier - rule) > SAMPLED and abs(both - rule) > SAMPLED:
-        text = "logits must be divided by the width" if examined.mup else "logits must not be scaled by width"
+        yield Cause("tied_embeddings", where, both, moves, moves - both, f"{text}: multiplier times rate")
+    elif abs(multiplier - rule) > SAMPLED and abs(both - moves) > SAMPLED:
+        texts = {-1.0: "logits must be divided by the width", 0.0: "logits must not be scaled by width"}
+        text = texts.get(rule, OTHERWISE)
         yield Cause("output_multiplier", where, multiplier, rule, abs(multiplier - rule), text)
 
 
 def _attention(examined: Examined) -> Iterator[Cause]:
-    found, rule = examined.attention, -0.5 if examined.mup else 0.0
+    found, rule = examined.attention, examined.rule_of_attention
     if abs(found - rule) > SAMPLED:
-        by = "d_head" if examined.mup else "its root"
+        by = {-0.5: "d_head", 0.0: "its root"}.get(rule, f"d_head^{0.5 - rule:g}")
         text = f"attention logits must be divided by {by}: their size as built, over d_head"
         yield Cause("attention_scale", "attention", found, rule, abs(found - rule), text)
 
@@ -256,15 +259,27 @@ def _epsilon(examined: Examined) -> Iterator[Cause]:
 
 
 def _broken(
-    name: str, found: dict[str, float], low: float, high: float, tolerance: float, text: str
+    name: str,
+    found: Mapping[str, float],
+    rules: Mapping[str, float],
+    tolerance: float,
+    texts: Mapping[float, str],
+    *,
+    below: float = 0.0,
+    above: float = 0.0,
 ) -> Iterator[Cause]:
-    """One cause for all tensors whose exponent lies outside."""
-    off = {tensor: max(low - value, value - high) for tensor, value in found.items()}
+    """One cause for all tensors whose exponent lies off its rule, or off what it may be below and above it."""
+    off = {t: max(rules[t] - below - value, value - (rules[t] + above)) for t, value in found.items()}
     wrong = [tensor for tensor, by in off.items() if by > tolerance]
     if wrong:
-        measured = float(np.median([found[tensor] for tensor in wrong]))
-        expected = min(max(measured, low), high)
+        measured, rule = (_median([values[tensor] for tensor in wrong]) for values in (found, rules))
+        expected = min(max(measured, rule - below), rule + above)
+        text = texts.get(rule, OTHERWISE)
         yield Cause(name, _named(wrong), measured, expected, max(off.values()), text)
+
+
+def _median(values: Sequence[float]) -> float:
+    return float(np.median(values))
 
 
 def _named(tensors: Sequence[str]) -> str:

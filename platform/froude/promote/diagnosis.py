@@ -97,7 +97,7 @@ def diagnose(
     moves = coordcheck.measure(seeds, times=TIMES, progress=lambda share, text: tell(0.5 + share / 2, text))
     coordinates = coordcheck.judge("width", moves)
     found = causes(examined)
-    if not found and name == "mup" and len(widths) >= STRAYS_WIDTHS:
+    if not found and runs[0].width_rules.transfers and len(widths) >= STRAYS_WIDTHS:
         found = list(_strays(coordinates))
     return Diagnosis(name, widths, tuple(found), shown, tuple(exponents(examined)), coordinates)
 

@@ -14,8 +14,8 @@ import polars as pl
 from froude import laws
 from froude.config import ConfigError, Run
 from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer, Prediction
+from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote import history
-from froude.promote.run_table import PARAMETRIZATIONS
 from froude.study import Study
 
 #: Mean and standard deviation of the loss law's exponents where a study is too small to find its own. The centre
@@ -29,9 +29,9 @@ class Fits:
     """The fitted laws of a study; None where it has no rows for one.
 
     `large` is the run that the study is for, None for a history without one; `best` is the search's best trial at its
-    batch and schedule, `best_overall` among all its trials (rows of `trials()`); `transfer` maps "mup" and "sp" to
-    their laws; `target_loss` (nats per token) is that of the critical batch. `rows` holds each law's input,
-    `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified.
+    batch and schedule, `best_overall` among all its trials (rows of `trials()`); `transfer` maps parametrizations, by
+    their names, to their laws; `target_loss` (nats per token) is that of the critical batch. `rows` holds each law's
+    input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified.
     """
 
     large: Run | None
@@ -202,7 +202,8 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
         here = search.filter((pl.col("batch") == target.batch) & (pl.col("schedule") == target.schedule.name))
     rows: dict[str, pl.DataFrame] = {"search": search}
     transfer = {}
-    for name in PARAMETRIZATIONS:
+    for rules in sorted(PARAMETRIZATIONS.values(), key=lambda each: not each.transfers):  # the controls last
+        name = rules.name
         base_width = target.model.base_width if target is not None else 0
         grid = pl.concat([transfer_rows(of("lr_transfer"), name, base_width), history.rates(past, name)])
         if grid["width"].n_unique() > 1:
@@ -245,7 +246,7 @@ def loss_law(rows: pl.DataFrame) -> LossLaw:
 
 
 def transfer_rows(rows: pl.DataFrame, parametrization: str, base_width: int) -> pl.DataFrame:
-    """Rows of one parametrization; runs at the base width, where both are the same, count for both."""
+    """Rows of one parametrization; runs at the base width, where all are the same, count for each."""
     return rows.filter((pl.col("parametrization") == parametrization) | (pl.col("width") == base_width))
 
 
@@ -257,7 +258,8 @@ def peak_lr(law: LrTransfer, target: Run) -> Estimate | None:
     noise would add that noise to the rate.
     """
     sizes = law.curves.filter(pl.col("status").is_in(["ok", "flat"]))[law.over].log()
-    at = float(target.model.width) if target.parametrization == "sp" else math.exp(float(sizes.mean() or 0.0))  # type: ignore[arg-type]
+    stays = target.width_rules.transfers
+    at = math.exp(float(sizes.mean() or 0.0)) if stays else float(target.model.width)  # type: ignore[arg-type]
     try:
         return law.optimum(at)
     except ValueError:

@@ -10,6 +10,7 @@ import polars as pl
 
 from froude import records
 from froude.config import ConfigError, Run
+from froude.parametrizations import STANDARD
 from froude.promote.run_table import SETTINGS
 from froude.promote.run_table import read as read_table
 from froude.store import Location, probe_writable, reported
@@ -105,7 +106,7 @@ def rates(rows: pl.DataFrame, parametrization: str) -> pl.DataFrame:
     Rows that do not name their parametrization count as standard (SP). Of several such horizons it is the longest.
     """
     own = rows.filter(
-        pl.col("parametrization").fill_null("sp") == parametrization,
+        pl.col("parametrization").fill_null(STANDARD.name) == parametrization,
         pl.col("width").is_not_null(),
         pl.col("lr").is_not_null(),
     )

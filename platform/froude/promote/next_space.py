@@ -91,7 +91,7 @@ def space_source(
 
 
 def _rate(fits: Fits, template: Run, width: int) -> float:
-    law = fits.transfer.get("sp") if template.parametrization == "sp" else None
+    law = None if template.width_rules.transfers else fits.transfer.get(template.parametrization)
     if law is not None:
         try:
             return float(f"{law.optimum(width).value:.4g}")

@@ -15,7 +15,9 @@ import pyarrow as pa
 from froude import records
 from froude.config import ConfigError
 from froude.laws import frames
+from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote import table_file
+from froude.section import listing
 from froude.store import Location
 
 REQUIRED = ("params", "tokens", "loss")
@@ -43,7 +45,6 @@ WORDS = {
     **dict.fromkeys(("complete", "completed", "success", "succeeded"), "finished"),
     **{status: status for status in STATUSES},
 }
-PARAMETRIZATIONS = ("mup", "sp")
 #: 30,000,000 or 30 000 000 in a column of counts; elsewhere 2,345 may be a decimal comma, and is asked about.
 GROUPED = r"^\d{1,3}([,_ \u{a0}\u{2009}\u{202f}]\d{3})+(\.0*)?$"
 SEPARATORS = r"[,_ \u{a0}\u{2009}\u{202f}]"
@@ -194,9 +195,9 @@ def _words(table: _Table) -> None:
     """ConfigError where a column of words holds one that means nothing here."""
     frame = table.frame
     if "parametrization" in frame.columns:
-        odd = (~frame["parametrization"].is_in(PARAMETRIZATIONS)).fill_null(False).arg_true()
+        odd = (~frame["parametrization"].is_in(list(PARAMETRIZATIONS))).fill_null(False).arg_true()
         if odd.len():
-            raise table.error("parametrization", int(odd[0]), "sp or mup", "correct it")
+            raise table.error("parametrization", int(odd[0]), listing(PARAMETRIZATIONS), "correct it")
     if "run" in frame.columns and (odd := frame["run"].is_null().arg_true()).len():
         raise ConfigError(
             f"{table.column('run')} must name every run, but is empty in row {odd[0] + 1}; fill it in"

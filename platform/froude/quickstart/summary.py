@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from froude.attempts import history
+from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.fits import Fits
 from froude.promote.forecast import score
 from froude.promote.recipe import Recipe
@@ -147,6 +148,7 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
             else "–"
         )
 
+    slopes = ", ".join(f"{each.plain_label} {slope(each.name)}" for each in PARAMETRIZATIONS.values())
     sizes = " → ".join(str(size) for size in elastic["world_sizes"])
     seconds_each = ", ".join(f"{value:.1f}" for value in elastic["recovery_seconds"])
     recovery = f"{seconds_each} seconds" if seconds_each else "none"
@@ -161,7 +163,7 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
             f"peak lr {best['lr']:.3g}, warmup {best['warmup_tokens']} tokens, beta2 {best['beta2']:.3g} "
             f"(set beforehand: batch {best['batch']} tokens, {best['schedule']})",
         ),
-        ("LR transfer", f"log2 lr per log2 width: SP {slope('sp')}, muP {slope('mup')}"),
+        ("LR transfer", f"log2 lr per log2 width: {slopes}"),
         ("critical batch", _batch(batch)),
         (
             "forecast",

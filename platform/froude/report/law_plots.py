@@ -12,12 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from froude.laws import CriticalBatch, LossLaw, LrTransfer
+from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.forecast import Forecast
 from froude.report import text
 from froude.report.svg import ACTUAL, BAD, CARD, FORECAST, MARKERS, MUP, MUTED, RAMP, SP, Plot, figure, inline
 
-NAMES = {"sp": "SP", "mup": "μP"}
-COLOURS = {"sp": SP, "mup": MUP}
+#: A colour, a marker and a shift along a logarithmic axis for each parametrization, in the order of their registry.
+LOOKS = ((SP, "s", 1.015), (MUP, "o", 1 / 1.015), (ACTUAL, "D", 1.03), (MUTED, "^", 1 / 1.03))
 MOST_TICKS = 6  # on an axis of tokens, one more with the target
 
 
@@ -28,26 +29,31 @@ def ramp(n: int) -> list[tuple[str, str]]:
     return [(RAMP[round(i * (len(RAMP) - 1) / (n - 1))], MARKERS[i % len(MARKERS)]) for i in range(n)]
 
 
+def look(parametrization: str) -> tuple[str, str, float]:
+    """Colour, marker and shift of a parametrization; a fifth looks as the first."""
+    return LOOKS[list(PARAMETRIZATIONS).index(parametrization) % len(LOOKS)]
+
+
 def u_curves(transfer: Mapping[str, LrTransfer]) -> list[Plot]:
-    """For SP and μP: loss against learning rate at every width, fitted parabola, optimum and its 95% interval."""
+    """For each parametrization loss against rate at every width, fitted parabola, optimum and its 95% interval."""
     plots = []
     finite = [law.rows.filter(pl.col("loss").is_finite())["loss"].to_numpy() for law in transfer.values()]
     losses = np.concatenate(finite) if finite else np.array([])
     limits = _loss_limits(losses)
     rates = [rate for law in transfer.values() for rate in law.rows["lr"]]
-    for key in ("sp", "mup"):
+    for key, rules in PARAMETRIZATIONS.items():
         if key not in transfer:
             continue
         with figure(4.7, 3.5) as drawing:
             axes = drawing.subplots()
             _draw_u(axes, transfer[key], limits)
-            label_rates(axes, rates)  # of both, to be compared
+            label_rates(axes, rates)  # of all, to be compared
             legend(drawing, "", 4)
             sizes = text.listing([f"{width:g}" for width in transfer[key].curves[transfer[key].over]])
             svg = inline(
-                drawing, f"u-{key}", f"Loss against learning rate in {NAMES[key]} for widths {sizes}."
+                drawing, f"u-{key}", f"Loss against learning rate in {rules.label} for widths {sizes}."
             )
-        plots.append(Plot(f"{NAMES[key]}: loss against learning rate", svg))
+        plots.append(Plot(f"{rules.label}: loss against learning rate", svg))
     return plots
 
 
@@ -91,7 +97,7 @@ def _draw_u(axes: Axes, law: LrTransfer, limits: tuple[float, float]) -> None:
 
 
 def transfer_line(transfer: Mapping[str, LrTransfer]) -> Plot:
-    """Best learning rate against width with 95% intervals, and the line of the joint fit, for SP and μP.
+    """Best learning rate against width with 95% intervals, and the line of the joint fit, for each parametrization.
 
     A width that has no interval is not in the fit: its best rate tried is hollow.
     """
@@ -100,12 +106,11 @@ def transfer_line(transfer: Mapping[str, LrTransfer]) -> Plot:
         rates: list[float] = []
         sizes: list[float] = []
         for key, law in transfer.items():
-            colour, shift = COLOURS[key], 1.015 if key == "sp" else 1 / 1.015
+            (colour, marker, shift), called = look(key), PARAMETRIZATIONS[key].label
             found = law.curves.filter(pl.col("lr").is_finite()).sort(law.over)
             at = found[law.over].to_numpy()
             lr, low, high = (found[name].to_numpy() for name in ("lr", "low", "high"))
             known = np.isfinite(low)
-            marker = "o" if key == "mup" else "s"
             errors = [(lr - low)[known], (high - lr)[known]]
             axes.errorbar(
                 at[known] * shift, lr[known], errors, fmt=marker, color=colour, capsize=3, elinewidth=1.3
@@ -116,9 +121,9 @@ def transfer_line(transfer: Mapping[str, LrTransfer]) -> Plot:
             if math.isfinite(law.slope.value):
                 x = np.array([at.min() / 1.1, at.max() * 1.1])
                 axes.plot(x, [law.optimum(float(size)).value for size in x], color=colour, linewidth=1.3)
-                label = f"{NAMES[key]}: {text.signed(law.slope.value)} ± {law.slope.se:.2f}"
+                label = f"{called}: {text.signed(law.slope.value)} ± {law.slope.se:.2f}"
             else:
-                label = f"{NAMES[key]}: no slope ({law.status})"
+                label = f"{called}: no slope ({law.status})"
             axes.plot([], [], f"{marker}-", color=colour, label=label)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log", base=2)
@@ -131,7 +136,9 @@ def transfer_line(transfer: Mapping[str, LrTransfer]) -> Plot:
         axes.set_xlabel("width")
         axes.set_ylabel("best learning rate")
         legend(drawing, "log₂ rate per log₂ width", 2)
-        words = [f"{NAMES[key]} {text.signed(law.slope.value)}" for key, law in transfer.items()]
+        words = [
+            f"{PARAMETRIZATIONS[key].label} {text.signed(law.slope.value)}" for key, law in transfer.items()
+        ]
         svg = inline(drawing, "transfer", f"Best learning rate against width; slopes {text.listing(words)}.")
     return Plot("How the best rate moves with width", svg)
 

@@ -10,10 +10,11 @@ from typing import Any
 import polars as pl
 
 from froude.attempts import Attempt
+from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.band import averaged
 from froude.report import text
 from froude.report.view import View
-from froude.report.words import PARAMETRIZATIONS, between
+from froude.report.words import between
 
 SHOWN_CHECKPOINTS = 8
 SHOWN_TRIALS = 2000  # rows of the table: more would make the page slow, and are in the study's Parquet
@@ -111,7 +112,7 @@ def optima(view: View) -> Table | None:
     for key, law in (view.fits.transfer if view.fits else {}).items():
         for row in law.curves.sort(law.over).iter_rows(named=True):
             reach = between(row["low"], row["high"], text.rate)
-            name = PARAMETRIZATIONS[key]
+            name = PARAMETRIZATIONS[key].label
             rows.append((name, f"{row[law.over]:g}", text.rate(row["lr"]), reach, row["status"]))
     columns = ("under", "width", "best lr", "95% interval", "status")
     return Table(columns, rows, frozenset({1, 2})) if rows else None
@@ -247,7 +248,7 @@ def _trial(row: Mapping[str, Any]) -> tuple[str, ...]:
         text.NOTHING if warmup is None else f"{100 * warmup:.0f}%",
         text.number(row["beta2"]),
         row["schedule"] or text.NOTHING,
-        PARAMETRIZATIONS.get(name, name or text.NOTHING),
+        PARAMETRIZATIONS[name].label if name in PARAMETRIZATIONS else name or text.NOTHING,
         text.whole(row["seed"]),
         text.whole(row["attempts"]),
         text.NOTHING if row["seconds"] is None else f"{row['seconds']:.1f}",

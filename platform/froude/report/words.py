@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from froude.config import Run
 from froude.laws import LossLaw
+from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.forecast import Forecast
 from froude.promote.history import ROLE as HISTORY
 from froude.report import text
@@ -18,7 +19,6 @@ ERRED = {
     "law": " The whole curve lay beside its band by as much: the loss law erred.",
     "curve": " The run bent away from its band: look at its rate, batch and data, or at the curve law.",
 }
-PARAMETRIZATIONS = {"sp": "SP", "mup": "μP"}
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ def facts(view: View) -> list[tuple[str, str]]:
         ("Run", run.name),
         ("Model class", _imported(run.model.factory)),
         ("Corpus", corpus(run)),
-        ("Model", f"{size}, {PARAMETRIZATIONS[run.parametrization]}, {run.precision}"),
+        ("Model", f"{size}, {run.width_rules.label}, {run.precision}"),
         ("Tokens", f"{text.whole(run.tokens)} in {text.whole(run.steps)} steps of {text.whole(run.batch)}"),
         (
             "Recipe",
@@ -219,7 +219,7 @@ def slopes(view: View) -> list[Tile]:
     for key, law in (view.fits.transfer if view.fits else {}).items():
         interval = between(law.slope.low, law.slope.high, text.signed)
         note = "; ".join([f"95%: {interval}, status {law.status}", *law.reasons])
-        found.append(Tile(f"{PARAMETRIZATIONS[key]} slope", text.signed(law.slope.value), note))
+        found.append(Tile(f"{PARAMETRIZATIONS[key].label} slope", text.signed(law.slope.value), note))
     return found
 
 

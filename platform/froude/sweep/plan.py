@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 #: A worker process before it has a model (Python, torch, Ray), and Ray's own processes; resident bytes, measured.
 PROCESS_BYTES = 450 * 2**20
 CLUSTER_BYTES = 1200 * 2**20
-STATE_BYTES = 28  # of a parameter: value, gradient and two moments of AdamW, and a copy of three for branches
+VALUE_BYTES = 4  # of a number: fp32
 EVALUATION_WINDOWS = 96
 
 
@@ -185,9 +185,9 @@ def worker_bytes(run: Run) -> int:
     tokens = max(run.micro_batch or run.batch, EVALUATION_WINDOWS * shape.context)
     # Of a token, in fp32: what each block keeps for its backward pass, attention's weights, three copies of the logits.
     block = (14 + 4 * shape.mlp_ratio) * shape.width + 2 * shape.context * shape.width / shape.head_dim
-    return round(
-        PROCESS_BYTES + STATE_BYTES * parameters + 4 * tokens * (shape.depth * block + 3 * shape.vocab)
-    )
+    held = VALUE_BYTES + run.optimizer.spec.state_bytes  # and a copy of it for branches, and the gradient
+    activations = VALUE_BYTES * tokens * (shape.depth * block + 3 * shape.vocab)
+    return round(PROCESS_BYTES + (2 * held + VALUE_BYTES) * parameters + activations)
 
 
 def memory(space: Space, workers: int) -> int:

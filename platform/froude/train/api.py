@@ -17,11 +17,12 @@ from torch import Tensor, nn
 
 from froude.config import ConfigError, Run
 from froude.material import Material, foreign_code
+from froude.parametrizations import Kind as Kind
+from froude.parametrizations import Multiplied
 from froude.user_code import call_user, place
 
 #: What a factory or a source may meet that a second try may get past: it stays what it is, and a run is restarted.
 PASSING = (OSError, MemoryError)
-Kind = Literal["embedding", "hidden", "readout", "norm", "bias"]
 Action = Literal["none", "save", "hold", "stop"]
 Split = Literal["train", "validation"]
 SHA256 = re.compile("[0-9a-f]{64}")
@@ -31,14 +32,15 @@ SHA256 = re.compile("[0-9a-f]{64}")
 class Model(Protocol):
     """An nn.Module made by `factory(run)`; the factory is called with torch's generator seeded by the run.
 
-    The package sets learning rates, decay and epsilon by `kinds()`. Under `run.parametrization` "mup" the rest is up to
-    the factory, with the helpers of `froude.train.parametrization`, which are right under "sp", too:
+    The package sets learning rates, decay and epsilon by `kinds()`. The rest of `run.parametrization` is up to the
+    factory; these are right under each:
 
-    - Initialisation by fan-in: hidden matrices have sd fan_in**-0.5 (times what does not depend on width), embeddings
-      and readout the same sd at every width, or zero. A constant such as 0.02 for hidden matrices is neither.
-    - `forward` multiplies logits by `logit_multiplier(run)`, once, whether the readout is tied or not.
-    - Attention multiplies q·k by `attention_multiplier(run)` in place of 1/sqrt(head_dim), which is the same as long as
-      heads do not grow.
+    - Parameters start with sd `initial_sd(run, kind, fan_in)`, times what does not depend on width, or at zero. Under
+      muP and SP that of hidden matrices is fan_in**-0.5, that of embeddings and readout the same at every width; a
+      constant such as 0.02 for hidden matrices is neither.
+    - `forward` multiplies logits by `multiplier(run, "logits")`, once, whether the readout is tied or not.
+    - Attention multiplies q·k by `multiplier(run, "attention")` in place of 1/sqrt(head_dim), which is the same as long
+      as heads do not grow.
 
     `froude coordcheck` finds out whether it holds, and names the rule that does not.
     """
@@ -199,6 +201,26 @@ def material_of(run: Run) -> Material:
     modules, versions = foreign_code((run.model.factory, run.data.source))
     corpus = {"corpus": train} if train == validation else {"train": train, "validation": validation}
     return Material(corpus, modules, versions)
+
+
+def initial_sd(run: Run, kind: Kind, fan_in: int) -> float:
+    """Standard deviation with which a matrix starts; `fan_in` is its input's size, and counts for hidden ones only."""
+    shape = run.model
+    match kind:
+        case "hidden":
+            sd = fan_in**-0.5
+        case "embedding":
+            sd = shape.embedding_sd
+        case "readout":
+            sd = shape.readout_sd
+        case _:
+            return 0.0  # gains start at 1, biases at 0
+    return float(sd * run.width_rules.factors(shape, kind, run.optimizer.spec.family).init)
+
+
+def multiplier(run: Run, what: Multiplied) -> float:
+    """What a forward pass multiplies logits by (tied or not), or the products of queries and keys."""
+    return run.width_rules.multiplier(run.model, what)
 
 
 @dataclass(frozen=True)

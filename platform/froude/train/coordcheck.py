@@ -26,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from froude.config import ConfigError, Run
+from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, STANDARD, Parametrization
 from froude.train import api, optimizers, parallel
 from froude.train.data.order import Batches
 from froude.train.objective import precision
@@ -47,8 +48,9 @@ BLOCK, LOGITS, LAST_BLOCK = (-0.05, 0.05), (-0.05, 0.05), (-0.45, 0.15)
 #: follow the gradient of such logits. At rates .001 to .02, widths 64 to 1024, tied tables of sd .1 to 1 had -0.46 to
 #: -0.08 (blocks -0.16 to +0.09), untied ones of sd .5 and .02 -0.42 to -0.01 (blocks -0.21 to +0.06).
 RANDOM_LOGITS, RANDOM_BLOCK = (-0.55, 0.05), (-0.30, 0.10)
-#: Their slope as built: -1/2, or -1 where the table shrinks as 1/sqrt(width) by itself. The upper bound is half-way to
-#: that of a multiplier of 1/sqrt(m), which the moves don't show. Measured: -0.49 to -0.47; with that multiplier +0.03.
+#: Their slope as built where they are divided by m: -1/2, or -1 where the table shrinks as 1/sqrt(width) by itself. The
+#: upper bound is half-way to that of a multiplier of 1/sqrt(m), which the moves don't show. Measured: -0.49 to -0.47;
+#: with that multiplier +0.03.
 AS_BUILT, BUILT = "logits as built", (-1.1, -0.25)
 #: A check without power passes anything: under SP some block must reach this slope over width.
 CONTROL = 0.5
@@ -124,7 +126,8 @@ class CoordinateCheck:
             row = [found.get((p, name, t)) for t in times]
             cells = "".join(f"{'-' if s is None else f'{s.slope:+.2f} ± {2 * s.se:.2f}':>15}" for s in row)
             (low, high) = next((s.low, s.high) for s in row if s is not None)
-            rule = "control" if p == "sp" and self.over == "width" else f"{low:+.2f} to {high:+.2f}"
+            control = self.over == "width" and not _transfers(p)
+            rule = "control" if control else f"{low:+.2f} to {high:+.2f}"
             text.append(f"{p + ' ' + name:<20}{cells}   {rule}")
         why = f": {'; '.join(self.reasons)}" if self.reasons else ""
         return [*text, f"coordinate check over {self.over} {self.verdict}{why}"]
@@ -140,10 +143,10 @@ def check(
     device: str = "cpu",
     progress: Callable[[float, str], None] | None = None,
 ) -> CoordinateCheck:
-    """Check a run's model, optimizer and rate in muP, over width with SP as a control that must fail.
+    """Check a run's model, optimizer and rate as `checked` says, over width with SP as a control that must fail.
 
-    `progress` is told the share that is done, and of what. ConfigError for fewer than three sizes, a run that has no
-    muP, or a width that the model does not take.
+    `progress` is told the share that is done, and of what. ConfigError for fewer than three sizes, a run that can't be
+    in muP, or a width that the model does not take.
     """
     if len(set(sizes)) < 3 or seeds < 1 or not times or min(times) < 1:
         raise ConfigError(
@@ -151,14 +154,23 @@ def check(
             f"{seeds} seeds and times {list(times)}; add some"
         )
     runs = [
-        run.replace({f"model.{over}": size, "parametrization": p, "seed": run.seed + seed})
-        for p in (("mup", "sp") if over == "width" else ("mup",))
+        run.replace({f"model.{over}": size, "parametrization": rules.name, "seed": run.seed + seed})
+        for rules in ((checked(run), STANDARD) if over == "width" else (checked(run),))
         for size in sorted(set(sizes))
         for seed in range(seeds)
     ]
     for run in {run.model.width: run for run in runs if run.model.width % run.model.head_dim}.values():
         _try(run)
     return judge(over, measure(runs, times=times, device=device, progress=progress))
+
+
+def checked(run: Run) -> Parametrization:
+    """The run's parametrization if the best rate is to stay under it, else muP."""
+    return run.width_rules if run.width_rules.transfers else DEFAULT
+
+
+def _transfers(parametrization: str) -> bool:
+    return PARAMETRIZATIONS[parametrization].transfers
 
 
 def _try(run: Run) -> None:
@@ -260,21 +272,21 @@ def _watching(model: nn.Module, seen: dict[str, Tensor]) -> Iterator[None]:
 def judge(over: Over, rows: Sequence[Row]) -> CoordinateCheck:
     """Slopes of what `measure` found, their bounds and the verdict."""
     slopes = tuple(_slopes(over, rows))
-    mup = [slope for slope in slopes if slope.parametrization == "mup"]
-    failed = [slope.line() for slope in mup if slope.verdict == "failed"]
-    if not mup:
+    level = [slope for slope in slopes if _transfers(slope.parametrization)]
+    failed = [slope.line() for slope in level if slope.verdict == "failed"]
+    if not level:
         failed.append("nothing moved")
     if failed:
         return CoordinateCheck(over, tuple(rows), slopes, "failed", tuple(failed))
-    unclear = [slope for slope in mup if slope.verdict == "inconclusive"]
+    unclear = [slope for slope in level if slope.verdict == "inconclusive"]
     reasons = [slope.line() for slope in unclear]
     if unclear:
         seeds = len({row["seed"] for row in rows})
         enough = seeds * (max(slope.se for slope in unclear) / NOISE) ** 2
         reasons[-1] += f"; add --seeds {max(2 * seeds, math.ceil(enough))}"
-    control = [s.slope for s in slopes if s.parametrization == "sp" and s.name != "logits"]
+    control = [s.slope for s in slopes if not _transfers(s.parametrization) and s.name != "logits"]
     if control and not any(slope >= CONTROL or math.isnan(slope) for slope in control):
-        reached = f"the control, SP, reaches only {max(control):+.3f} instead of {CONTROL:+.1f}"
+        reached = f"the control, {STANDARD.label}, reaches only {max(control):+.3f} instead of {CONTROL:+.1f}"
         reasons.append(f"{reached}: no power; add wider --widths, or raise the rate")
     return CoordinateCheck(over, tuple(rows), slopes, "inconclusive" if reasons else "passed", tuple(reasons))
 
@@ -293,10 +305,11 @@ def _slopes(over: Over, rows: Sequence[Row]) -> Iterator[Slope]:
             (slope, se), (top, _) = _fit(sizes, deltas), _fit(sizes[-3:], deltas[-3:])
             low, high = bounds.get(name, RANDOM_BLOCK if random else BLOCK)
             yield Slope(p, name, t, slope, se, top, low, high)
-        elif random and t == 0 and name == "logits" and p == "mup":
+        elif random and t == 0 and name == "logits" and _transfers(p):
             built = [[row["scale"] for row in here if row[over] == size] for size in sizes]
             (slope, se), (top, _) = _fit(sizes, built), _fit(sizes[-3:], built[-3:])
-            yield Slope(p, AS_BUILT, t, slope, se, top, *BUILT)
+            higher = PARAMETRIZATIONS[p].logits + 1
+            yield Slope(p, AS_BUILT, t, slope, se, top, *(bound + higher for bound in BUILT))
 
 
 def _fit(sizes: Sequence[int], deltas: Sequence[Sequence[float]]) -> tuple[float, float]:

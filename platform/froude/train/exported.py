@@ -32,7 +32,7 @@ def description(run: Run) -> dict[str, Any]:
 def caution(run: Run) -> str:
     """What must be known before the logits of the weights alone are trusted; empty where there is nothing."""
     shape, factor = run.model, logit_multiplier(run)
-    sizes = f"muP at width {shape.width} of base width {shape.base_width}"
+    sizes = f"{run.width_rules.plain_label} at width {shape.width} of base width {shape.base_width}"
     if not _own(run):
         rule = f" ({sizes} asks for logits times {factor:.6g})" if factor != 1 else ""
         return (

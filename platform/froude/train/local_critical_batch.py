@@ -137,7 +137,7 @@ def _alone(run: Run, factor: int, share: float) -> Run:
             "reduction": "fast",
             "schedule": {"name": "constant"},
             "optimizer.lr": lr,
-            "optimizer.implementation": "foreach",
+            "optimizer.implementation": run.optimizer.spec.plain,
             "optimizer.beta2": run.optimizer.beta2**factor,
         },
         name=run.name,

@@ -1,4 +1,4 @@
-"""A decoder-only transformer: RMSNorm, RoPE, SwiGLU, optional QK-norm, tied or untied; SP or muP.
+"""A decoder-only transformer: RMSNorm, RoPE, SwiGLU, optional QK-norm, tied or untied; any parametrization.
 
 Shapes: B windows, T context, D width, H heads, K head_dim, F feed-forward width, V vocabulary, L blocks.
 """
@@ -14,8 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from froude.config import Run
-from froude.train.api import Kind
-from froude.train.parametrization import attention_multiplier, logit_multiplier
+from froude.train.api import Kind, initial_sd, multiplier
 
 ROPE_BASE = 10_000.0  # Su et al. 2104.09864
 NORM_EPS = 1e-6
@@ -47,13 +46,14 @@ class Block(nn.Module):
         D, self.H, self.K = shape.width, shape.width // shape.head_dim, shape.head_dim
         F_ = round(shape.mlp_ratio * D)
         out = 1.0 / math.sqrt(2 * shape.depth)  # residual branches start at 1/sqrt(2L), Radford et al. 2019
-        self.scale, self.qk_norm = attention_multiplier(run), shape.qk_norm
+        self.scale, self.qk_norm = multiplier(run, "attention"), shape.qk_norm
+        sd, sd_down = initial_sd(run, "hidden", D), initial_sd(run, "hidden", F_)
         self.attention_norm = nn.Parameter(torch.ones(D))
-        self.qkv = _normal(seed, f"{prefix}.qkv", D**-0.5, 3 * D, D)
-        self.attention_out = _normal(seed, f"{prefix}.attention_out", D**-0.5 * out, D, D)
+        self.qkv = _normal(seed, f"{prefix}.qkv", sd, 3 * D, D)
+        self.attention_out = _normal(seed, f"{prefix}.attention_out", sd * out, D, D)
         self.mlp_norm = nn.Parameter(torch.ones(D))
-        self.gate_up = _normal(seed, f"{prefix}.gate_up", D**-0.5, 2 * F_, D)
-        self.down = _normal(seed, f"{prefix}.down", F_**-0.5 * out, D, F_)
+        self.gate_up = _normal(seed, f"{prefix}.gate_up", sd, 2 * F_, D)
+        self.down = _normal(seed, f"{prefix}.down", sd_down * out, D, F_)
         if self.qk_norm:
             self.q_gain = nn.Parameter(torch.ones(self.K))
             self.k_gain = nn.Parameter(torch.ones(self.K))
@@ -83,12 +83,14 @@ class Transformer(nn.Module):
     def __init__(self, run: Run) -> None:
         super().__init__()
         shape, seed = run.model, run.seed
-        self.shape, self.logit_multiplier = shape, logit_multiplier(run)
-        self.embedding = _normal(seed, "embedding", shape.embedding_sd, shape.vocab, shape.width)
+        self.shape, self.logit_multiplier = shape, multiplier(run, "logits")
+        sd = initial_sd(run, "embedding", shape.vocab)
+        self.embedding = _normal(seed, "embedding", sd, shape.vocab, shape.width)
         self.layers = nn.ModuleList(Block(run, f"layers.{i}") for i in range(shape.depth))
         self.norm = nn.Parameter(torch.ones(shape.width))
         if not shape.tied:
-            self.readout = _normal(seed, "readout", shape.readout_sd, shape.vocab, shape.width)
+            sd = initial_sd(run, "readout", shape.width)
+            self.readout = _normal(seed, "readout", sd, shape.vocab, shape.width)
         inverse = ROPE_BASE ** (-torch.arange(0, shape.head_dim, 2, device="cpu").double() / shape.head_dim)
         angle = torch.arange(shape.context, device="cpu").double()[:, None] * inverse.repeat(2)[None]
         self.register_buffer("cos", angle.cos().float(), persistent=False)

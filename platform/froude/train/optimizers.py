@@ -1,4 +1,4 @@
-"""The run's optimizer, from torch; and the test that one must pass before an exact run may use it."""
+"""The run's optimizer, built as its spec says; and the test that one must pass before an exact run may use it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import nn
 
 from froude.config import ConfigError, Run
 from froude.config import Optimizer as Settings
+from froude.optimizers import Spec
+from froude.train.api import load
 from froude.train.parallel import World
 from froude.train.parametrization import parameter_groups
 
@@ -23,40 +25,43 @@ def build(run: Run, model: nn.Module, world: World) -> torch.optim.Optimizer:
 
     ConfigError if the run is exact and its optimizer is not: on a whole tensor it would give other bits than on rows.
     """
-    implementation = run.optimizer.implementation
+    spec = run.optimizer.spec
+    implementation: str = run.optimizer.implementation
     if implementation == "auto":
         # One fused kernel is quickest for a small model on one worker; its vector tail makes it inexact on a CPU.
-        single = world.size == 1 and run.reduction == "fast" and run.optimizer.name == "adamw"
-        implementation = "fused" if single else "foreach"
-    if run.reduction == "exact" and not works_by_rows(run.optimizer.name, implementation, str(world.device)):
+        single = world.size == 1 and run.reduction == "fast" and "fused" in spec.implementations
+        implementation = "fused" if single else spec.plain
+    if run.reduction == "exact" and not works_by_rows(spec.name, implementation, str(world.device)):
+        other = f'implementation "{spec.plain}"' if implementation != spec.plain else 'reduction "fast"'
         raise ConfigError(
             f"an exact run's optimizer must give the same bits on a whole tensor as on its rows, but {implementation} "
-            f'{run.optimizer.name} does not on {world.device.type}; use implementation "foreach"'
+            f"{spec.name} does not on {world.device.type}; use {other}"
         )
     return _make(run.optimizer, implementation, parameter_groups(run, model))
 
 
 def _make(settings: Settings, implementation: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-    form = {implementation: True}
-    if settings.name == "sgd":
-        return torch.optim.SGD(groups, momentum=settings.beta1, **form)
-    return torch.optim.AdamW(groups, betas=(settings.beta1, settings.beta2), **form)
+    form = {} if implementation == "auto" else {implementation: True}
+    made: torch.optim.Optimizer = load(settings.spec.factory)(
+        groups, **settings.spec.arguments(settings), **form
+    )
+    return made
 
 
-def state_of(optimizer: torch.optim.Optimizer, parameter: nn.Parameter) -> dict[str, torch.Tensor]:
+def state_of(
+    spec: Spec, optimizer: torch.optim.Optimizer, parameter: nn.Parameter
+) -> dict[str, torch.Tensor]:
     """The optimizer's state of one parameter; before the first step as it starts by itself.
 
     So a checkpoint can be read into a new optimizer, and every attempt begins with the same bits.
     """
     state: dict[str, torch.Tensor] = optimizer.state[parameter]
     if not state:
-        if isinstance(optimizer, torch.optim.SGD):
-            state["momentum_buffer"] = torch.zeros_like(parameter)
-        else:
-            device = parameter.device if optimizer.defaults["fused"] else "cpu"
-            state["step"] = torch.zeros((), dtype=torch.float32, device=device)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        device = parameter.device if optimizer.defaults.get("fused") else "cpu"
+        for name, value in spec.scalars.items():
+            state[name] = torch.full((), value, dtype=torch.float32, device=device)
+        for name in spec.moments:
+            state[name] = torch.zeros_like(parameter)
     return state
 
 
@@ -67,7 +72,7 @@ def works_by_rows(name: str, implementation: str, device: str) -> bool:
     start, *gradients = (
         torch.randn(TEST_SHAPE, generator=generator).to(device) for _ in range(TEST_STEPS + 1)
     )
-    settings = Settings(name=name, beta1=0.9, beta2=0.95)  # type: ignore[arg-type]
+    settings = Settings(name=name, beta1=0.9, beta2=0.95)
 
     def trained(parts: list[nn.Parameter], rows: list[slice]) -> torch.Tensor:
         group = {"params": parts, "lr": 1e-2, "weight_decay": 0.1}

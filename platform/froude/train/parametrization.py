@@ -1,58 +1,35 @@
-"""SP and muP: what width does to initialisation, learning rate, decay and multipliers, by kind of parameter.
+"""The run's parametrization on a model: groups of parameters with the rate, decay and epsilon of their kinds.
 
-The table is that of Tensor Programs V (2203.03466) for Adam with torch's coupled decay: a hidden matrix has rate
-lr/m, decay lambda*m (so that lr*lambda does not move with width) and epsilon/m, logits are divided by m, where
-m = width / base_width. Initialisation is the same in both: variance 1/fan_in for hidden matrices is already muP's.
+What width does to each is in `froude.parametrizations`; which kinds decay at all is the same in all of them.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 
 from torch import nn
 
 from froude.config import Run
-from froude.train.api import Kind
+from froude.parametrizations import Factors
+from froude.train.api import Kind, multiplier
 
 
-@dataclass(frozen=True)
-class Scales:
-    """Factors on the run's lr, weight_decay and eps for one kind of parameter."""
-
-    lr: float = 1.0
-    weight_decay: float = 1.0
-    eps: float = 1.0
-
-
-def width_ratio(run: Run) -> float:
-    """M = width / base_width under muP, 1 under SP."""
-    return run.model.width / run.model.base_width if run.parametrization == "mup" else 1.0
-
-
-def scales(run: Run, kind: Kind) -> Scales:
-    """The row of the table for one kind of parameter."""
-    m = width_ratio(run)
-    if kind == "hidden":
-        return Scales(lr=1.0 / m, weight_decay=m, eps=1.0 / m)
-    if kind in ("norm", "bias"):
-        return Scales(weight_decay=0.0)
-    if kind == "embedding":
-        return Scales(weight_decay=1.0 if run.optimizer.decay_embeddings else 0.0)
-    return Scales()
+def scales(run: Run, kind: Kind) -> Factors:
+    """Factors on the run's settings for one kind of parameter; norms and biases do not decay."""
+    found = run.width_rules.factors(run.model, kind, run.optimizer.spec.family)
+    decays = run.optimizer.decay_embeddings if kind == "embedding" else kind in ("hidden", "readout")
+    return found if decays else replace(found, weight_decay=0.0)
 
 
 def logit_multiplier(run: Run) -> float:
-    """Factor on the logits, tied or not."""
-    return 1.0 / width_ratio(run)
+    """Factor on the logits, tied or not: 1 under SP, base_width/width under muP."""
+    return multiplier(run, "logits")
 
 
 def attention_multiplier(run: Run) -> float:
     """1/sqrt(d_head) under SP; sqrt(d_base)/d_head under muP, the same while d_head does not grow."""
-    head = run.model.head_dim
-    base = run.model.base_head_dim or head
-    return math.sqrt(base) / head if run.parametrization == "mup" else 1.0 / math.sqrt(head)
+    return multiplier(run, "attention")
 
 
 def multipliers(run: Run) -> dict[str, float]:
@@ -63,9 +40,10 @@ def multipliers(run: Run) -> dict[str, float]:
 def parameter_groups(run: Run, model: nn.Module) -> list[dict[str, object]]:
     """Parameter groups in a fixed order; `peak` is the group's learning rate before the schedule."""
     kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
-    groups: dict[Scales, list[nn.Parameter]] = {}
+    groups: dict[Factors, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        groups.setdefault(scales(run, kinds[name]), []).append(parameter)
+        # How a kind starts is the model's affair.
+        groups.setdefault(replace(scales(run, kinds[name]), init=1.0), []).append(parameter)
     settings = run.optimizer
     return [
         {

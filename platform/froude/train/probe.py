@@ -36,8 +36,8 @@ class Measured:
     """One parameter: RMS as built; rate and decay (share of the weight a step) that an update really applies.
 
     `moved` is the RMS of what STEPS updates change, `undamped` the median share that epsilon leaves of an update at the
-    gradient after them (NaN unless AdamW), `logits` the RMS by which logits change when the rows of tokens that do not
-    occur change by N(0, 1): 0 unless the parameter makes logits.
+    gradient after them (NaN where updates are as large as it), `logits` the RMS by which logits change when the rows of
+    tokens that do not occur change by N(0, 1): 0 unless the parameter makes logits.
     """
 
     shape: tuple[int, ...]
@@ -85,7 +85,7 @@ def probe(run: Run, tables: Sequence[str]) -> Probe:
     end, gradients, norm = _train(model, run)
     pushed, decayed = _update(model, run, zeros, signs, 0.0), _update(model, run, ones, zeros, 0.0)
     real = _update(model, run, zeros, gradients, norm)
-    scale = 1.0 if run.optimizer.name == "adamw" else LARGE  # SGD's update is as large as the gradient
+    scale = LARGE if run.optimizer.spec.proportional else 1.0
     return Probe(
         run,
         {

@@ -103,7 +103,8 @@ class Trainer:
         tensors: dict[str, Tensor] = {}
         for name, parameter in self.model.named_parameters():
             tensors[f"model.{name}"] = parameter.detach()
-            for key, value in optimizers.state_of(self.optimizer, parameter).items():
+            state = optimizers.state_of(self.run.optimizer.spec, self.optimizer, parameter)
+            for key, value in state.items():
                 tensors[f"optimizer.{name}.{key}"] = value.detach()
         return tensors
 

@@ -99,6 +99,13 @@ def test_memory_grows_with_parameters_batch_and_workers(space):
     assert memory(space, 4) - memory(space, 2) == 2 * worker_bytes(RUN)
 
 
+def test_memory_has_the_moments_that_the_optimizer_keeps():
+    """Under SGD one less than under AdamW, once for training and once for the copy from which branches begin."""
+    params = count_parameters(build_model(RUN, "meta")).params_with_embeddings
+    sgd = RUN.replace({"optimizer.name": "sgd", "parametrization": "sp"})
+    assert worker_bytes(RUN) - worker_bytes(sgd) == 8 * params
+
+
 def test_speed_is_interpolated_between_what_was_timed():
     speeds = Speed([(1e6, 0.01), (1e8, 0.1)])
     assert speeds.seconds(1e6) == pytest.approx(0.01)

@@ -144,7 +144,7 @@ def half_width(case: Case) -> float:
 
 def drift(law: LrTransfer, target: Run) -> float:
     """How far in ln lr the optimum moves from the middle of the sizes tried to the target's, 0 if it may be noise."""
-    if target.parametrization == "sp" or law.slope.low <= 0 <= law.slope.high:
+    if not target.width_rules.transfers or law.slope.low <= 0 <= law.slope.high:
         return 0.0
     sizes = law.curves.filter(pl.col("status").is_in(["ok", "flat"]))[law.over].log()
     middle = float(sizes.mean()) if sizes.len() else math.nan  # type: ignore[arg-type]

@@ -1,0 +1,12 @@
+"""Optimizers: one spec each, which a run names. A new one is a file and a line here."""
+
+from __future__ import annotations
+
+from froude.optimizers.adamw import ADAMW
+from froude.optimizers.sgd import SGD
+from froude.optimizers.spec import Settings, Spec
+
+__all__ = ["OPTIMIZERS", "Settings", "Spec"]
+
+#: By name, in the order in which they are told.
+OPTIMIZERS: dict[str, Spec] = {each.name: each for each in (ADAMW, SGD)}

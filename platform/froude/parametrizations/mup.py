@@ -1,0 +1,16 @@
+"""The maximal update parametrization, muP: Tensor Programs V (Yang et al. 2203.03466), table 8, for Adam."""
+
+from __future__ import annotations
+
+from froude.parametrizations.parametrization import Parametrization, Powers
+
+#: Torch's decay is lr * weight_decay, which is not to move with width, so the one rises as the other falls. Hidden
+#: matrices start with variance 1/fan_in, as they do under SP.
+MUP = Parametrization(
+    name="mup",
+    label="μP",
+    transfers=True,
+    table={"Adam": {"hidden": Powers(lr=-1.0, weight_decay=1.0, eps=-1.0)}},
+    logits=-1.0,
+    attention=-1.0,
+)

@@ -1,0 +1,146 @@
+"""An optimizer from outside the package: trained, kept in checkpoints, resumed bit for bit; no trace of it stays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from froude.checkpoint.run_store import RunStore
+from froude.checkpoint.tensors import digest
+from froude.config import ConfigError, Run
+from froude.optimizers import OPTIMIZERS, Spec
+from froude.runlog import LogReader
+from froude.store import Location
+from froude.train.api import LocalHost
+from froude.train.optimizers import build, state_of, works_by_rows
+from froude.train.parallel import World
+from froude.train.probe import probe
+from froude.train.trainer import Trainer
+from froude.train.worker import run_worker
+
+NADAM = Spec(
+    name="nadam",
+    factory="torch.optim:NAdam",
+    arguments=lambda settings: {"betas": (settings.beta1, settings.beta2), "decoupled_weight_decay": True},
+    family="Adam",
+    moments=("exp_avg", "exp_avg_sq"),
+    scalars={"step": 0.0, "mu_product": 1.0},
+    implementations=("foreach",),
+)
+STEPS = 6
+
+
+@pytest.fixture
+def nadam() -> Iterator[Spec]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(OPTIMIZERS, NADAM.name, NADAM)
+        yield NADAM
+    works_by_rows.cache_clear()
+    torch.use_deterministic_algorithms(False)
+    assert NADAM.name not in OPTIMIZERS
+
+
+def run_with(name: str, **changes: object) -> Run:
+    run = Run(
+        name="large",
+        tokens=128 * STEPS,
+        batch=128,
+        slots=2,
+        eval_windows=16,
+        model={"width": 16},
+        norms_every=0,
+    )
+    return run.replace({"optimizer.name": name, "optimizer.lr": 1e-2, **changes})
+
+
+@dataclass
+class Stopping(LocalHost):
+    """A host that ends its attempt after a step."""
+
+    after: int = STEPS
+
+    def poll(self, step: int) -> str:  # type: ignore[override]
+        return "stop" if step == self.after else "none"
+
+
+def trained(folder: Path, run: Run, *attempts: int) -> str:
+    """The digest of parameters and state after attempts that stop at these steps, each a new trainer."""
+    place = Location.parse(folder) / "runs" / run.name
+    for after in attempts:
+        store = RunStore(place, run.name)
+        run_worker(run, store, Stopping(store.open_attempt("recipe"), after), device="cpu")
+    return digest(place, LogReader(place).lineage()[-1])
+
+
+@pytest.mark.usefixtures("nadam")
+@pytest.mark.parametrize("reduction", ["fast", "exact"])
+def test_it_trains_and_resumes_bit_for_bit(tmp_path: Path, reduction: str) -> None:
+    run = run_with("nadam", reduction=reduction)
+    assert trained(tmp_path / "cut", run, 2, 3, STEPS) == trained(tmp_path / "whole", run, STEPS)
+    other = run_with("adamw", reduction=reduction)
+    assert trained(tmp_path / "other", other, STEPS) != trained(tmp_path / "whole", run)
+
+
+@pytest.mark.usefixtures("nadam")
+@pytest.mark.parametrize("name", ["adamw", "sgd", "nadam"])
+def test_a_spec_has_the_state_with_which_the_class_starts(name: str) -> None:
+    run = run_with(name, **({"parametrization": "sp"} if name == "sgd" else {}))
+    by_itself, from_state = Trainer(run), Trainer(run)
+    from_state.state()
+    for trainer in (by_itself, from_state):
+        trainer.step(run, 0)
+    ours, theirs = from_state.snapshot(), by_itself.snapshot()
+    assert list(ours) == list(theirs)
+    for key, tensor in theirs.items():
+        assert torch.equal(ours[key], tensor), key
+        assert (ours[key].dtype, ours[key].device) == (tensor.dtype, tensor.device)
+
+
+@pytest.mark.usefixtures("nadam")
+def test_its_updates_are_probed_like_those_of_its_family() -> None:
+    found = probe(run_with("nadam"), [])
+    assert all(measured.undamped == pytest.approx(1, abs=0.2) for measured in found.tensors.values())
+
+
+def test_auto_is_fused_where_a_class_has_it_and_one_worker_need_not_be_exact(nadam: Spec) -> None:
+    model = Trainer(run_with("adamw")).model
+    fast, exact = run_with("adamw"), run_with("adamw", reduction="exact")
+    assert build(fast, model, World()).defaults["fused"]
+    assert not build(fast, model, World(size=2)).defaults["fused"]
+    assert not build(exact, model, World()).defaults["fused"]
+    made = build(run_with("nadam"), model, World())
+    assert made.defaults["foreach"]
+    parameter = nn.Parameter(torch.ones(3))
+    assert {name: value.tolist() for name, value in state_of(nadam, made, parameter).items()} == {
+        "step": 0.0,
+        "mu_product": 1.0,
+        "exp_avg": [0.0] * 3,
+        "exp_avg_sq": [0.0] * 3,
+    }
+
+
+def test_one_that_needs_whole_tensors_has_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "nadam", replace(NADAM, by_rows=False))
+    assert run_with("nadam").max_workers == 1
+    with pytest.raises(ConfigError, match="`workers` must be 1 with nadam, whose update needs whole tensors"):
+        run_with("nadam", workers=(1, 2))
+
+
+@pytest.mark.parametrize("wrong", ["nadam", "adam", 3, None])
+def test_what_is_not_registered_is_refused(wrong: object) -> None:
+    with pytest.raises(ConfigError) as error:
+        Run(tokens=768, optimizer={"name": wrong})
+    assert str(error.value) == f"`optimizer.name` must be 'adamw' or 'sgd', but got {wrong!r}"
+
+
+def test_an_implementation_that_a_class_lacks_is_refused() -> None:
+    with pytest.raises(ConfigError) as error:
+        Run(tokens=768, parametrization="sp", optimizer={"name": "sgd", "implementation": "fused"})
+    assert (
+        str(error.value) == '`optimizer.implementation` of sgd must be "foreach" or "auto", but got "fused"'
+    )
