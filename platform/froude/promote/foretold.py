@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from froude.config import Run
-from froude.laws.loss import RATIO
+from froude.laws.loss.law import RATIO
 from froude.promote.checks import Evidence, table
 from froude.promote.fits import transfer_rows
 from froude.promote.gate import Check, Profile
