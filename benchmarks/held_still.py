@@ -56,12 +56,13 @@ def plain(value: Any) -> Any:
 def whole(law: Any) -> Any:
     """A law with its table, its rows and, where it predicts a loss, three forecasts beyond them."""
     content = {"law": plain(law), "table": plain(law.table()), "rows": plain(law.rows)}
-    if "params" in law.rows.columns and hasattr(law, "predict"):
-        params, tokens = (float(law.rows[name].max()) for name in ("params", "tokens"))
+    if {"params", "tokens"} <= set(law.rows.columns) and hasattr(law, "predict"):
+        names = ["params", "tokens", *(["unique_tokens"] if hasattr(law, "r_data") else [])]
+        largest = {name: float(law.rows[name].max()) for name in names}
         for reach in (1.0, 4.0, 20.0):
             try:
                 content[f"predict {reach:g}"] = plain(
-                    law.predict(params=reach * params, tokens=reach * tokens)
+                    law.predict(**{name: reach * value for name, value in largest.items()})
                 )
             except ValueError as error:
                 content[f"predict {reach:g}"] = str(error)
@@ -229,7 +230,7 @@ def fitted(seed: int, folder: Path) -> Any:
         params=(26 * pl.col("width") ** 2).cast(pl.Int64),
     )
     table = folder / f"{seed}.csv"
-    pl.concat([ladder, rates], how="diagonal").write_csv(table)
+    pl.concat([ladder, rates], how="diagonal_relaxed").write_csv(table)
     command = ["fit", "--from", str(table), "--out", str(folder / f"study-{seed}"), "--json"]
     done = subprocess.run(
         [*COMMAND, *command, "--predict", "params=2e8,tokens=4e9"],

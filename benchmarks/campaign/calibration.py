@@ -31,7 +31,8 @@ from _worlds import KINDS, Study, published, world
 from scipy import stats
 
 from froude import laws
-from froude.laws import loss, loss_calibration
+from froude.laws.loss import calibration as loss_calibration
+from froude.laws.loss import law as loss
 
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE))

@@ -26,7 +26,7 @@ from _planner_oracles import Oracle, Points, published, synthetic
 from _planner_tables import SHARE, report, summary
 
 from froude import laws
-from froude.laws.design import forecast_design
+from froude.laws.loss.design import forecast_design
 from froude.promote.fits import PRIOR, loss_law
 
 HERE = Path(__file__).resolve().parents[1]

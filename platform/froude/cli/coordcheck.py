@@ -48,7 +48,7 @@ def coordcheck(
 
     from froude.config import ConfigError
     from froude.launch.display import Display
-    from froude.laws.coordinate_plot import draw
+    from froude.laws.drawing.coordinates import draw
     from froude.promote.causes import causes
     from froude.promote.diagnosis import WIDTHS, examine
     from froude.sweep.plan import worker_bytes

@@ -1,24 +1,24 @@
 """Scaling laws: polars frames in, results with intervals and a typed status out.
 
-Every function takes a polars DataFrame or LazyFrame; batch is in tokens, loss in nats per token. Every
-result has `.status`, `.table()`, `.rows` and `.plot()`. Curves over a run are in `laws.curve`, published rules of thumb
-in `laws.rules`.
+Every function takes a polars DataFrame or LazyFrame; batch is in tokens, loss in nats per token. Every result is a
+`froude.laws.law.Law`: it has `.status`, `.reasons`, `.table()`, `.rows`, `.drawing()` and `.plot()`. Curves over a run
+are in `laws.curve`, published rules of thumb in `laws.rules`.
 """
 
 from froude.laws import curve, rules
-from froude.laws.batch import CriticalBatch, critical_batch, steps_to_target
-from froude.laws.batch_lr import BatchLrLaw, batch_lr_law
+from froude.laws.batch.critical import CriticalBatch, critical_batch, steps_to_target
+from froude.laws.batch.noise import BatchRamp, NoiseScale, noise_scale
+from froude.laws.batch.rate import BatchLrLaw, batch_lr_law
 from froude.laws.curve import CurveBand, CurveLaw
-from froude.laws.isoflop import IsoFlop, iso_flop
-from froude.laws.kaplan_law import KaplanLaw, kaplan
-from froude.laws.loss import LossLaw, loss_law
-from froude.laws.loss_posterior import ExponentPrior
-from froude.laws.lr import LrCurve, lr_curve
-from froude.laws.noise import BatchRamp, NoiseScale, noise_scale
-from froude.laws.optimum import PowerLaw, optimum_law
-from froude.laws.repeated import DataConstrainedLaw, data_constrained
-from froude.laws.results import Allocation, Estimate, Prediction, Status
-from froude.laws.transfer import LrTransfer, lr_transfer
+from froude.laws.loss.isoflop import IsoFlop, iso_flop
+from froude.laws.loss.kaplan import KaplanLaw, kaplan
+from froude.laws.loss.law import LossLaw, loss_law
+from froude.laws.loss.posterior import ExponentPrior
+from froude.laws.loss.repeated import DataConstrainedLaw, data_constrained
+from froude.laws.lr.curve import LrCurve, lr_curve
+from froude.laws.lr.optimum import PowerLaw, optimum_law
+from froude.laws.lr.transfer import LrTransfer, lr_transfer
+from froude.laws.stats.results import Allocation, Estimate, Prediction, Status
 
 __all__ = [
     "Allocation",

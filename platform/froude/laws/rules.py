@@ -6,7 +6,7 @@ the first do not give its exponents.
 
 from typing import NamedTuple
 
-from froude.laws.results import open_unit, positive
+from froude.laws.stats.results import open_unit, positive
 
 
 class Setting(NamedTuple):

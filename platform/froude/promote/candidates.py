@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 
 from froude.config import Run, whole_steps
-from froude.laws.frames import Array
-from froude.laws.loss import RATIO
+from froude.laws.loss.law import RATIO
+from froude.laws.stats.frames import Array
 from froude.promote.promotion import parameters
 
 POINTS = 14  # sizes, and horizons, of the grid

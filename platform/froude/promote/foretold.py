@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from froude.laws.loss import RATIO
+from froude.laws.loss.law import RATIO
 from froude.promote import checks
 from froude.promote.checks.planned import Planned
 from froude.promote.gate import Check, Profile

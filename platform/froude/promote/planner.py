@@ -14,9 +14,9 @@ import polars as pl
 
 from froude.config import ConfigError, Run
 from froude.laws import Prediction
-from froude.laws.design import Design, forecast_design
-from froude.laws.frames import Array
-from froude.laws.loss_calibration import HeldOut, needed
+from froude.laws.loss.calibration import HeldOut, needed
+from froude.laws.loss.design import Design, forecast_design
+from froude.laws.stats.frames import Array
 from froude.promote.candidates import candidates
 from froude.promote.checks.forecast import FORECAST_INTERVAL
 from froude.promote.checks.reach import EXTRAPOLATION

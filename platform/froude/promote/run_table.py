@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from froude import records
 from froude.config import ConfigError
-from froude.laws import frames
+from froude.laws.stats import frames
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote import table_file
 from froude.section import listing

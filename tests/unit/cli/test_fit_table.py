@@ -22,7 +22,7 @@ def table(root: Path) -> str:
 def test_a_table_is_fitted_and_stays_a_study(
     table: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("froude.laws.loss.REPLICATES", 20)
+    monkeypatch.setattr("froude.laws.loss.law.REPLICATES", 20)
     out = str(tmp_path / "gemstones")
     command = ["fit", "--from", table, "--columns", MAPPING, "--out", out]
     assert main([*command, "--predict", "params=7e9,tokens=1.4e11"]) == 0

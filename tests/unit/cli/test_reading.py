@@ -115,7 +115,7 @@ UNTOLD = "params,tokens,loss\n" + "".join(
 def test_runs_that_nothing_tells_apart_are_not_certified(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("froude.laws.loss.REPLICATES", 20)
+    monkeypatch.setattr("froude.laws.loss.law.REPLICATES", 20)
     assert imported(tmp_path, UNTOLD, "--predict", "params=5e7,tokens=1e9")[0] == 0
     printed = capsys.readouterr().out
     (warning,) = [line for line in printed.splitlines() if line.startswith("warning")]

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from froude.laws import loss, loss_calibration
+from froude.laws.loss import calibration, law
 
 
 @pytest.fixture(autouse=True)
@@ -25,8 +25,8 @@ def no_warnings() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals on demand take few replicates here; the test of published standard errors asks for its own number."""
-    monkeypatch.setattr(loss, "REPLICATES", 40)
-    monkeypatch.setattr(loss_calibration, "SPLIT_REPLICATES", 20)
+    monkeypatch.setattr(law, "REPLICATES", 40)
+    monkeypatch.setattr(calibration, "SPLIT_REPLICATES", 20)
 
 
 @pytest.fixture(scope="session")

@@ -153,7 +153,7 @@ def test_repetition_says_what_it_cannot_tell() -> None:
     for law in (none, alone, useless):
         assert law.reasons
         assert law.table().height == 2
-        assert law.rows.height == law._sample.frame.height
+        assert law.rows.height == law.sample.frame.height
     with pytest.raises(ValueError, match="too_few_points"):
         none.predict(params=1e9, tokens=1e10, unique_tokens=1e9)
 

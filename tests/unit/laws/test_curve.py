@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from froude import laws
-from froude.laws.curve_data import MAX_STEPS, NODES, Schedule, rates
-from froude.laws.curve_fit import MultiPower
+from froude.laws.curve.data import MAX_STEPS, NODES, Schedule, rates
+from froude.laws.curve.fit import MultiPower
 
 PEAK = 1e-3
 Law = Callable[[np.ndarray], np.ndarray]
@@ -271,7 +271,7 @@ def test_what_cannot_be_told_is_not_ok(fit: Callable[..., laws.CurveLaw]) -> Non
     for law in (few, level, only, rising):
         assert law.reasons
         assert law.table().height == len(law.parameters)
-        assert law.rows.height == law._sample.frame.height
+        assert law.rows.height == law.sample.frame.height
 
 
 def test_a_prediction_is_certified_within_reach_only() -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from froude import laws
-from froude.laws import design
-from froude.laws.design import Design, forecast_design
+from froude.laws.loss import design
+from froude.laws.loss.design import Design, forecast_design
 
 TRUTH = (1.7, 420.0, 1500.0, 0.34, 0.36)
 TARGET = {"params": 7e10, "tokens": 1.4e13}

@@ -152,7 +152,7 @@ def test_what_cannot_be_told_is_not_ok() -> None:
     for law in (two, thin, level, falling):
         assert law.reasons
         assert law.table().height == 2
-        assert law.rows.height == law._sample.frame.height
+        assert law.rows.height == law.sample.frame.height
 
 
 def test_two_thousand_sizes_of_one_budget_are_no_burden() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from froude import laws
-from froude.laws import loss_fit
+from froude.laws.loss import fit
 
 Grid = Callable[..., pl.DataFrame]
 NAMES = ("E", "A", "B", "alpha", "beta")
@@ -71,7 +71,7 @@ def test_the_gradient_and_the_jacobian_are_those_of_the_objective(grid: Grid) ->
     weights = np.linspace(0.5, 2, frame.height)
     theta = np.array([-0.8, -0.4, 0.5, 0.4, 0.3])
     for delta in (1e-3, 0.1, None):
-        problem = loss_fit.Problem.of(*columns, weights, delta, False)
+        problem = fit.Problem.of(*columns, weights, delta, False)
         step = 1e-6 * np.eye(5)
         numeric = [(problem.objective(theta + h) - problem.objective(theta - h)) / 2e-6 for h in step]
         assert problem.value_and_gradient(theta)[1] == pytest.approx(numeric, rel=1e-5)

@@ -10,8 +10,10 @@ import polars as pl
 import pytest
 
 from froude import laws
-from froude.laws import loss_batch, loss_calibration, loss_fit
-from froude.laws.loss_calibration import Calibration, ExpectedError
+from froude.laws.loss import calibration as loss_calibration
+from froude.laws.loss import fit as loss_fit
+from froude.laws.loss import many_fits
+from froude.laws.loss.calibration import Calibration, ExpectedError
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +34,7 @@ def test_many_fits_at_once_are_those_of_scipy_one_by_one(grid: Grid, delta: floa
     rng = np.random.default_rng(0)
     weights = np.stack([np.bincount(rng.integers(0, 25, 25), minlength=25) for _ in range(6)]).astype(float)
     starts = theta + 0.02 * rng.standard_normal((6, 5))
-    thetas, values = loss_batch.descend_many(problem, weights, starts)
+    thetas, values = many_fits.descend_many(problem, weights, starts)
     for row, fit, value, start in zip(weights, thetas, values, starts, strict=True):
         alone, least = loss_fit.descend(problem.weighted(row), start)
         assert value == pytest.approx(least, rel=1e-6)
@@ -43,7 +45,7 @@ def test_many_fits_at_once_are_those_of_scipy_one_by_one(grid: Grid, delta: floa
 def test_a_fit_of_rows_that_follow_the_law_exactly_gives_it_back(grid: Grid) -> None:
     problem = problem_of(grid(CHINCHILLA))
     start = np.array([-0.5, -0.5, 0.4, 0.5, 0.3])
-    thetas, values = loss_batch.descend_many(problem, np.ones((1, 25)), start[None, :])
+    thetas, values = many_fits.descend_many(problem, np.ones((1, 25)), start[None, :])
     assert problem.unpack(thetas[0]) == pytest.approx(CHINCHILLA, rel=1e-4)
     assert values[0] < loss_fit.EXACT
 

@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 
 from froude import laws
-from froude.laws.loss_fit import Problem
-from froude.laws.loss_posterior import ExponentPrior, posterior
+from froude.laws.loss.fit import Problem
+from froude.laws.loss.posterior import ExponentPrior, posterior
 
 PRIOR = {"alpha": (0.35, 0.1), "beta": (0.35, 0.1)}
 TARGET = {"params": 26.0 * 192**2, "tokens": 768.0 * 1300}
@@ -91,7 +91,7 @@ def test_sharp_priors_fix_the_exponents_and_give_the_truth_back() -> None:
 def test_the_grid_solves_for_the_terms_like_constrained_least_squares() -> None:
     from scipy.optimize import nnls
 
-    from froude.laws.loss_posterior import _project
+    from froude.laws.loss.posterior import _project
 
     frame = study(3, trunk=0.05)[0]
     columns = [frame[name].to_numpy() for name in ("params", "tokens", "loss")]

@@ -96,7 +96,7 @@ def test_what_cannot_be_told_is_not_ok() -> None:
     assert math.isfinite(constant.r2)
     for law in (laws.optimum_law(frame[:3]), constant):
         assert law.table().height == 3
-        assert law.rows.height == law._sample.frame.height
+        assert law.rows.height == law.sample.frame.height
     with pytest.raises(ValueError, match="too_few_points"):
         laws.optimum_law(frame[:3]).predict(params=1e9, tokens=1e9)
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from froude.laws import robust
+from froude.laws.stats import robust
 
 
 @pytest.mark.parametrize("noise,wanted", [(1e-4, 1.0), (1e-2, math.sqrt(math.pi / 2))])

@@ -101,7 +101,7 @@ def test_published_runs_give_the_published_law(gemstones: Study) -> None:
 def test_without_a_target_it_is_forecast_and_reported_but_not_promoted(
     gemstones: Study, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("froude.laws.loss.REPLICATES", 20)
+    monkeypatch.setattr("froude.laws.loss.law.REPLICATES", 20)
     place = gemstones.location.url
     assert main(["fit", place, "--predict", "params=7e9,tokens=1.4e11", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["prediction"]
@@ -245,7 +245,7 @@ def test_bad_tables_are_refused(
 
 def test_bad_files_are_refused(tmp_path: Path) -> None:
     for name, content, words in [
-        ("runs.pkl", b"x", r"\.csv, \.parquet, \.jsonl"),
+        ("runs.pkl", b"x", r"\.csv \(or \.tsv\), \.parquet, \.jsonl"),
         ("runs.parquet", b"no parquet", "must be valid"),
         ("runs.csv", b"", "must be valid"),
         ("runs.csv", b"params,tokens,loss\n1,2\n1,2,3,4,5\n", "must be valid"),

@@ -1,0 +1,51 @@
+"""Least squares of U-curves of several sizes that share one curvature in ln lr."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from froude.laws.stats.frames import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Quadratic:
+    """Least squares of loss = floor[width] + column terms + c2 · x² with a curvature common to all widths."""
+
+    beta: Array
+    covariance: Array
+    noise: float
+    dof: int
+    inverse: Array
+
+    def ratio(self, weights: Array) -> tuple[float, float]:
+        """Return -(weights · beta) / (2 c2) and its standard error (delta method); c2 is the last coefficient."""
+        top, c2 = float(weights @ self.beta), float(self.beta[-1])
+        gradient = -weights / (2 * c2)
+        gradient[-1] += top / (2 * c2 * c2)
+        return -top / (2 * c2), math.sqrt(max(float(gradient @ self.covariance @ gradient), 0.0))
+
+    def unit(self, index: int) -> Array:
+        """Return weights that pick one coefficient."""
+        weights = np.zeros(self.beta.size)
+        weights[index] = 1.0
+        return weights
+
+
+def own_design(x: Array, sizes: Array, widths: tuple[float, ...]) -> Array:
+    """Return the columns of a parabola per width: floors, slopes, and the common curvature."""
+    floors = (sizes[:, None] == np.array(widths)).astype(np.float64)
+    return np.column_stack([floors, floors * x[:, None], x**2])
+
+
+def least_squares(design: Array, y: Array) -> Quadratic | None:
+    """Return the fit; None where the rows do not determine it."""
+    dof = y.size - design.shape[1]
+    if dof < 0 or np.linalg.matrix_rank(design) < design.shape[1]:
+        return None
+    q, r = np.linalg.qr(design)
+    beta = np.linalg.solve(r, q.T @ y)
+    residual = y - design @ beta
+    noise = math.sqrt(float(residual @ residual) / dof) if dof > 0 else math.nan
+    inverse = np.linalg.inv(r.T @ r)
+    return Quadratic(beta, noise**2 * inverse, noise, dof, inverse)

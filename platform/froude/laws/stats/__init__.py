@@ -1,0 +1,1 @@
+"""What all laws share: frames read, robust fits, intervals, and the small values that they hand out."""
