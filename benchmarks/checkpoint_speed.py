@@ -16,6 +16,7 @@ import contextlib
 import gc
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -23,7 +24,7 @@ import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
@@ -249,12 +250,25 @@ def rows(section: str, state: State, given: argparse.Namespace) -> Iterator[Row]
             yield from training("disk", place, state, min(given.pairs, 3), given.seed)
 
 
+def slower(rows: Iterable[str]) -> str:
+    """Where a peer is faster, by the medians, as a sentence."""
+    found = []
+    for row in rows:
+        name, _, *cells = (cell.strip() for cell in row.strip("|").split("|"))
+        for peer, cell in zip(PEERS, cells[1::2], strict=False):
+            ratio = re.match(r"\*\*([\d.]+)\*\*", cell)
+            if ratio and float(ratio[1]) < 1:
+                found.append(f'{name} ({ratio[1]} of the speed of "{SIDES[peer][0]}")')
+    return f"**Where froude, which alone hashes all it writes and reads, is slower:** {'; '.join(found) or 'nowhere'}."
+
+
 def page(found: dict[str, dict[str, Any]], given: argparse.Namespace) -> str:
     """What was measured so far, as Markdown."""
 
     def lines(*sections: str) -> str:
         return "\n".join(line for each in sections if each in found for line, _ in found[each]["rows"])
 
+    speeds = lines("tmpfs", "disk", "S3")
     kind = subprocess.check_output(["df", "--output=fstype", given.disk], text=True).split()[-1]
     heads = " | ".join(f"{SIDES[peer][0]}, GiB/s | ratio" for peer in PEERS)
     origin = "\n".join(
@@ -264,6 +278,8 @@ def page(found: dict[str, dict[str, Any]], given: argparse.Namespace) -> str:
     )
     return f"""# Speed of checkpoints
 
+{slower(speeds.splitlines())}
+
 {METHOD}
 
 | side | what it is |
@@ -272,7 +288,7 @@ def page(found: dict[str, dict[str, Any]], given: argparse.Namespace) -> str:
 
 | | froude, GiB/s | {heads} | goal |
 |---|---|{"---|" * 2 * len(PEERS)}---|
-{lines("tmpfs", "disk", "S3")}
+{speeds}
 
 Saves in the background, all with one thread. `async_save` copies into fresh memory by default; "kept stager" gives it
 one `DefaultStager` for all saves, whose memory is used again, as ours is. froude's goal for the call: ≤ {MOST_BLOCKED}
@@ -304,11 +320,15 @@ def main() -> int:
     parser.add_argument("--disk", type=Path, default=HERE.parent / "runs", help="a folder on that disk")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", nargs="+", choices=SECTIONS, default=SECTIONS)
+    parser.add_argument("--table", action="store_true", help="only write the table again")
     parser.add_argument("--results", type=Path, default=HERE.parent / "runs" / "checkpoint_speed.json")
     given = parser.parse_args()
     warnings.filterwarnings("ignore", category=UserWarning, module="torch")
     given.disk.mkdir(parents=True, exist_ok=True)
     found = json.loads(given.results.read_text()) if given.results.exists() else {}
+    if given.table:
+        RESULT.write_text(page({name: found[name] for name in SECTIONS if name in found}, given))
+        return 0
     state, missed = adamw_state(given.depth, given.seed), 0
     for section in given.only:
         about = {"pairs": given.pairs, "depth": given.depth, "seed": given.seed, "load": os.getloadavg()[0]}

@@ -138,6 +138,8 @@ def ratio(ours: Sequence[Result], other: Sequence[Result]) -> str:
 def table(results: Sequence[Result], machine: str, seed: int) -> str:
     """The results as Markdown."""
     cases = [(state, event) for state in STATES for event in TITLES]
+    sides = [side for side in SIDES if any(row["side"] == side for row in results)]
+    peers = [side for side in PEERS if side in sides]
 
     def of(side: str, state: str, event: str) -> list[Result]:
         return [row for row in results if (row["side"], row["state"], row["event"]) == (side, state, event)]
@@ -147,14 +149,14 @@ def table(results: Sequence[Result], machine: str, seed: int) -> str:
 
     lines, detail, ratios = [], [], []
     for state, event in cases:
-        cells = [spread(of(side, state, event)) for side in SIDES]
+        cells = [spread(of(side, state, event)) for side in sides]
         if any(cells):
             lines.append(f"| {name(state, event)} | " + " | ".join(cells) + " |")
         for side in ("ours", "spares"):
-            against = [ratio(of(side, state, event), of(peer, state, event)) for peer in PEERS]
+            against = [ratio(of(side, state, event), of(peer, state, event)) for peer in peers]
             if any(against):
                 ratios.append(f"| {name(state, event)} | {SIDES[side].title} | {' | '.join(against)} |")
-        for side in SIDES:
+        for side in sides:
             whole = [row for row in of(side, state, event) if row["seconds"] is not None]
             if whole:
                 steps = [row["repeated"] for row in whole]
@@ -165,12 +167,12 @@ def table(results: Sequence[Result], machine: str, seed: int) -> str:
                     f"{min(steps)} … {max(steps)} |"
                 )
     settings = [
-        f"| `{key}` | {' | '.join(SIDES[peer].knobs.get(key, value) for peer in PEERS)} |"
+        f"| `{key}` | {' | '.join(SIDES[peer].knobs.get(key, value) for peer in peers)} |"
         for key, value in SETTINGS.items()
     ]
-    looks = [f"{SIDES[peer].resize:.0f}" if SIDES[peer].resize else "60" for peer in PEERS]
+    looks = [f"{SIDES[peer].resize:.0f}" if SIDES[peer].resize else "60" for peer in peers]
     every = " and ".join(f"{run.checkpoint_every} ({STATES[state]})" for state, run in RUNS.items())
-    titles, dashes = [SIDES[peer].title for peer in PEERS], "---|" * len(PEERS)
+    titles, dashes = [SIDES[peer].title for peer in peers], "---|" * len(peers)
     return f"""# Recovery of an elastic run
 
 Seconds from a failure to the first step that had not been reached before it: median (least … greatest), number of
@@ -182,8 +184,8 @@ idle where there are some. An event without a new step after {EVENT_TIMEOUT:.0f}
 have a core to spare; docs/guide/recovery.md), so a first failure, or the second within two minutes, is met without. The
 columns without them come first.
 
-| | {" | ".join(side.title for side in SIDES.values())} |
-|---|{"---|" * len(SIDES)}
+| | {" | ".join(SIDES[side].title for side in sides)} |
+|---|{"---|" * len(sides)}
 {chr(10).join(lines)}
 
 Ratios of medians, and of the extremes:
@@ -192,9 +194,10 @@ Ratios of medians, and of the extremes:
 |---|---|{dashes}
 {chr(10).join(ratios)}
 
-Ray is Ray Train V2's TorchTrainer with `num_workers=(1, {NODES})`, plain DCP through `report(checkpoint=…)`, a large
-`max_failures`, and these settings; froude's are those in the middle. After a node's death Ray goes on asking for that
-node until its list of nodes, made anew every 20 s, leaves it out; each such try takes the whole time-out of a start.
+Ray is Ray Train V2's TorchTrainer with `num_workers=(1, {NODES})`, plain DCP through `report(checkpoint=…)`, a
+large `max_failures`, and these settings; froude's are those of "tuned" with 60 s for a start. After a node's death
+Ray goes on asking for that node until its list of nodes, made anew every 20 s, leaves it out; each such try takes
+the whole time-out of a start.
 
 | | {" | ".join(titles)} |
 |---|{dashes}

@@ -29,7 +29,7 @@ def fit(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Make a study of the runs in a .csv, .parquet, .jsonl or .json file.",
+            help="Make a study of the runs in a .csv, .tsv, .parquet, .jsonl or .json file.",
         ),
     ] = "",
     columns: Annotated[

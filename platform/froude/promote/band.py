@@ -52,7 +52,7 @@ def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run, params: fl
         BandPoint(
             tokens=(int(i) + 1) * run.batch,
             loss=float(along.loss[i]),
-            low=float(along.low[i]),
+            low=max(0.0, float(along.low[i])),  # a cross-entropy
             high=float(along.high[i]),
             shape=float(shape.high[i] - shape.low[i]) / 2,
         )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -17,7 +15,8 @@ import pyarrow as pa
 from froude import records
 from froude.config import ConfigError
 from froude.laws import frames
-from froude.store import Location, reported
+from froude.promote import table_file
+from froude.store import Location
 
 REQUIRED = ("params", "tokens", "loss")
 MAY_BE_ZERO = ("warmup_tokens", "beta2", "weight_decay", "seed", "seconds")
@@ -44,15 +43,12 @@ WORDS = {
     **dict.fromkeys(("complete", "completed", "success", "succeeded"), "finished"),
     **{status: status for status in STATUSES},
 }
-#: What stands for no number.
-NOTHING = [*("nan", "NaN", "NAN", "inf", "Inf", "-inf", "-Inf"), *("None", "null", "NA")]
 PARAMETRIZATIONS = ("mup", "sp")
 #: 30,000,000 or 30 000 000 in a column of counts; elsewhere 2,345 may be a decimal comma, and is asked about.
 GROUPED = r"^\d{1,3}([,_ \u{a0}\u{2009}\u{202f}]\d{3})+(\.0*)?$"
 SEPARATORS = r"[,_ \u{a0}\u{2009}\u{202f}]"
 UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmbgt])", re.IGNORECASE)
 EXPONENTS = {"k": 3, "m": 6, "b": 9, "g": 9, "t": 12}
-READERS = ("csv", "parquet", "jsonl", "ndjson", "json")
 
 
 @dataclass(frozen=True)
@@ -94,7 +90,7 @@ class Runs:
 
 def read(source: str, columns: Mapping[str, str]) -> Runs:
     """The runs in a file; ConfigError as `history.make_study` says."""
-    content = _file(Location.parse(source))
+    content = table_file.read(Location.parse(source))
     table = _renamed(content, columns, source)
     used = {name: table.theirs[name] for name in table.frame.columns}
     return Runs(
@@ -151,52 +147,6 @@ def _rows(table: _Table, source: str) -> pl.DataFrame:
         for row in whole.select(MARKED).drop("loss", "seconds").iter_rows()
     ]
     return whole.with_columns(fingerprint=pl.Series(marks, dtype=pl.String))
-
-
-def _file(source: Location) -> pl.DataFrame:
-    kind = source.name.rpartition(".")[2].lower()
-    if kind not in READERS:
-        raise ConfigError(
-            "a table of runs must be a .csv, .parquet, .jsonl (or .ndjson) or .json file, "
-            f"but got {source}; save it as one of these"
-        )
-    with reported(source, "a table of runs must be readable"):
-        content = source.read()
-    try:
-        if kind == "parquet":
-            return pl.read_parquet(io.BytesIO(content))
-        if kind != "csv":
-            return _json(content, lines=kind != "json")
-        table = pl.read_csv(io.BytesIO(content), infer_schema_length=None, null_values=NOTHING)
-        empty = [name for name in table.columns if table[name].null_count() == table.height]
-        return table.with_columns(pl.col(empty).cast(pl.Float64))  # no cell says of which type it would be
-    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
-        first = next(iter(str(error).splitlines()), "")
-        raise ConfigError(
-            f"a table of runs must be valid, but {source} is not: {first}; mend the file"
-        ) from None
-
-
-def _json(content: bytes, *, lines: bool) -> pl.DataFrame:
-    """An object a line, or an array of objects, by Python's parser: Polars' refuses the NaN that Python writes."""
-    rows: list[Any] = []
-    if lines:
-        for number, line in enumerate(content.split(b"\n"), 1):
-            try:
-                rows += [json.loads(line)] if line.strip() else []
-            except ValueError as error:
-                raise ValueError(f"line {number}: {error}") from None
-    else:
-        found = json.loads(content)
-        rows = found if isinstance(found, list) else [found]
-    for row in rows:
-        if not isinstance(row, dict):
-            raise ValueError(f"a run must be an object {{…}} with a value a column, but one is {row!r:.40}")
-    flat = [
-        {key: json.dumps(value) if isinstance(value, dict | list) else value for key, value in row.items()}
-        for row in rows
-    ]
-    return pl.from_dicts(flat, infer_schema_length=None, strict=False) if flat else pl.DataFrame()
 
 
 def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> _Table:
@@ -261,7 +211,7 @@ def _numbers(table: _Table, name: str) -> pl.Series:
     if not isinstance(column.dtype, pl.String | pl.Categorical | pl.Enum):
         raise ConfigError(f"{table.column(name)} must be numeric, but is {column.dtype}; give numbers")
     plain = pl.col(name).cast(pl.String).str.strip_chars()
-    plain = pl.when(~plain.is_in(["", *NOTHING])).then(plain)
+    plain = pl.when(~plain.is_in(["", *table_file.NOTHING])).then(plain)
     if records.TRIALS.field(name).type == pa.int64():
         plain = (
             pl.when(plain.str.contains(GROUPED)).then(plain.str.replace_all(SEPARATORS, "")).otherwise(plain)

@@ -57,11 +57,14 @@ def verify_run(
     ConfigError if the run has not begun, is of another recipe, or can't be trained again here.
     """
     from froude.checkpoint.tools import verify
+    from froude.train import api
 
     run = study.location / "runs" / recipe.run.name
     log = LogReader(run)
     if log.head_under(recipe.sha256) is None:
         raise ConfigError(f"a run must have begun to be verified, but {run} has no log; train it first")
+    for path in recipe.run.foreign:
+        api.load(path)  # what can't be imported is the user's to mend, before anything is said of the run
     # All that follows is said of these records: a run that goes on commits more meanwhile.
     records = log.records()
     head, line = records[-1], lineage(records)

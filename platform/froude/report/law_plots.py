@@ -18,6 +18,7 @@ from froude.report.svg import ACTUAL, BAD, CARD, FORECAST, MARKERS, MUP, MUTED, 
 
 NAMES = {"sp": "SP", "mup": "μP"}
 COLOURS = {"sp": SP, "mup": MUP}
+MOST_TICKS = 6  # on an axis of tokens, one more with the target
 
 
 def ramp(n: int) -> list[tuple[str, str]]:
@@ -86,7 +87,7 @@ def _draw_u(axes: Axes, law: LrTransfer, limits: tuple[float, float]) -> None:
                 markeredgewidth=0.8,
             )
     axes.set_ylim(*limits)
-    axes.set_ylabel("final validation loss, nats per token")
+    axes.set_ylabel("final loss, nats per token")
 
 
 def transfer_line(transfer: Mapping[str, LrTransfer]) -> Plot:
@@ -221,7 +222,7 @@ def loss_curves(
                 caption = f"The forecast's interval, {ends}, goes beyond the figure."
         log_axis(axes, [float(value) for value in rows["tokens"].unique().sort()], target)
         axes.set_xlabel("training tokens")
-        axes.set_ylabel("final validation loss, nats per token")
+        axes.set_ylabel("final loss, nats per token")
         legend(drawing, "parameters", 4)
         svg = inline(
             drawing, "loss", "Final loss against training tokens for each size, with the fitted law."
@@ -301,9 +302,10 @@ def log_axis(axes: Axes, ticks: Sequence[float], target: tuple[float, float] | N
     """A logarithmic abscissa in tokens with the tried horizons, thinned, and the target's as labels."""
     axes.set_xscale("log")
     wanted = [*ticks, target[1]] if target else list(ticks)
+    apart = max(1.22, (max(wanted) / min(wanted)) ** (1 / MOST_TICKS))
     kept: list[float] = []
     for value in sorted(wanted, reverse=True):
-        if not kept or kept[-1] / value > 1.22:
+        if not kept or kept[-1] / value >= apart:
             kept.append(value)
     axes.xaxis.set_major_locator(FixedLocator(kept))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: text.count(value)))

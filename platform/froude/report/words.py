@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from froude.config import Run
 from froude.laws import LossLaw
 from froude.promote.forecast import Forecast
+from froude.promote.history import ROLE as HISTORY
 from froude.report import text
 from froude.report.view import View
 
@@ -234,6 +235,13 @@ def critical(view: View) -> list[Tile]:
         Tile("Least steps", text.count(law.s_min), f"to a loss of {goal:g}"),
         Tile("Least tokens", text.count(law.e_min), f"to a loss of {goal:g}"),
     ]
+
+
+def ladder(view: View) -> str:
+    """What the loss law's rows are."""
+    if any(stage["role"] == HISTORY for stage in view.meta.get("stages", {}).values()):
+        return "the table's runs, of each size and horizon those of the best settings"
+    return "the branches of one trunk a size"
 
 
 def loss_words(law: LossLaw) -> str:

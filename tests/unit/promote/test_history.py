@@ -245,7 +245,7 @@ def test_bad_tables_are_refused(
 
 def test_bad_files_are_refused(tmp_path: Path) -> None:
     for name, content, words in [
-        ("runs.pkl", b"x", r"\.csv, \.parquet, \.jsonl"),
+        ("runs.pkl", b"x", r"\.csv \(or \.tsv\), \.parquet, \.jsonl"),
         ("runs.parquet", b"no parquet", "must be valid"),
         ("runs.csv", b"", "must be valid"),
         ("runs.csv", b"params,tokens,loss\n1,2\n1,2,3,4,5\n", "must be valid"),

@@ -14,6 +14,7 @@ from honest_run import failed, sealed, train
 
 from froude.cli import main
 from froude.config import ConfigError
+from froude.promote import verify
 from froude.promote.recipe import Recipe
 from froude.runlog import Record
 from froude.study import Study
@@ -154,6 +155,14 @@ def test_what_cannot_be_verified_is_refused(tmp_path, recipe, capsys):
         failed(tmp_path)
     assert main(["verify-run", str(tmp_path / "nowhere")]) == 2
     assert "recipe" in capsys.readouterr().err
+
+
+def test_code_that_is_not_here_is_an_error_before_any_check(tmp_path, recipe):
+    train(tmp_path, recipe)
+    foreign = replace(recipe, run=recipe.run.replace({"model.factory": "not_here:Model"}, name="large"))
+    checks = verify.verify_run(Study(tmp_path), foreign)
+    with pytest.raises(ConfigError, match=r"'not_here:Model'.*PYTHONPATH"):
+        next(checks)
 
 
 def test_a_rerun_elsewhere_is_refused(tmp_path, recipe, monkeypatch):

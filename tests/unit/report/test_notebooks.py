@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from froude import Study
+from froude.promote.history import make_study
 
 pytestmark = pytest.mark.slow
 
@@ -78,6 +79,21 @@ def test_a_notebook_says_what_its_study_lacks(
     lacks = "recipe.toml" if name == "forecast" else f"trials of a stage with the role {name}"
     assert error.ename == "SystemExit"
     assert error.evalue.startswith(f"{study.location} has no {lacks}, which this notebook needs")
+
+
+@pytest.mark.parametrize("name", sorted(set(NOTEBOOKS) - {"forecast"}))
+def test_a_notebook_says_what_reads_a_study_of_a_table(
+    name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runs.csv").write_text("params,tokens,loss\n1e6,1e8,3.1\n2e6,2e8,2.9\n")
+    make_study(str(tmp_path / "runs.csv"), str(tmp_path / "study"))
+    monkeypatch.setenv("FROUDE_STUDY", str(tmp_path / "study"))
+    notebook = nbformat.read(root / "analysis" / f"{name}.ipynb", as_version=4)
+    folder = {"metadata": {"path": str(root / "analysis")}}
+    with pytest.raises(nbclient.exceptions.CellExecutionError):
+        nbclient.NotebookClient(notebook, timeout=120, resources=folder).execute()
+    (error,) = [output for output in outputs(notebook) if output.output_type == "error"]
+    assert error.evalue.endswith("Its runs are from a table, which `froude fit` fits.")
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
