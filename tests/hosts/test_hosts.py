@@ -67,9 +67,9 @@ def course(possible: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         life.until(3, "all begin")
         scenarios.lost_host(life, "lost", left=2)
         unlike = scenarios.unlike_host(life, "unlike", world=2)
-        refused = scenarios.wrong_secret(life, "refused", world=2)
         scenarios.fresh_host(life, "fresh", world=3)
         scenarios.partition(life, "loopback", left=2)
+        refused = scenarios.wrong_secret(life, "refused", world=2)
         words = life.job.text
         scenarios.lost_head(life, workers=2)
         life.finish()
@@ -85,9 +85,9 @@ def test_the_run_goes_on_as_hosts_come_and_go(course: Course) -> None:
     assert course.life.seen[1:] == [
         "lost is lost: 2 workers",
         "unlike joins and is left out: 2 workers",
-        "refused joins and is left out: 2 workers",
         "fresh joins: 3 workers",
         "loopback is cut off: 2 workers",
+        "refused joins and is left out: 2 workers",
         "another head: 2 workers",
     ]
 
