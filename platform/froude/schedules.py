@@ -7,6 +7,7 @@ change of batch, of world size or an interruption leaves the curve as it was.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from froude.config import Run, Schedule
 
@@ -71,3 +72,14 @@ def at_step(run: Run, step: int) -> float:
 def branch_step(run: Run) -> int:
     """First step of a WSD run whose multiplier depends on the run's horizon."""
     return min(run.steps, math.ceil(decay_start(run) / run.batch - 0.5))
+
+
+def branch_steps(runs: Sequence[Run]) -> list[int]:
+    """The step at which each branch of a trial leaves the trunk, sorted by tokens; 0 for a run alone."""
+    return [branch_step(run) for run in runs] if len(runs) > 1 else [0] * len(runs)
+
+
+def trial_steps(runs: Sequence[Run]) -> int:
+    """Optimizer steps of a trial: the trunk's once, and those of each branch's tail."""
+    starts = branch_steps(runs)
+    return starts[-1] + sum(run.steps - start for run, start in zip(runs, starts, strict=True))

@@ -153,10 +153,11 @@ def _diagnoses(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> list[Di
     from froude.config import ConfigError
     from froude.launch.display import Display
     from froude.promote.diagnosis import diagnose
+    from froude.promote.history import ROLE
     from froude.sweep.trial_store import read_all
     from froude.train.api import check_trust
 
-    if any(stage["role"] == "history" for stage in study.meta["stages"].values()):
+    if any(stage["role"] == ROLE for stage in study.meta["stages"].values()):
         raise ConfigError(
             "a diagnosis trains a study's own proxies, but these were trained elsewhere; drop --diagnose"
         )

@@ -62,10 +62,7 @@ class Trial:
     @property
     def steps(self) -> int:
         """Optimizer steps when no branch is left out."""
-        if len(self.runs) == 1:
-            return self.runs[0].steps
-        starts = [schedules.branch_step(run) for run in self.runs]
-        return starts[-1] + sum(run.steps - start for run, start in zip(self.runs, starts, strict=True))
+        return schedules.trial_steps(self.runs)
 
     @property
     def tokens(self) -> int:

@@ -192,7 +192,7 @@ def _difference(trial: Trial, stored: Stored) -> str:
     for name, fingerprint in have.items():
         if name not in want:
             return f"settings (run {name} instead of {', '.join(want)})"
-        if fingerprint not in (want[name].fingerprint, want[name].proxy_fingerprint_0_1):
+        if want[name].fingerprint != fingerprint and want[name].proxy_fingerprint_0_1 != fingerprint:
             before = next((run for run in stored.trial.runs if run.name == name), None)
             keys = before.differences(want[name]) if before else []
             return f"settings ({', '.join(keys[:4]) or 'its fingerprint differs'})"

@@ -48,13 +48,11 @@ def run_trial(
     runs = [run.as_proxy() for run in runs]
     longest = runs[-1]
     trainer = Trainer(longest, World(device=parallel.resolve_device(device)))
-    starts = [schedules.branch_step(run) if len(runs) > 1 else 0 for run in runs]
-    total = starts[-1] + sum(run.steps - start for run, start in zip(runs, starts, strict=True))
-    counter = _Counter(total, progress)
+    counter = _Counter(schedules.trial_steps(runs), progress)
     memory, outcome, fine = InMemory(), Outcome(), True
     trunk = _loop(longest, trainer, memory, counter)
     shared: list[Row] = []
-    for run, start in zip(runs, starts, strict=True):
+    for run, start in zip(runs, schedules.branch_steps(runs), strict=True):
         began = time.perf_counter()
         fine = fine and _until(trunk, start)
         shared += trunk.tables["steps"]

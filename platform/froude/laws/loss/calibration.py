@@ -22,7 +22,7 @@ from froude.laws.stats.frames import Array, Mask
 
 Groups = NDArray[np.intp]
 
-SPLITS = 10  # at most so many values of c, evenly spaced in the number of rows below them
+SPLITS = 10  # at most this many values of c, evenly spaced in the number of rows below them
 SPLIT_REPLICATES = 60  # of the bootstrap of each split
 WINDOW = 10.0  # a split predicts runs up to so many times its largest compute
 #: Prior sd of the relative change of alpha and of beta from one end of the fitted range to the other. A law with

@@ -22,7 +22,7 @@ EXPONENTS = (0.005, 3.0)  # bounds of alpha and beta; a fit that reaches one has
 VANISHED = 1e-5  # lower bound of E and of both terms at the mean size and horizon, over the smallest loss
 TERM_REACH = 2.0  # upper bound of both terms there, in ln over the largest loss
 EXACT = 1e-25  # an objective so small is rounding: the rows follow the law exactly
-SEARCH_ROWS = 2_000  # starts are searched on at most so many rows
+SEARCH_ROWS = 2_000  # starts are searched on at most this many rows
 AGREEING = 8  # starts that must end in the same best point before the search stops early
 POLISH_ROWS = 50_000  # above, the polish (an SVD of rows × 5 per step) would cost more than it gains
 
