@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import ray
+from ray._private.state import state
 
 from froude.checkpoint.run_store import RunStore
 from froude.config import ConfigError, Run
 from froude.launch.cluster import SimulatedCluster, simulated
 from froude.launch.elastic import Progress, train
+from froude.launch.notes import Notes
+from froude.launch.ray_internals.policy import NODE_LABEL, PlannedResize
 from froude.runlog import LogReader
 from froude.store import Location
 
@@ -60,3 +65,33 @@ def test_a_run_that_went_elsewhere_ends_where_nobody_is_like_that(
     ):
         train(RUN, Location.parse(tmp_path), cluster=cluster)
     assert len(LogReader(place).records()) == 1
+
+
+@ray.remote(num_cpus=1)
+class Worker:
+    def begun(self) -> None:
+        """It has its processor."""
+
+
+@pytest.mark.parametrize("way", ["left out", "draining"])
+def test_a_node_that_is_reserved_in_vain_does_not_hide_one_that_the_run_is_on(
+    way: str, cluster: SimulatedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray reserves for as many workers as may be: if a node of no use is among them, one in use is not, nor is it free.
+
+    A run would then never grow, or leave hosts idle at a start; which nodes those are depends on their random ids.
+    """
+    config = ray.train.ScalingConfig(num_workers=(1, 1), resources_per_worker={"CPU": 1})
+    policy: Any = PlannedResize(config, Notes(str(tmp_path)))
+    policy.after_controller_start(SimpleNamespace(run_id=way))
+    (reserved,) = policy._get_reserved_resources()
+    (other,) = {node.node_id for node in cluster.nodes} - {reserved}
+    worker = Worker.options(label_selector={NODE_LABEL: other}).remote()
+    ray.get(worker.begun.remote(), timeout=60)
+    if way == "draining":
+        monkeypatch.setattr(state, "get_draining_nodes", lambda: {reserved: 0})
+    else:
+        policy.notes.leave_out({reserved: "it is unlike the others"})
+    assert policy._count_possible_workers(policy._get_reserved_resources()) == 1
+    ray.kill(worker)
+    policy._cancel_resource_request()

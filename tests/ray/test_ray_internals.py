@@ -49,10 +49,6 @@ def head() -> str:
     return str(node["NodeID"])
 
 
-def coordinator() -> ray.actor.ActorHandle:
-    return ray_internals._coordinator()
-
-
 def test_this_is_the_ray_that_was_tested() -> None:
     assert ray_internals.supported()
 
@@ -69,8 +65,8 @@ def test_the_cluster_is_a_head_without_cpus_and_nodes_of_one(cluster: SimulatedC
 
 
 def test_the_coordinator_lives_on_the_head(cluster: SimulatedCluster) -> None:
-    ray.get(coordinator().get_reserved_resources.remote("nobody"), timeout=60)
-    actor = ray._private.state.actors(coordinator()._actor_id.hex())
+    ray.get(ray_internals._coordinator().get_reserved_resources.remote("nobody"), timeout=60)
+    actor = ray._private.state.actors(ray_internals._coordinator()._actor_id.hex())
     assert actor["Address"]["NodeID"] == head()
 
 
@@ -81,7 +77,7 @@ def test_a_reservation_is_cancelled_by_its_run_id(cluster: SimulatedCluster) -> 
 
     config = ray.train.ScalingConfig(num_workers=(1, 2), resources_per_worker={"CPU": 1})
     TrainAutoscalingCoordinatorClient("train-dead").send_resource_request(config, 2)
-    reserved = coordinator().get_reserved_resources
+    reserved = ray_internals._coordinator().get_reserved_resources
     assert len(ray.get(reserved.remote("train-dead", recompute=True))) == 2
     ray_internals.cancel_reservation("dead")
     assert ray.get(reserved.remote("train-dead", recompute=True)) == {}
@@ -99,6 +95,7 @@ def test_a_run_reserves_under_its_run_id() -> None:
         (
             PlannedResize,
             [
+                "_get_num_workers_for_resource_request",
                 "_get_reserved_resources",
                 "_count_possible_workers",
                 "_get_resize_decision",

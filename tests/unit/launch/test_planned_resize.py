@@ -42,13 +42,11 @@ class Stage:
     def __init__(self, patch: pytest.MonkeyPatch, *, least: int = 1, most: int = 4) -> None:
         kept: dict[str, Any] = {}
         self.now, self.live, self.draining, self.most = 1000.0, {*GROUP}, set[str](), most
-        self.unreserved = set[str]()
         patch.setattr(noted, "put_note", kept.__setitem__)
         patch.setattr(noted, "get_note", kept.get)
         patch.setattr(policy.time, "monotonic", lambda: self.now)
         patch.setattr(policy, "draining_nodes", lambda: self.draining)
         patch.setattr(policy, "live_nodes", lambda ask=False: self.live)
-        patch.setattr(policy.state, "available_resources_per_node", lambda: dict.fromkeys(self.unreserved))
         self.notes = Notes("run")
         made: Any = object.__new__(PlannedResize)
         made.notes, made.spares, made._asked, made._before, made._looked = (
@@ -61,7 +59,7 @@ class Stage:
         made.scaling_config = SimpleNamespace(min_workers=least, elastic_resize_monitor_interval_s=1.0)
         made._maybe_send_resource_request = lambda: None
         made._hosts = set
-        made._get_reserved_resources = lambda: dict.fromkeys(self.live - self.unreserved)
+        made._get_reserved_resources = lambda: dict.fromkeys(self.live)
         made._count_possible_workers = lambda nodes: min(len(nodes.keys() - self.draining), self.most)
         made._get_resize_decision = lambda n: ResizeDecision(num_workers=n, resources_per_worker={})
         self.policy = made
@@ -150,16 +148,6 @@ def test_a_node_with_notice_is_left(stage):
 def test_a_node_with_notice_is_left_though_as_many_others_are_there(stage):
     stage.live.add("c")
     stage.draining = {"b"}
-    stage.look()
-    stage.notes.confirm_held(1)
-    assert stage.look() == WORLD
-
-
-def test_a_node_that_nobody_has_reserved_may_take_its_place(monkeypatch):
-    """Ray goes on reserving the node that must go, where as many as are wanted are reserved already."""
-    stage = Stage(monkeypatch, least=WORLD, most=WORLD)
-    stage.live.add("c")
-    stage.unreserved, stage.draining = {"c"}, {"b"}
     stage.look()
     stage.notes.confirm_held(1)
     assert stage.look() == WORLD

@@ -6,12 +6,11 @@ import logging
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any
 
 import ray
 from ray._common.constants import RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR
-from ray._private.state import state
 from ray.exceptions import RayError
 from ray.train.constants import TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S
 from ray.train.torch import TorchTrainer
@@ -56,11 +55,21 @@ class PlannedResize(ElasticScalingPolicy):
         self._starts = False  # no group runs: a node that does not answer is not waited for
         self._asked: tuple[int, float] | None = None  # attempt that was asked to hold, and until when we wait
         self._before = 0  # the last attempt before the present group, whose beat is not its own
+        self._requested = 0  # for how many workers
+
+    def _get_num_workers_for_resource_request(self) -> int:
+        """Counts nodes that no worker may go to on top: Ray knows nothing of that, and reserves them like others."""
+        unfit = self.notes.left_out().keys() | draining_nodes()
+        wanted = self.scaling_config._resources_per_worker_not_none
+        return int(self.scaling_config.max_workers + sum(places(wanted, unfit).values()))
 
     def _get_reserved_resources(self) -> Any:
         """From nodes listed now: Ray's own list is up to 20 s old, and a start on a dead node costs its time-out."""
+        if self._requested != (number := self._get_num_workers_for_resource_request()):
+            self._requested = number  # Ray itself repeats a request every 20 s
+            self._send_resource_request()  # type: ignore[no-untyped-call]
         try:
-            reserved: Any = ray.get(
+            return ray.get(
                 self._autoscaling_coordinator.get_reserved_resources.remote(
                     self._requester_id, recompute=True
                 ),
@@ -69,9 +78,6 @@ class PlannedResize(ElasticScalingPolicy):
         except RayError:
             logger.warning("no answer from the autoscaling coordinator", exc_info=True)
             return None
-        if self.notes.left_out():  # they may be reserved in place of others
-            return {**state.available_resources_per_node(), **reserved}
-        return reserved
 
     def _count_possible_workers(self, reserved_resources: Any) -> int:
         live = live_nodes(ask=self._starts) - self.notes.left_out().keys()
@@ -129,8 +135,6 @@ class PlannedResize(ElasticScalingPolicy):
         A group that lost a node is not shrunk in this way: that is a failure, or will be.
         """
         reserved, leaves = self._get_reserved_resources(), leaving(group)
-        if reserved is not None and leaves:  # the reservation may be of the very nodes that must go
-            reserved = {**state.available_resources_per_node(), **reserved}
         workers = 0 if reserved is None else self._count_possible_workers(reserved)
         moves = workers > group.num_workers or leaves
         return workers if moves and workers >= self.scaling_config.min_workers else 0
@@ -155,12 +159,17 @@ class PlannedResize(ElasticScalingPolicy):
 
 def hosts(wanted: Mapping[str, float], notes: Notes) -> set[str]:
     """Live nodes that have what a worker requests (the head has not, as a rule), and are not left out."""
-    able = {
-        node["NodeID"]
+    able = {node for node, workers in places(wanted, live_nodes()).items() if workers}
+    return able - notes.left_out().keys()
+
+
+def places(wanted: Mapping[str, float], nodes: Set[str]) -> dict[str, int]:
+    """How many workers with this request each of these nodes has room for when it is empty; 0 on one that is lost."""
+    return {
+        node["NodeID"]: int(min(node["Resources"].get(name, 0) // wanted[name] for name in wanted))
         for node in ray.nodes()
-        if all(node["Resources"].get(name, 0) >= amount for name, amount in wanted.items())
+        if node["NodeID"] in nodes
     }
-    return able & live_nodes() - notes.left_out().keys()
 
 
 def leaving(group: Any) -> set[str]:
