@@ -101,7 +101,7 @@ def most(world: int, slots: int, reduction: str, schedule: str) -> float:
     elif schedule == "cyclic":
         gradients = float(rounds)
     else:  # complete subtrees over a rank's consecutive slots
-        from froude.train.slots import Rounds, subtrees
+        from froude.train.exact.slots import Rounds, subtrees
 
         per_rank = (Rounds(slots, rank, world, schedule).mine for rank in range(world))
         gradients = float(max(len(subtrees(slots, mine)) for mine in per_rank))

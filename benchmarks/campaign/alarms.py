@@ -28,7 +28,7 @@ from froude.promote.fits import fit
 from froude.promote.forecast import Forecast
 from froude.promote.monitor import alarms
 from froude.promote.promotion import parameters, predict, promoted_run
-from froude.train.ledger import Drawn
+from froude.train.data.ledger import Drawn
 from froude.train.trainer import Trainer
 
 HERE = Path(__file__).resolve().parents[1]

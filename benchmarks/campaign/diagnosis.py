@@ -28,7 +28,7 @@ from _machine import commit, cpu  # noqa: E402
 from planted import BUGS, WIDTHS, Bug, runs  # noqa: E402
 
 from froude import laws  # noqa: E402
-from froude.promote.diagnosis import diagnose  # noqa: E402
+from froude.promote.diagnosis.diagnose import diagnose  # noqa: E402
 from froude.train import parametrization  # noqa: E402
 from froude.train.trial import run_trial  # noqa: E402
 

@@ -12,7 +12,7 @@ from froude.promote.forecast import Forecast
 from froude.promote.recipe import Recipe, seal
 from froude.promote.verify import locate, verify_run
 from froude.store import Location
-from froude.train import environment
+from froude.train.exact import environment
 from froude.train.api import LocalHost
 from froude.train.worker import run_worker
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import graphlib
 import re
 from pathlib import Path
 
+import grimp
 import pytest
+
+MOST_FILES = 15  # side by side in a folder; but cli/, which has a file per verb
 
 
 @pytest.fixture(scope="module")
@@ -30,3 +34,16 @@ def test_every_file_and_folder_that_the_page_names_exists(page: str, root: Path,
     named = re.findall(r"`((?:\w+/)+(?:\w+\.py)?)`", page)
     missing = [n for n in named if not (package / n).exists() and not any(package.rglob(n.rstrip("/")))]
     assert missing == []
+
+
+def test_no_folder_has_more_files_than_one_can_look_over(package: Path) -> None:
+    folders = [package, *(path.parent for path in package.rglob("*/__init__.py"))]
+    counts = {str(folder.relative_to(package)): len(list(folder.glob("*.py"))) for folder in folders}
+    assert {name for name, count in counts.items() if count > MOST_FILES} == {"cli"}
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports for type checkers count too."""
+    graph = grimp.build_graph("froude", exclude_type_checking_imports=False)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    graphlib.TopologicalSorter(imports).prepare()

@@ -10,7 +10,7 @@ import pytest
 from froude.config import ConfigError, Run
 from froude.space import load_space
 from froude.train.api import build_model, build_source
-from froude.train.contract import check_code_and_corpus
+from froude.train.probe.contract import check_code_and_corpus
 from froude.user_code import call_user
 
 HEAD = """from froude.config import Run

@@ -62,7 +62,7 @@ def chaos(
     from froude.study import Study
     from froude.sweep.plan import CLUSTER_BYTES, worker_bytes
     from froude.sweep.preflight import check_memory
-    from froude.train.contract import check_code_and_corpus
+    from froude.train.probe.contract import check_code_and_corpus
 
     place = Location.parse(recipe)
     found = read(place)

@@ -123,7 +123,7 @@ def refused(error: Exception) -> int:
 
 def skipped(names: list[str] | None) -> tuple[str, ...]:
     """The checks of the probe to pass over, said on stderr; ConfigError for one that there is not."""
-    from froude.train.contract import check_names
+    from froude.train.probe.contract import check_names
 
     if found := check_names(names or ()):
         print(f"froude: the probe skips {', '.join(found)}", file=sys.stderr, flush=True)

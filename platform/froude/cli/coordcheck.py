@@ -10,7 +10,7 @@ from froude.cli.common import FAILED, Debug, Json, Trust, emit, verb
 
 if TYPE_CHECKING:
     from froude.config import Run
-    from froude.promote.causes import Cause
+    from froude.promote.diagnosis.causes import Cause
 
 
 @verb
@@ -49,12 +49,12 @@ def coordcheck(
     from froude.config import ConfigError
     from froude.launch.display import Display
     from froude.laws.drawing.coordinates import draw
-    from froude.promote.causes import causes
-    from froude.promote.diagnosis import WIDTHS, examine
+    from froude.promote.diagnosis.causes import causes
+    from froude.promote.diagnosis.diagnose import WIDTHS, examine
     from froude.sweep.plan import worker_bytes
     from froude.sweep.preflight import check_memory
     from froude.train.api import check_trust
-    from froude.train.coordcheck import check, checked, short, sizes_of
+    from froude.train.probe.coordcheck import check, checked, short, sizes_of
 
     if depths and widths:
         raise ConfigError("a check is over width or depth, but got --widths and --depths; drop one")
@@ -103,7 +103,7 @@ def coordcheck(
 
 def _rules(broken: list[Cause], widths: list[int]) -> list[str]:
     """The rules that the code breaks, each with its remedy; or that none was seen."""
-    from froude.promote.causes import REMEDIES
+    from froude.promote.diagnosis.causes import REMEDIES
 
     where = f"by what real updates do at widths {', '.join(map(str, widths))}"
     if not broken:

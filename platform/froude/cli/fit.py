@@ -13,7 +13,7 @@ from froude.cli.common import FAILED, Debug, Json, Trust, emit, say, verb
 if TYPE_CHECKING:
     from froude.config import Run
     from froude.laws import Prediction
-    from froude.promote.diagnosis import Diagnosis
+    from froude.promote.diagnosis.diagnose import Diagnosis
     from froude.promote.fits import Fits
     from froude.study import Study
     from froude.train.local_critical_batch import Branched
@@ -72,8 +72,8 @@ def fit(
     from froude.config import ConfigError
     from froude.promote.fits import fit as fit_study
     from froude.promote.fits import none_finished
-    from froude.promote.history import ROLE
-    from froude.promote.reading import reading
+    from froude.promote.imported_runs.history import ROLE
+    from froude.promote.imported_runs.reading import reading
     from froude.study import Study
 
     wanted = point("--predict", predict) if predict else None
@@ -125,7 +125,7 @@ def _imported(study: str, source: str, columns: str, out: str, target: str, *, f
     """The study made of a table, if one is named; ConfigError for options that do not go together."""
     from froude.cli.options import pairs
     from froude.config import ConfigError, Run
-    from froude.promote.history import make_study
+    from froude.promote.imported_runs.history import make_study
 
     if bool(study) == bool(source) or bool(source) != bool(out):
         raise ConfigError("a fit is of a study, or of a table; give STUDY, or --from FILE and --out STUDY")
@@ -152,8 +152,8 @@ def _diagnoses(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> list[Di
 
     from froude.config import ConfigError
     from froude.launch.display import Display
-    from froude.promote.diagnosis import diagnose
-    from froude.promote.history import ROLE
+    from froude.promote.diagnosis.diagnose import diagnose
+    from froude.promote.imported_runs.history import ROLE
     from froude.sweep.trial_store import read_all
     from froude.train.api import check_trust
 

@@ -99,8 +99,8 @@ def _next(
     from froude.cli.options import point
     from froude.config import ConfigError
     from froude.promote.fits import fit
-    from froude.promote.next_space import space_source
-    from froude.promote.planner import next_runs
+    from froude.promote.planner.next_runs import next_runs
+    from froude.promote.planner.next_space import space_source
     from froude.promote.promotion import parameters
     from froude.study import Study
 

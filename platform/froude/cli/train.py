@@ -68,7 +68,7 @@ def train(
     from froude.store import Location, probe_writable
     from froude.sweep.plan import CLUSTER_BYTES, worker_bytes
     from froude.sweep.preflight import check_memory
-    from froude.train.contract import check_code_and_corpus
+    from froude.train.probe.contract import check_code_and_corpus
 
     place = Location.parse(recipe)
     found = read(place)

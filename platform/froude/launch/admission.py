@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from froude.checkpoint.run_store import RunStore
-    from froude.train.environment import Build
+    from froude.train.exact.environment import Build
 
 SHOWN = 3  # hosts in one error
 ALIKE = "an exact run needs hosts alike, or --other-build, which gives up that all of it is reproducible"
@@ -51,7 +51,7 @@ def admit(run: Run, store: RunStore, device: torch.device, *, other_build: bool 
     them have; with `other_build` it goes on with any, and is reproducible from that step on only.
     """
     from froude.checkpoint.collective import on_every_rank
-    from froude.train import environment
+    from froude.train.exact import environment
 
     if run.reduction == "exact":
         environment.make_deterministic(device)
@@ -70,7 +70,7 @@ def admit(run: Run, store: RunStore, device: torch.device, *, other_build: bool 
 def _describe(store: RunStore, device: torch.device) -> Guest:
     import ray
 
-    from froude.train import environment
+    from froude.train.exact import environment
 
     try:
         store.location.knock()

@@ -144,7 +144,7 @@ def open_study(
 
 def check_inputs(space: Space, study: Location, *, trust: bool, skip_probe: Collection[str] = ()) -> Study:
     """The study, which may not have been begun; ConfigError if code, corpora or the study's place are unfit."""
-    from froude.train.contract import check_code_and_corpus
+    from froude.train.probe.contract import check_code_and_corpus
 
     check_code_and_corpus(
         [space.target, *(r for ts in space.planned().values() for t in ts for r in t.runs)], trust, skip_probe

@@ -14,7 +14,7 @@ from froude.config import ConfigError, Run
 from froude.launch.admission import admit
 from froude.launch.notes import Beat, Notes
 from froude.store import Location
-from froude.train.stability import sentence
+from froude.train.stability.spikes import sentence
 
 if TYPE_CHECKING:
     from froude.promote.monitor import Monitor
@@ -190,8 +190,9 @@ def work(order: dict[str, Any]) -> None:
     from froude.checkpoint.parts import Corrupt
     from froude.checkpoint.retention import Keep
     from froude.checkpoint.run_store import RunStore
-    from froude.train import api, parallel, stability
+    from froude.train import api, parallel
     from froude.train.loop import Diverged
+    from froude.train.stability import spikes
     from froude.train.worker import run_worker
 
     use_own_cores()
@@ -201,7 +202,7 @@ def work(order: dict[str, Any]) -> None:
     context = train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     notes = Notes(location.url)
-    reach = stability.REACH if run.stability == "ladder" else 0
+    reach = spikes.REACH if run.stability == "ladder" else 0
     store = RunStore(location, run.name, Keep(run.keep_checkpoints, run.keep_every, reach))
     before = notes.beat() if rank == 0 else None
     alive = before.time if before else 0.0

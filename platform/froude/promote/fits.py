@@ -15,7 +15,7 @@ from froude import laws
 from froude.config import ConfigError, Run
 from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer, Prediction
 from froude.parametrizations import PARAMETRIZATIONS
-from froude.promote import history
+from froude.promote.imported_runs import history
 from froude.study import Study
 
 #: Mean and standard deviation of the loss law's exponents where a study is too small to find its own. The centre
@@ -187,7 +187,7 @@ def fit(study: Study) -> Fits:
 def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]], target: Run | None) -> Fits:
     """Fit the laws to rows of `trials()`; `stages` maps a stage's name to its role and settings.
 
-    Rows of role `history` count for each law as far as they can: `froude.promote.history` says which.
+    Rows of role `history` count for each law as far as they can: `froude.promote.imported_runs.history` says which.
     """
     counted = trials.filter(pl.col("status").is_in(["finished", "diverged"]))
 

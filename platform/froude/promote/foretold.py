@@ -9,8 +9,8 @@ import polars as pl
 
 from froude.laws.loss.law import RATIO
 from froude.promote import checks
-from froude.promote.checks.planned import Planned
 from froude.promote.gate import Check, Profile
+from froude.promote.planned import Planned
 from froude.space import Space
 
 #: Without a stage of each of these roles there is nothing to promote.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 from froude.config import ConfigError
 
 if TYPE_CHECKING:
-    from froude.promote.checks.case import Case
-    from froude.promote.checks.planned import Planned
+    from froude.promote.case import Case
+    from froude.promote.planned import Planned
 
 Value = TypeVar("Value")
 CLOSE = 0.1  # of a bound: what passes by less is worth a word before anything has run

@@ -10,8 +10,8 @@ import polars as pl
 from froude.config import ConfigError, Run
 from froude.promote import gate
 from froude.promote.band import with_band
+from froude.promote.case import Case, beyond
 from froude.promote.checks import table
-from froude.promote.checks.case import Case, beyond
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
 from froude.promote.recipe import FILE, Recipe, read, seal

@@ -191,7 +191,7 @@ def _seconds(time: timedelta) -> str:
 def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress) -> Iterator[Verdict]:
     from froude.train import api
     from froude.train.data.order import Batches
-    from froude.train.stability import policy_batches
+    from froude.train.stability.spikes import policy_batches
 
     run = recipe.run
     if not line:
@@ -257,7 +257,8 @@ def _rerun_device(recipe: Recipe, head: Record, *, other_build: bool) -> torch.d
     """Where the run can be trained again to the bit; ConfigError if it can't be here."""
     import torch
 
-    from froude.train import environment, parallel
+    from froude.train import parallel
+    from froude.train.exact import environment
 
     if recipe.run.reduction != "exact":
         raise ConfigError(

@@ -10,8 +10,8 @@ import polars as pl
 from froude.attempts import Elastic, history
 from froude.config import ConfigError, Run
 from froude.promote import gate
+from froude.promote.case import Case
 from froude.promote.checks import table
-from froude.promote.checks.case import Case
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Score, score
 from froude.promote.monitor import Alarm, alarms

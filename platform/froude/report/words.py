@@ -11,7 +11,7 @@ from froude.config import Run
 from froude.laws import LossLaw
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.forecast import Forecast
-from froude.promote.history import ROLE as HISTORY
+from froude.promote.imported_runs.history import ROLE as HISTORY
 from froude.report import text
 from froude.report.view import View
 

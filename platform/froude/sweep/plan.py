@@ -14,7 +14,7 @@ from froude.sweep.speed import Speed, measure, model_size, step_flops
 
 if TYPE_CHECKING:
     from froude.promote.foretold import Foretold
-    from froude.train.contract import Probed
+    from froude.train.probe.contract import Probed
 
 #: A worker process before it has a model (Python, torch, Ray), and Ray's own processes; resident bytes, measured.
 PROCESS_BYTES = 450 * 2**20
@@ -133,7 +133,7 @@ def plan(
     ConfigError if a run needs trust that is not given, or a corpus or a model is not sound.
     """
     from froude.promote.foretold import foretell
-    from froude.train.contract import check_code_and_corpus
+    from froude.train.probe.contract import check_code_and_corpus
 
     planned = space.planned()
     runs = [run for trials in planned.values() for trial in trials for run in trial.runs[-1:]]

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from froude import records
 from froude.config import Run
-from froude.train import ledger as token_ledger
+from froude.train.data import ledger as token_ledger
 from froude.train.observers import Made, Observer
 from froude.train.rows import Row, eval_row, step_row
-from froude.train.stability import Decision, SpikePolicy
+from froude.train.stability.spikes import Decision, SpikePolicy
 from froude.train.trainer import Trainer, only_trainer
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from froude.config import Run
 from froude.train.api import Counts
 from froude.train.data.leak import leaked
-from froude.train.divergence import why_diverged
+from froude.train.stability.divergence import why_diverged
 from froude.train.step import StepResult
 
 Row = dict[str, Any]

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from froude import schedules
 from froude.config import Run
 from froude.train import parallel
-from froude.train.reduce import Reduction
-from froude.train.stability import Decision, Judge
+from froude.train.exact.reduce import Reduction
+from froude.train.stability.spikes import Decision, Judge
 
 
 @dataclass(frozen=True)

@@ -9,15 +9,17 @@ import torch
 from torch import Tensor
 
 from froude.config import Run
-from froude.train import api, environment, ledger, optimizers, parallel
+from froude.train import api, optimizers, parallel
+from froude.train.data import ledger
+from froude.train.data.ledger import Drawn
 from froude.train.data.order import Batches, validation_windows
 from froude.train.data.sound import check_ids
-from froude.train.ledger import Drawn
+from froude.train.exact import environment
+from froude.train.exact.reduce import keeps_gathered, reduction, refuse_hooks
+from froude.train.exact.slots import halved_sum
 from froude.train.objective import summed_loss
 from froude.train.parallel import World
-from froude.train.reduce import keeps_gathered, reduction, refuse_hooks
-from froude.train.slots import halved_sum
-from froude.train.stability import Judge
+from froude.train.stability.spikes import Judge
 from froude.train.step import StepResult, train_step
 
 #: Windows of a forward pass of an evaluation, and on a GPU its logits: bound memory; change no result beyond rounding.

@@ -12,7 +12,7 @@ from froude.cli import main
 from froude.launch import cluster
 from froude.sweep import speed
 from froude.sweep.speed import step_flops
-from froude.train import contract
+from froude.train.probe import contract
 
 SPACE = """
 from froude.config import Run

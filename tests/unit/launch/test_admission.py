@@ -15,7 +15,7 @@ from froude.checkpoint.run_store import RunStore
 from froude.config import Run
 from froude.launch.admission import SHOWN, Unfit, admit
 from froude.store import Location
-from froude.train import environment
+from froude.train.exact import environment
 
 __all__ = ["refusing_server", "s3", "s3_server"]
 

@@ -11,7 +11,7 @@ from froude.config import Run
 from froude.launch import notes, ray_internals
 from froude.launch.notes import Notes
 from froude.launch.worker import RayHost
-from froude.train.stability import SpikePolicy
+from froude.train.stability.spikes import SpikePolicy
 
 RUN = Run(name="large", tokens=768 * 100)
 

@@ -10,8 +10,8 @@ import pytest
 
 from froude.config import Run
 from froude.promote.checks import RULES
-from froude.promote.checks.planned import Planned
 from froude.promote.gate import PRODUCTION
+from froude.promote.planned import Planned
 from froude.space import Grid, Space, Trial
 
 

@@ -11,8 +11,7 @@ from planted import BASE, BUGS, TIED, WIDTHS, Bug, factory, growing, runs
 
 from froude.cli import main
 from froude.config import Run
-from froude.promote import diagnosis
-from froude.promote.diagnosis import comparable, diagnose
+from froude.promote.diagnosis.diagnose import comparable, diagnose
 from froude.train import parametrization
 
 pytestmark = pytest.mark.slow
@@ -118,8 +117,8 @@ def test_an_optimum_at_the_edge_is_named() -> None:
 def test_fit_diagnoses_a_study(
     small_study: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(diagnosis, "WIDTHS", 2)  # the third takes half a minute
-    monkeypatch.setattr(diagnosis, "SEEDS", 1)
+    monkeypatch.setattr("froude.promote.diagnosis.diagnose.WIDTHS", 2)  # the third takes half a minute
+    monkeypatch.setattr("froude.promote.diagnosis.diagnose.SEEDS", 1)
     assert main(["fit", str(small_study), "--diagnose"]) == 0
     text = capsys.readouterr().out
     for name in ("mup", "sp"):

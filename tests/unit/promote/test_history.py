@@ -17,7 +17,7 @@ from froude.cli import main
 from froude.config import ConfigError, Run
 from froude.promote import gate
 from froude.promote.fits import fit
-from froude.promote.history import best, make_study, rates, settings
+from froude.promote.imported_runs.history import best, make_study, rates, settings
 from froude.promote.promotion import promote
 from froude.report import write as write_report
 from froude.study import Study

@@ -15,8 +15,8 @@ from froude.config import ConfigError
 from froude.launch.sweep import open_study
 from froude.laws import loss_law
 from froude.promote.fits import fit, fit_trials
-from froude.promote.next_space import space_source
-from froude.promote.planner import NextRuns, next_runs, short
+from froude.promote.planner.next_runs import NextRuns, next_runs, short
+from froude.promote.planner.next_space import space_source
 from froude.space import load_space
 from froude.store import Location
 from froude.study import Study
@@ -72,7 +72,7 @@ def test_the_gates_failing_checks_are_named(planned: NextRuns) -> None:
 
 def next_runs_far(planned: NextRuns) -> set[str]:
     from froude.promote.gate import PRODUCTION
-    from froude.promote.planner import _failing
+    from froude.promote.planner.next_runs import _failing
 
     grown = dict.fromkeys(planned.forecast.extrapolation, 1e4)
     forecast = planned.forecast.__class__(**{**planned.forecast.__dict__, "extrapolation": grown})

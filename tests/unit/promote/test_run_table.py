@@ -11,7 +11,7 @@ import pytest
 
 from froude.cli import main
 from froude.config import ConfigError
-from froude.promote.history import make_study
+from froude.promote.imported_runs.history import make_study
 
 HEAD = "run,params,tokens,loss"
 

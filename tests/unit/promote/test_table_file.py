@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from froude.config import ConfigError
-from froude.promote import table_file
+from froude.promote.imported_runs import table_file
 from froude.store import Location
 
 ROWS = {"run": ["a", "b"], "params": [1_000_000, 2_000_000], "loss": [3.1, None]}

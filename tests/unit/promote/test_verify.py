@@ -18,9 +18,9 @@ from froude.promote import verify
 from froude.promote.recipe import Recipe
 from froude.runlog import Record
 from froude.study import Study
-from froude.train import environment
 from froude.train.data.order import Batches
-from froude.train.stability import SpikePolicy
+from froude.train.exact import environment
+from froude.train.stability.spikes import SpikePolicy
 from froude.train.trainer import Trainer
 
 pytestmark = pytest.mark.slow

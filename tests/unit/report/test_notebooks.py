@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 
 from froude import Study
-from froude.promote.history import make_study
+from froude.promote.imported_runs.history import make_study
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from froude.config import ConfigError, Run
-from froude.train import api, contract, sound
+from froude.train import api
 from froude.train.data.sound import check_corpus
+from froude.train.probe import contract, sound
 from froude.train.trainer import Trainer
 
 RUN = Run(

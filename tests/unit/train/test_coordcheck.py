@@ -11,7 +11,7 @@ import pytest
 
 from froude.cli import main
 from froude.config import ConfigError, Run
-from froude.train.coordcheck import check, judge, measure, sizes_of
+from froude.train.probe.coordcheck import check, judge, measure, sizes_of
 
 pytestmark = pytest.mark.slow
 

@@ -20,7 +20,8 @@ from froude.promote.verify import _rerun_device
 from froude.runlog import Record
 from froude.space import Trial
 from froude.store import Location
-from froude.train import environment, trainer
+from froude.train import trainer
+from froude.train.exact import environment
 from froude.train.parallel import resolve_device
 from froude.train.trainer import EVAL_CHUNK, Trainer, eval_chunk
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from froude.config import Run
 from froude.train import rows
-from froude.train.divergence import LEAST, MARGIN, MOST, tolerance, why_diverged
+from froude.train.stability.divergence import LEAST, MARGIN, MOST, tolerance, why_diverged
 from froude.train.trial import run_trial
 
 #: Logits with a standard deviation of several nats: it begins far above a uniform guess, as many models of users do.

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from froude.config import ConfigError, Run
-from froude.train import api, environment
+from froude.train import api
+from froude.train.exact import environment
 from froude.train.optimizers import works_by_rows
 from froude.train.trainer import Trainer
 

@@ -19,9 +19,9 @@ from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study
 from froude.train.api import LocalHost
+from froude.train.exact.torch_internals import unpacked
 from froude.train.objective import summed_loss
 from froude.train.observers.noise_scale import NoiseScale
-from froude.train.torch_internals import unpacked
 from froude.train.trainer import Trainer
 from froude.train.worker import run_worker
 

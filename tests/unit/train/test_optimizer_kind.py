@@ -19,7 +19,7 @@ from froude.store import Location
 from froude.train.api import LocalHost
 from froude.train.optimizers import build, state_of, works_by_rows
 from froude.train.parallel import World
-from froude.train.probe import probe
+from froude.train.probe.updates import probe
 from froude.train.trainer import Trainer
 from froude.train.worker import run_worker
 

@@ -15,14 +15,14 @@ from small_study import TARGET
 from froude import Study
 from froude.config import ConfigError, Run
 from froude.parametrizations import ANY, PARAMETRIZATIONS, Parametrization, Powers
-from froude.promote.diagnosis import diagnose
+from froude.promote.diagnosis.diagnose import diagnose
 from froude.promote.fits import fit
 from froude.promote.gate import Refused
 from froude.promote.promotion import promote
 from froude.report.law_plots import transfer_line, u_curves
 from froude.train import api
-from froude.train.coordcheck import checked
 from froude.train.parametrization import attention_multiplier, logit_multiplier, parameter_groups
+from froude.train.probe.coordcheck import checked
 from froude.train.trial import run_trial
 
 #: Each kind's update moves what it puts out as far as 1/sqrt(m) does, and the readout starts smaller.

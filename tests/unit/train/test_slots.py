@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from froude.train.slots import Rounds, SlotTree, halved_sum, row_squares, subtrees
+from froude.train.exact.slots import Rounds, SlotTree, halved_sum, row_squares, subtrees
 
 SLOTS = st.integers(1, 40)
 

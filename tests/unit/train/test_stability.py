@@ -21,10 +21,10 @@ from froude.promote.token_audit import token_account
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study
-from froude.train import stability
 from froude.train.api import LocalHost
 from froude.train.loop import Diverged
-from froude.train.stability import Decision, Detector, SpikePolicy
+from froude.train.stability import spikes
+from froude.train.stability.spikes import Decision, Detector, SpikePolicy
 from froude.train.worker import run_worker
 
 RUN = Run(
@@ -54,7 +54,7 @@ class StopsAt(LocalHost):
 
 def train(folder: Path, run: Run, stop: int = 0, **options: Any) -> Study:
     place = Location.parse(folder) / "runs" / run.name
-    store = RunStore(place, run.name, Keep(3, 0, stability.REACH))
+    store = RunStore(place, run.name, Keep(3, 0, spikes.REACH))
     run_worker(run, store, StopsAt(store.open_attempt("recipe"), stop), device="cpu", **options)
     return Study(folder)
 
@@ -124,7 +124,7 @@ def test_noise_is_no_spike() -> None:
     detector = Detector()
     for each in noise:
         value = 0.3 * value + math.sqrt(1 - 0.3**2) * each
-        assert detector.deviation(0.02 * value) <= stability.SPIKE
+        assert detector.deviation(0.02 * value) <= spikes.SPIKE
         detector.accept(0.02 * value)
 
 

@@ -13,7 +13,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.fsdp._fully_shard._fsdp_api import ReduceScatter
 
 from froude.config import ConfigError
-from froude.train import torch_internals
+from froude.train.exact import torch_internals
 
 
 def test_fsdp_takes_a_reduce_scatter_of_ours() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from froude.config import ConfigError, Run
-from froude.train.contract import check_code_and_corpus
+from froude.train.probe.contract import check_code_and_corpus
 
 RUN = Run(tokens=768, batch=768, data={"source": "froude.train.data.text:TextFile", "path": "none"})
 

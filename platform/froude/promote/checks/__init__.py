@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from froude.promote.case import Case
 from froude.promote.checks import batch, forecast, rates, reach, rows
-from froude.promote.checks.case import Case
 from froude.promote.gate import PRODUCTION, Check, Profile, Rule
 
 #: In the table's order.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from froude.promote.checks.case import Case
+from froude.promote.case import Case
 from froude.promote.gate import Finding, Rule
 
 #: Status of a study without trials that measure a critical batch.

@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from froude import laws
-from froude.promote.checks.case import Case
+from froude.promote.case import Case
 from froude.promote.fits import Fits
 from froude.promote.gate import Finding, Rule
 

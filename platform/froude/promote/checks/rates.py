@@ -11,12 +11,12 @@ import polars as pl
 
 from froude.config import Run
 from froude.laws import LrTransfer
-from froude.promote.checks.case import Case
+from froude.promote.case import Case
 from froude.promote.checks.reach import times
 from froude.promote.gate import Finding, Rule
 
 if TYPE_CHECKING:
-    from froude.promote.checks.planned import Planned
+    from froude.promote.planned import Planned
 
 #: What is said of the best rate where the curves have none, and what then comes first.
 NO_RATE = "unknown: there is no best rate"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import polars as pl
 
 from froude.config import Run
-from froude.promote.checks.case import Case
+from froude.promote.case import Case
 from froude.promote.gate import Finding, Rule
 from froude.study import Study
-from froude.train.stability import RECOVERY, RISE, SPIKE, WARN, Detector
+from froude.train.stability.spikes import RECOVERY, RISE, SPIKE, WARN, Detector
 
 if TYPE_CHECKING:
-    from froude.promote.checks.planned import Planned
+    from froude.promote.planned import Planned
 
 LARGEST = 2  # proxies that are looked at for spikes
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from froude.promote.run_table import SETTINGS
+from froude.promote.imported_runs.run_table import SETTINGS
 from froude.study import Study
 
 #: Names of columns that hold a run's status, or its peak learning rate: `State`, `info.state`, `params.lr`, `lr_max`.

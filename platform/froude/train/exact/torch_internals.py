@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from froude.config import ConfigError
-from froude.train.slots import Rounds, SlotTree
+from froude.train.exact.slots import Rounds, SlotTree
 
 #: The next minor version of torch, which nobody has tested; also the bound in pyproject.toml.
 UNTESTED_TORCH = (2, 14)

@@ -1,7 +1,8 @@
 """From the windows of a step to its gradient, loss and norm over all ranks: exactly, or as fast as it goes.
 
 Both compute the gradient of the batch's mean loss. `Fast` averages over ranks with one reduce-scatter, so the last
-bits depend on their number. `Exact` adds what the slots yield in one fixed tree (`froude.train.slots`), so they don't.
+bits depend on their number. `Exact` adds what the slots yield in one fixed tree (`froude.train.exact.slots`), so they
+don't.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from froude.config import ConfigError, Run
-from froude.train import parallel, torch_internals
+from froude.train import parallel
+from froude.train.exact import torch_internals
+from froude.train.exact.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees
 from froude.train.objective import summed_loss
 from froude.train.parallel import World
-from froude.train.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees
 
 #: Tokens of the pass of a rank that has no slot in a round: it keeps the collectives of forward and backward in step,
 #: and is never sent.

@@ -29,9 +29,9 @@ from froude.config import ConfigError, Run
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, STANDARD, Parametrization
 from froude.train import api, optimizers, parallel
 from froude.train.data.order import Batches
+from froude.train.exact.reduce import Fast
 from froude.train.objective import precision
 from froude.train.parallel import World
-from froude.train.reduce import Fast
 from froude.train.step import train_step
 
 Over = Literal["width", "depth"]

@@ -10,7 +10,7 @@ from functools import cached_property
 import polars as pl
 
 from froude.config import Run
-from froude.promote.checks.case import beyond
+from froude.promote.case import beyond
 from froude.promote.fits import transfer_rows
 from froude.space import Space
 from froude.train.api import build_model, count_parameters

@@ -18,10 +18,10 @@ from torch.overrides import TorchFunctionMode
 
 from froude.config import Run
 from froude.train import api, optimizers
-from froude.train.coordcheck import first_batch, short
+from froude.train.exact.reduce import Fast, Totals
+from froude.train.exact.slots import Rounds
 from froude.train.parallel import World
-from froude.train.reduce import Fast, Totals
-from froude.train.slots import Rounds
+from froude.train.probe.coordcheck import first_batch, short
 from froude.train.step import train_step
 
 STEPS = 10

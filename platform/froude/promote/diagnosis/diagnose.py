@@ -12,9 +12,9 @@ import polars as pl
 
 from froude import laws
 from froude.config import Run
-from froude.promote.causes import Cause, Examined, Exponent, causes, exponents, tables
-from froude.train import coordcheck
-from froude.train.probe import probe
+from froude.promote.diagnosis.causes import Cause, Examined, Exponent, causes, exponents, tables
+from froude.train.probe import coordcheck
+from froude.train.probe.updates import probe
 
 #: The narrowest that a study has: what is measured is nearly exact, so the cheapest widths tell as much as any.
 WIDTHS = 3

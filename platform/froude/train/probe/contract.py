@@ -1,6 +1,6 @@
 """The probe before anything starts: whether models and corpora keep the contract of `froude.train.api`.
 
-What is looked at in a corpus is in `froude.train.data.sound`, what in a model in `froude.train.sound`.
+What is looked at in a corpus is in `froude.train.data.sound`, what in a model in `froude.train.probe.sound`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from froude.config import ConfigError, Run
 from froude.train import api
 from froude.train.api import check_trust
 from froude.train.data.sound import check_corpus
-from froude.train.sound import check_model
+from froude.train.probe.sound import check_model
 from froude.user_code import call_user
 
 #: What is looked at, by the name that passes over it.

@@ -11,8 +11,8 @@ import polars as pl
 from froude import records
 from froude.config import ConfigError, Run
 from froude.parametrizations import STANDARD
-from froude.promote.run_table import SETTINGS
-from froude.promote.run_table import read as read_table
+from froude.promote.imported_runs.run_table import SETTINGS
+from froude.promote.imported_runs.run_table import read as read_table
 from froude.store import Location, probe_writable, reported
 from froude.study import Study
 

@@ -17,11 +17,11 @@ from froude.laws import Prediction
 from froude.laws.loss.calibration import HeldOut, needed
 from froude.laws.loss.design import Design, forecast_design
 from froude.laws.stats.frames import Array
-from froude.promote.candidates import candidates
 from froude.promote.checks.forecast import FORECAST_INTERVAL
 from froude.promote.checks.reach import EXTRAPOLATION
 from froude.promote.fits import Fits
 from froude.promote.gate import Profile, profile_named
+from froude.promote.planner.candidates import candidates
 
 Cost = Literal["tokens", "flops"]
 REACH = 2.0  # candidates go beyond the largest proxy by so much in params and in tokens,

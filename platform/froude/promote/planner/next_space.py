@@ -8,7 +8,7 @@ from typing import Any
 
 from froude.config import ConfigError, Run
 from froude.promote.fits import Fits
-from froude.promote.planner import NextRuns
+from froude.promote.planner.next_runs import NextRuns
 
 SOURCE = '''"""What `froude plan --next` chose to run next.
 

@@ -16,7 +16,7 @@ from froude import records
 from froude.config import ConfigError
 from froude.laws.stats import frames
 from froude.parametrizations import PARAMETRIZATIONS
-from froude.promote import table_file
+from froude.promote.imported_runs import table_file
 from froude.section import listing
 from froude.store import Location
 

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from froude.config import ConfigError, Run
 from froude.train import api
+from froude.train.exact.reduce import refuse_hooks
 from froude.train.objective import precision
-from froude.train.reduce import refuse_hooks
 from froude.user_code import Raised, call_user
 
 #: Of what a change moves where it may, so much may move where it must not. Rounding alone moves nothing: the tensors

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from froude.config import Run
 from froude.parametrizations import Kind, Powers
 from froude.train import api
-from froude.train.probe import Measured, Probe
+from froude.train.probe.updates import Measured, Probe
 
 Role = Literal["matrix", "table", "other"]
 

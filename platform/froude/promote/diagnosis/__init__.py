@@ -1,0 +1,1 @@
+"""Why a learning rate does not transfer over width."""

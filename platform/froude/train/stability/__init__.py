@@ -1,0 +1,1 @@
+"""When a run counts as diverged, and what the spike policy does before that."""
