@@ -125,9 +125,9 @@ class Ours:
         self._watching = beside(self._watch)
 
     def _watch(self) -> None:
-        from froude.launch.notes import Notes
+        from froude.launch.control_channel import ControlChannel
 
-        notes = Notes((self.study / "runs" / self.run.name).url)
+        notes = ControlChannel((self.study / "runs" / self.run.name).url)
         while True:
             beat = notes.beat()
             if beat is not None and beat.time > 0 and beat.time not in self._seen:

@@ -1,4 +1,4 @@
-r"""Train the promoted run, elastically, as a Ray job; submitting it again resumes.
+r"""Train the target run, elastically, as a Ray job; submitting it again resumes.
 
 ray job submit --runtime-env jobs/runtime_env.yaml --working-dir . -- \
     python jobs/train.py s3://BUCKET/studies/NAME/recipe.toml

@@ -1,4 +1,4 @@
-"""Peak learning rate against width, under muP and SP, for a large run of 1.7 billion parameters.
+"""Peak learning rate against width, under muP and SP, for a target run of 1.7 billion parameters.
 
 Widths 256 to 1024 at 8 layers, heads of 64; 524 million tokens a run, whatever the width, so that width alone moves the
 optimum. Nine rates half an octave apart, the three in the middle with a second seed. Bytes of the UTF-8 file named by

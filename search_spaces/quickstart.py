@@ -1,4 +1,4 @@
-"""The quickstart's study: four stages of small proxies and the large run that they forecast, minutes on two cores.
+"""The quickstart's study: four stages of small proxies and the target run that they forecast, minutes on two cores.
 
 The sizes were measured over five seeds. All runs train on the King James Bible as bytes; batches are in tokens.
 Change a number here, or copy the file: `froude plan search_spaces/quickstart.py` shows what it would take.
@@ -15,11 +15,11 @@ from froude.space import WARMUP, Choice, Grid, LogUniform, Search, Space, Trial,
 BASE_WIDTH, BATCH = 64, 768
 DEFAULT_LR, DEFAULT_BETA2 = 2**-7.5, 0.95
 SHORT = 170  # steps of stages search and lr_transfer: 131k tokens
-TARGET_STEPS = 1000  # of the large run
+TARGET_STEPS = 1000  # of the target run
 LONGEST_LAW_WARMUP = 300  # steps: the shortest branch of stage loss_law begins its tail at step 345
 TARGET_LOSS = 2.2  # nats per token, to which stage critical_batch counts steps
 OFFSETS = (-1.5, -0.75, 0.0, 0.75, 1.5)  # octaves of learning rate
-# Validation windows of an evaluation: what the loss law reads must be as exact as the large run's own loss; elsewhere
+# Validation windows of an evaluation: what the loss law reads must be as exact as the target run's own loss; elsewhere
 # trials are compared with one another on the same windows, and fewer do.
 LAW_WINDOWS, COMPARED_WINDOWS = 768, 256
 

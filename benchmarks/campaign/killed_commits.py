@@ -28,8 +28,8 @@ import torch
 
 from froude.checkpoint import tools
 from froude.checkpoint.run_store import RunStore
-from froude.records import LEDGER, table
 from froude.runlog import LogReader
+from froude.schemas import LEDGER, table
 from froude.store import Location
 
 HERE = Path(__file__).resolve().parents[1]

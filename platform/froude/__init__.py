@@ -1,4 +1,4 @@
-"""froude: sweep small proxies, fit the laws, forecast the large run, launch it once, let it survive its cluster."""
+"""froude: sweep small proxies, fit the laws, forecast the target run, launch it once, let it survive its cluster."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from froude.config import ConfigError
-from froude.records import table_of
+from froude.schemas import table_of
 from froude.store import Location
 
 SCHEMA_VERSION = 2

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from froude import records
+from froude import schemas
 from froude.config import ConfigError
 from froude.runlog import LogReader, Part, Record, lineage, parts_of
 from froude.store import Location, reported
@@ -68,22 +68,22 @@ class Study:
 
     def trials(self) -> pl.LazyFrame:
         """One row a finished trial or WSD branch; diverged and failed ones included."""
-        return self._scan(records.TRIALS, [self.location / "trials" / name for name in self._parts("trials")])
+        return self._scan(schemas.TRIALS, [self.location / "trials" / name for name in self._parts("trials")])
 
     def steps(self, *, trials: bool = True) -> pl.LazyFrame:
         """One row a training step of every trial (unless without) and every run; each once, whatever was repeated."""
-        return self._scan(records.STEPS, self._metrics("steps") if trials else self._reached("steps"))
+        return self._scan(schemas.STEPS, self._metrics("steps") if trials else self._reached("steps"))
 
     def evals(self) -> pl.LazyFrame:
         """One row an evaluation of every trial and every run."""
-        return self._scan(records.EVALS, self._metrics("evals"))
+        return self._scan(schemas.EVALS, self._metrics("evals"))
 
     def commits(self) -> pl.LazyFrame:
         """One row a commit record of every run: attempts and checkpoints, in order."""
         rows = []
         for record in (record for chain in self._chains().values() for record in chain):
-            rows.append({name: getattr(record, name) for name in records.COMMITS.names})
-        return _frame(records.table(records.COMMITS, rows)).lazy()
+            rows.append({name: getattr(record, name) for name in schemas.COMMITS.names})
+        return _frame(schemas.table(schemas.COMMITS, rows)).lazy()
 
     def ledger(self, all: bool = False) -> pl.LazyFrame:
         """One row a slot that entered the weights, as the commit log reaches it; `all`: also what attempts lost."""
@@ -97,7 +97,7 @@ class Study:
             ]
         else:
             files = self._reached("ledger")
-        return self._scan(records.LEDGER, files)
+        return self._scan(schemas.LEDGER, files)
 
     def events(self) -> pl.LazyFrame:
         """One row for all that a run's spike policy noticed or did, also on the way that it went back from."""
@@ -106,16 +106,16 @@ class Study:
             for run, chain in self._chains().items()
             for part in parts_of(chain, "events")
         ]
-        return self._scan(records.EVENTS, files)
+        return self._scan(schemas.EVENTS, files)
 
     def norms(self) -> pl.LazyFrame:
         """One row a layer's norm of gradient, parameter or activation, every `norms_every` steps of a run."""
-        return self._scan(records.NORMS, self._reached("norms"))
+        return self._scan(schemas.NORMS, self._reached("norms"))
 
     def committed(self, run: str, kind: str, by: Iterable[Record]) -> pl.LazyFrame:
-        """The rows of one of `records.TABLES` that these records of a run name; no other run's log is read."""
+        """The rows of one of `schemas.TABLES` that these records of a run name; no other run's log is read."""
         place = self.location / "runs" / run
-        return self._scan(records.SCHEMAS[kind], [place / part.path for part in parts_of(by, kind)])
+        return self._scan(schemas.SCHEMAS[kind], [place / part.path for part in parts_of(by, kind)])
 
     def _names(self, folder: str = "") -> list[str]:
         place = self.location / folder if folder else self.location

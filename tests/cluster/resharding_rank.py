@@ -24,8 +24,8 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from froude.checkpoint.commit import CommitLog, Fenced
 from froude.checkpoint.manifest import Manifest
 from froude.checkpoint.run_store import RunStore
-from froude.records import LEDGER, table
 from froude.runlog import LogReader
+from froude.schemas import LEDGER, table
 from froude.store import Location
 
 

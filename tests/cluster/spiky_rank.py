@@ -15,7 +15,7 @@ from froude.checkpoint.retention import Keep
 from froude.checkpoint.run_store import RunStore
 from froude.config import Run
 from froude.store import Location
-from froude.train.api import LocalHost
+from froude.train.api import Unsupervised
 from froude.train.stability import spikes
 from froude.train.worker import run_worker
 
@@ -30,8 +30,8 @@ def main(rank: int, world: int, folder: Path, run: Run, left_out: list[tuple[int
             world_size=world,
             timeout=timedelta(seconds=120),
         )
-    store = RunStore(Location.parse(folder) / "runs" / run.name, run.name, Keep(3, 0, spikes.REACH))
-    run_worker(run, store, LocalHost(store.open_attempt("recipe")), device="cpu", left_out=left_out)
+    store = RunStore(Location.parse(folder) / "runs" / run.name, run.name, Keep(3, 0, spikes.ROLLBACK_STEPS))
+    run_worker(run, store, Unsupervised(store.open_attempt("recipe")), device="cpu", left_out=left_out)
     if world > 1:
         dist.destroy_process_group()
     sys.stdout.flush()

@@ -15,7 +15,7 @@ from s3_server import s3, s3_server
 
 from froude.cli import main
 from froude.launch.chaos.available import chosen
-from froude.launch.chaos.conduct import Course, Outcome
+from froude.launch.chaos.conduct import Course, Recovery
 from froude.launch.chaos.schedule import KINDS
 from froude.launch.chaos.verdict import verdict
 from froude.promote.verify import locate
@@ -71,7 +71,7 @@ def test_every_kind_that_is_possible_on_a_local_disk(
 def assert_a_tampered_ledger_is_seen(folder: Path) -> None:
     """One row of the ledger is another slot's: the verdict must say so, though everything else is as it was."""
     study, recipe = locate(str(folder))
-    course = Course((Outcome("worker-kill", 1, "", 1.0, True),), frozenset(), "")
+    course = Course((Recovery("worker-kill", 1, "", 1.0, True),), frozenset(), "")
     run = folder / "runs" / "large"
     # of a record, since parts of killed attempts, which do not count, lie beside
     last = LogReader(Location.parse(run)).records()[-1]

@@ -65,10 +65,10 @@ import torch, torch.distributed as dist
 from froude.config import Run
 from froude.store import Location
 from froude.checkpoint.run_store import RunStore
-from froude.train.api import LocalHost
+from froude.train.api import Unsupervised
 from froude.train.worker import run_worker
 
-class StopAt(LocalHost):
+class StopAt(Unsupervised):
     def poll(self, step):
         if step == kill and rank == world - 1:  # in the middle of the next step, at its third forward pass
             calls = []

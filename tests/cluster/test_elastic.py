@@ -19,12 +19,12 @@ from froude.checkpoint.run_store import RunStore
 from froude.checkpoint.tensors import digest
 from froude.config import ConfigError, Run
 from froude.launch.cluster import SimulatedCluster, simulated
+from froude.launch.control_channel import ControlChannel
 from froude.launch.elastic import ElasticResult, NoProgress, Progress, RunFailed, train
-from froude.launch.notes import Notes
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study
-from froude.train.api import LocalHost
+from froude.train.api import Unsupervised
 from froude.train.worker import run_worker
 
 RUN = Run(
@@ -73,7 +73,7 @@ class Storm:
     """
 
     cluster: SimulatedCluster
-    notes: Notes
+    channel: ControlChannel
     killed: bool = False
     added: bool = False
     drained: bool = False
@@ -85,17 +85,17 @@ class Storm:
             self.cluster.kill_node(self.cluster.nodes[-1])
         if now.world == 2 and share >= 1 / 2 and not self.added:
             self.added = True
-            self.notes.ask_to_hold(now.attempt)
+            self.channel.ask_to_hold(now.attempt)
             self.cluster.add_node()
         if now.world == 3 and share >= 3 / 4 and not self.drained:
             self.drained = True
-            self.notes.ask_to_hold(now.attempt)
+            self.channel.ask_to_hold(now.attempt)
             self.cluster.drain_node(self.cluster.nodes[-1])
 
 
 @pytest.fixture(scope="module")
 def result(cluster: SimulatedCluster, study: Study) -> ElasticResult:
-    storm = Storm(cluster, Notes((study.location / "runs" / RUN.name).url))
+    storm = Storm(cluster, ControlChannel((study.location / "runs" / RUN.name).url))
     result = train(RUN, study.location, cluster=cluster, progress=storm)
     assert storm.killed
     assert storm.added
@@ -142,7 +142,7 @@ def test_it_has_the_bits_of_an_undisturbed_run(study: Study, result: ElasticResu
     """One worker in this process, from step 0 to the end: parameters, optimizer state and losses."""
     place = Location.parse(tmp_path) / "runs" / RUN.name
     store = RunStore(place, RUN.name)
-    host = LocalHost(attempt=store.open_attempt("recipe"))
+    host = Unsupervised(attempt=store.open_attempt("recipe"))
     assert run_worker(RUN.replace(workers=1), store, host, device="cpu") == result.loss
     theirs = study.location / "runs" / RUN.name
     assert digest(place, LogReader(place).lineage()[-1]) == digest(theirs, LogReader(theirs).lineage()[-1])

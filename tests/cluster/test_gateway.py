@@ -27,10 +27,10 @@ from froude.checkpoint.retention import Keep
 from froude.checkpoint.run_store import RunStore
 from froude.checkpoint.tensors import digest
 from froude.config import ConfigError
-from froude.records import LEDGER, table
 from froude.runlog import LogReader
+from froude.schemas import LEDGER, table
 from froude.store import Location, probe_writable
-from froude.train.api import LocalHost
+from froude.train.api import Unsupervised
 from froude.train.worker import run_worker
 
 pytestmark = pytest.mark.long
@@ -166,7 +166,7 @@ def test_uploads_that_a_killed_writer_began_are_ended_by_an_attempt_a_day_later(
     assert uploads() == ["a folder/large-2/data/000000000001/part"]
 
 
-class Stoppable(LocalHost):
+class Stoppable(Unsupervised):
     """A host whose run may be asked to stop."""
 
     def __init__(self, attempt: int) -> None:

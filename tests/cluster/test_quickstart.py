@@ -1,4 +1,4 @@
-"""The loop from fit to summary on simulated nodes: the sweep's rows are known, the large run is real."""
+"""The loop from fit to summary on simulated nodes: the sweep's rows are known, the target run is real."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from ray._private.state import state
 from froude.checkpoint.run_store import RunStore
 from froude.config import ConfigError, Run
 from froude.launch.cluster import SimulatedCluster, simulated
+from froude.launch.control_channel import ControlChannel
 from froude.launch.elastic import Progress, train
-from froude.launch.notes import Notes
 from froude.launch.ray_internals.policy import NODE_LABEL, PlannedResize
 from froude.runlog import LogReader
 from froude.store import Location
@@ -82,7 +82,7 @@ def test_a_node_that_is_reserved_in_vain_does_not_hide_one_that_the_run_is_on(
     A run would then never grow, or leave hosts idle at a start; which nodes those are depends on their random ids.
     """
     config = ray.train.ScalingConfig(num_workers=(1, 1), resources_per_worker={"CPU": 1})
-    policy: Any = PlannedResize(config, Notes(str(tmp_path)))
+    policy: Any = PlannedResize(config, ControlChannel(str(tmp_path)))
     policy.after_controller_start(SimpleNamespace(run_id=way))
     (reserved,) = policy._get_reserved_resources()
     (other,) = {node.node_id for node in cluster.nodes} - {reserved}
@@ -91,7 +91,7 @@ def test_a_node_that_is_reserved_in_vain_does_not_hide_one_that_the_run_is_on(
     if way == "draining":
         monkeypatch.setattr(state, "get_draining_nodes", lambda: {reserved: 0})
     else:
-        policy.notes.leave_out({reserved: "it is unlike the others"})
+        policy.channel.leave_out({reserved: "it is unlike the others"})
     assert policy._count_possible_workers(policy._get_reserved_resources()) == 1
     ray.kill(worker)
     policy._cancel_resource_request()

@@ -16,7 +16,7 @@ import torch
 from froude.checkpoint.commit import CommitLog, Fenced
 from froude.checkpoint.parts import HashingSink
 from froude.checkpoint.run_store import RunStore
-from froude.records import LEDGER, table
+from froude.schemas import LEDGER, table
 from froude.store import Location
 
 

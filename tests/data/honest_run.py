@@ -13,7 +13,7 @@ from froude.promote.recipe import Recipe, seal
 from froude.promote.verify import locate, verify_run
 from froude.store import Location
 from froude.train.exact import environment
-from froude.train.api import LocalHost
+from froude.train.api import Unsupervised
 from froude.train.worker import run_worker
 
 FORECAST = Forecast(1.298, 1.251, 1.341, 0.9, False, "prior_driven", ("one split",), 1.42)
@@ -50,7 +50,7 @@ def train(folder: Path, recipe: Recipe) -> None:
     store = RunStore(Location.parse(folder) / "runs" / RUN.name, RUN.name)
     environment.make_deterministic(torch.device("cpu"))
     here = environment.describe(torch.device("cpu"))
-    host = LocalHost(attempt=store.open_attempt(recipe.sha256, {"build": here}))
+    host = Unsupervised(attempt=store.open_attempt(recipe.sha256, {"build": here}))
     run_worker(RUN.replace(workers=1), store, host, device="cpu")
 
 

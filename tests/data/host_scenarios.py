@@ -28,7 +28,7 @@ SLOW = "20mbit"  # slows steps, and takes no processor from what is to be seen b
 class Life:
     """A run on a cluster of hosts, and what it has gone through; `seen` says so in words, life.log also when."""
 
-    def __init__(self, network: Network, *, steps: int = 1200) -> None:
+    def __init__(self, network: Network, *, steps: int = 900) -> None:
         # A run that takes a change in late must not have ended before.
         self.cluster, self.workers, self.seen = HostCluster(network), dict[str, Host](), list[str]()
         self.steps, self._log, self._began = steps, network.logs / "life.log", time.monotonic()

@@ -6,7 +6,7 @@ import math
 import random
 from collections.abc import Callable
 
-from froude import records
+from froude import schemas
 from froude.config import Run
 from froude.space import Trial
 from froude.sweep.agenda import Agenda
@@ -32,7 +32,7 @@ def outcome(trial: Trial, loss: Loss) -> Stored:
         rows.append(row | {"loss": value if status == "finished" else None})
         if trial.stop_loss is not None and value <= trial.stop_loss:
             break
-    return Stored(trial, records.table(records.TRIALS, rows))
+    return Stored(trial, schemas.table(schemas.TRIALS, rows))
 
 
 def play(

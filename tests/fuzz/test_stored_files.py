@@ -24,8 +24,8 @@ from froude.checkpoint.tensors import Tensors, digest
 from froude.config import ConfigError, Run
 from froude.promote import recipe as recipes
 from froude.promote.forecast import Forecast
-from froude.records import LEDGER, MOST_VALUES, table, table_of
 from froude.runlog import RECORD, SCHEMA_VERSION, LogReader, Record, _row_hash, expired
+from froude.schemas import LEDGER, MOST_VALUES, table, table_of
 from froude.store import Location
 
 MANY = settings(max_examples=700, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -20,6 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from froude.config import ConfigError, Run
 from froude.launch import ray_internals
 from froude.launch.cluster import SimulatedCluster, connect, simulated
+from froude.launch.control_channel import Beat, ControlChannel
 from froude.launch.elastic import (
     Limits,
     NoProgress,
@@ -30,7 +31,6 @@ from froude.launch.elastic import (
     worker_resources,
 )
 from froude.launch.knobs import RAY_KNOBS, TRAIN_HUNG_SECONDS, TRAIN_POLL_SECONDS, in_force
-from froude.launch.notes import Beat, Notes
 from froude.launch.ray_internals.policy import BoundedFailures, ElasticTrainer, PlannedResize, find_cause
 from froude.launch.ray_internals.spares import own_template, prestart
 from froude.launch.worker import Fatal, use_own_cores, warm
@@ -142,28 +142,28 @@ def test_environment_variables_are_those_that_ray_reads() -> None:
 
 
 def test_notes_reach_every_process(cluster: SimulatedCluster) -> None:
-    notes = Notes("/some/run")
-    assert notes.beat() is None
+    channel = ControlChannel("/some/run")
+    assert channel.beat() is None
     beat = Beat(attempt=2, world=3, step=40, time=12.5)
 
     @ray.remote(num_cpus=1)
     def write() -> bool:
-        notes.write_beat(beat)
-        return notes.asked_to_hold(2)
+        channel.write_beat(beat)
+        return channel.asked_to_hold(2)
 
-    notes.ask_to_hold(2)
+    channel.ask_to_hold(2)
     assert ray.get(write.remote())
-    assert notes.beat() == beat
-    assert not notes.asked_to_hold(3)
-    notes.confirm_held(2)
-    assert notes.held(2)
-    notes.give_up()
-    notes.clear()
-    assert not notes.asked_to_hold(2)
-    assert not notes.held(2)
-    assert not notes.given_up()
-    assert notes.beat() == beat
-    assert Notes("/another/run").beat() is None
+    assert channel.beat() == beat
+    assert not channel.asked_to_hold(3)
+    channel.confirm_held(2)
+    assert channel.held(2)
+    channel.give_up()
+    channel.clear()
+    assert not channel.asked_to_hold(2)
+    assert not channel.held(2)
+    assert not channel.given_up()
+    assert channel.beat() == beat
+    assert ControlChannel("/another/run").beat() is None
 
 
 def test_failures_are_bounded_by_progress(tmp_path: Path, cluster: SimulatedCluster) -> None:
@@ -171,18 +171,21 @@ def test_failures_are_bounded_by_progress(tmp_path: Path, cluster: SimulatedClus
     from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
     retry, stop = FailureDecision.RETRY, FailureDecision.RAISE
-    notes, lost = Notes(f"{tmp_path}/run"), WorkerGroupError("lost", {1: RuntimeError("node died")})
+    channel, lost = (
+        ControlChannel(f"{tmp_path}/run"),
+        WorkerGroupError("lost", {1: RuntimeError("node died")}),
+    )
 
     def at_most(most: int, fruitless: int) -> BoundedFailures:
         failures, place = FailureConfig(max_failures=most), Location.parse(tmp_path)
-        return BoundedFailures(failures, notes, place, fruitless, Fatal, {"CPU": 1})
+        return BoundedFailures(failures, channel, place, fruitless, Fatal, {"CPU": 1})
 
     policy, committed = at_most(9, 2), iter([0, 0, 5, 5, 5])
     policy._checkpoints = lambda: next(committed)  # type: ignore[method-assign]
     assert [policy.make_decision(lost) for _ in range(4)] == [retry] * 4
-    assert not notes.given_up()
+    assert not channel.given_up()
     assert policy.make_decision(lost) is stop
-    assert notes.given_up()
+    assert channel.given_up()
 
     bounded = at_most(1, 9)
     assert [bounded.make_decision(lost) for _ in range(2)] == [retry, stop]
@@ -193,15 +196,15 @@ def test_failures_are_bounded_by_progress(tmp_path: Path, cluster: SimulatedClus
 
 def test_a_user_is_told_the_cause_in_one_line(cluster: SimulatedCluster, tmp_path: Path) -> None:
     run, limits = Run(name="large", tokens=7680), Limits(max_failures=9, no_progress=3, resize_seconds=1)
-    notes, log = Notes(f"{tmp_path}/told"), LogReader(Location.parse(tmp_path))
+    channel, log = ControlChannel(f"{tmp_path}/told"), LogReader(Location.parse(tmp_path))
     lost = WorkerGroupError("Traceback ...\n  File ...\nOSError: the disk is on fire\n", {})
 
     def told(error: Exception) -> Exception:
-        return _explain(error, run, log, notes, limits)
+        return _explain(error, run, log, channel, limits)
 
     assert type(told(lost)) is RunFailed
     assert str(told(lost)) == "run large failed: OSError: the disk is on fire"
-    notes.give_up()
+    channel.give_up()
     assert type(told(lost)) is NoProgress
     assert "3 restarts in a row committed nothing" in str(told(lost))
     mendable = told(WorkerGroupError("...", {0: Fatal("ConfigError", "a rule, a value")}))
@@ -315,8 +318,8 @@ def test_another_ray_is_used_by_its_public_behaviour(
         for hook in (ray_internals.coordinator_on_head, ray_internals.silence_driver):
             hook()
         ray_internals.cancel_reservation("nobody")
-        ray_internals.put_note("key", {"a": 1})
-        assert ray_internals.get_note("key") is None
+        ray_internals.put_value("key", {"a": 1})
+        assert ray_internals.get_value("key") is None
         run = Run(name="plain", model={"width": 32}, slots=2, tokens=768 * 20, workers=(1, 2), eval_windows=8)
         result = train(run, Location.parse(tmp_path), cluster=cluster)
     ray_internals.supported.cache_clear()

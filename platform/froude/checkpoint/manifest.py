@@ -14,8 +14,8 @@ import torch
 
 from froude.checkpoint.parts import Corrupt
 from froude.config import ConfigError
-from froude.records import table_of
 from froude.runlog import Part
+from froude.schemas import table_of
 
 SCHEMA_VERSION = 1
 MOST_BYTES = 2**60  # of a tensor

@@ -22,8 +22,8 @@ from froude.checkpoint.manifest import Manifest, manifest_of
 from froude.checkpoint.parts import Corrupt, create_part, read_part
 from froude.checkpoint.retention import Keep
 from froude.checkpoint.writer import ParquetReader, ParquetWriter, check_tensors_only
-from froude.records import SCHEMAS, TABLES, to_bytes
 from froude.runlog import NO_BASE, Part, Record, expired, lineage
+from froude.schemas import SCHEMAS, TABLES, to_bytes
 from froude.store import Location
 
 warnings.filterwarnings("ignore", message="torch.distributed is disabled", category=UserWarning)

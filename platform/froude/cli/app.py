@@ -46,4 +46,4 @@ def froude(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Sweep small proxies, fit the laws, forecast the large run, train it once through failures."""
+    """Sweep small proxies, fit the laws, forecast the large run (the target run), train it once through failures."""

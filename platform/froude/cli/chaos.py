@@ -108,7 +108,7 @@ def chaos(
         course = conduct(found, study, planned, nodes=nodes, trust=trust, progress=show)
     except KeyboardInterrupt:
         return say(f"interrupted; begin again elsewhere, or delete {study}", INTERRUPTED)
-    display.done(f"{len(course.outcomes)} failures")
+    display.done(f"{len(course.recoveries)} failures")
     display.stage("verify")
     checks = []
     for check in verdict(
@@ -120,7 +120,7 @@ def chaos(
     if as_json:
         emit(summary(found, Study(study), course, checks, seed=seed, nodes=nodes, left_out=left_out))
     else:
-        display.line("\n".join(["", *table(rows(course.outcomes)), ""]))
+        display.line("\n".join(["", *table(rows(course.recoveries)), ""]))
         if run.reduction != "exact":
             display.line(
                 "compared: ledger and log only, since the bits of a run with fast reduction may differ"

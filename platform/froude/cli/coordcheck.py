@@ -36,7 +36,7 @@ def coordcheck(
 
     A check that fails names the rules of muP that the code breaks, as measured at the narrowest widths.
 
-    The model, optimizer and rate are those of the run, or of a space's large run; SP is the control that must fail.
+    The model, optimizer and rate are those of the run, or of a space's target run; SP is the control that must fail.
 
     Example: froude coordcheck search_spaces/quickstart.py --widths 64,128,256
     """
@@ -114,7 +114,7 @@ def _rules(broken: list[Cause], widths: list[int]) -> list[str]:
 
 
 def load_run(path: str) -> Run:
-    """The run of a recipe or of its own TOML file, or the large run of a search space; ConfigError if there is none."""
+    """The run of a recipe or of its own TOML file, or a search space's target run; ConfigError if there is none."""
     import tomllib
 
     from froude.config import ConfigError, Run

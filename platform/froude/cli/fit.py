@@ -41,7 +41,7 @@ def fit(
     ] = "",
     out: Annotated[str, typer.Option(metavar="STUDY", help="With --from: where the study is written.")] = "",
     target: Annotated[
-        str, typer.Option(metavar="FILE.toml", help="With --from: the large run that they are for.")
+        str, typer.Option(metavar="FILE.toml", help="With --from: the target run that they are for.")
     ] = "",
     fresh: Annotated[
         bool, typer.Option("--fresh", help="With --from: replace a study that was made of a table before.")
@@ -55,7 +55,7 @@ def fit(
     branches: Annotated[
         bool,
         typer.Option(
-            "--branches", help="Measure the large run's critical batch on branches of its checkpoint."
+            "--branches", help="Measure the target run's critical batch on branches of its checkpoint."
         ),
     ] = False,
     trust: Trust = False,
@@ -177,7 +177,7 @@ def _diagnoses(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> list[Di
 
 
 def _branched(study: Study, run: Run, *, trust: bool, quiet: bool) -> Branched:
-    """The critical batch of the study's large run, where its newest checkpoint stands."""
+    """The critical batch of the study's target run, where its newest checkpoint stands."""
     from froude.checkpoint.run_store import RunStore
     from froude.launch.display import Display
     from froude.train.api import check_trust

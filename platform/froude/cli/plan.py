@@ -27,7 +27,7 @@ def plan(
         str,
         typer.Option(
             metavar="params=N,tokens=D",
-            help="Large run whose forecast the next runs are for; without it the study's own.",
+            help="Target run whose forecast the next runs are for; without it the study's own.",
         ),
     ] = "",
     budget: Annotated[
@@ -52,7 +52,7 @@ def plan(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Print what a sweep and the large run would take, or which proxies a study should run next; start nothing.
+    """Print what a sweep and the target run would take, or which proxies a study should run next; start nothing.
 
     Example: froude plan search_spaces/quickstart.py
 
@@ -114,7 +114,7 @@ def _next(
         large = point("--target", target)
     elif fits.large is None:
         raise ConfigError(
-            "the next runs are for the forecast of a large run, but this history has none; "
+            "the next runs are for the forecast of a target run, but this history has none; "
             "give --target params=N,tokens=D"
         )
     else:

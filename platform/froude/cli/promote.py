@@ -25,7 +25,7 @@ def promote(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Write the recipe of the large run with a sealed forecast, or refuse with every reason (exit code 3).
+    """Write the recipe of the target run with a sealed forecast, or refuse with every reason (exit code 3).
 
     Example: froude promote runs/study --override lr_points --reason "five rates suffice for a joint fit"
     """

@@ -49,7 +49,7 @@ def train(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Train the promoted run to its end, with as many workers as the cluster has, through failures and growth.
+    """Train the target run to its end, with as many workers as the cluster has, through failures and growth.
 
     Writes into the recipe's study; goes on from the newest committed checkpoint; at once done if it is finished.
 

@@ -28,7 +28,7 @@ def verify_run(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Check a promoted run from what is stored: log, seal, every token against the corpus, the final checkpoint.
+    """Check a target run from what is stored: log, seal, every token against the corpus, the final checkpoint.
 
     Exit code 1 if a check fails.
 

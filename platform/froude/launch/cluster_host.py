@@ -84,7 +84,7 @@ def patiently(start: Callable[[], T]) -> T:
     raise AssertionError("unreachable")
 
 
-class Host:
+class ClusterHost:
     """A `ray.cluster_utils.Cluster` and the nodes that were added to it."""
 
     def __init__(self, temp: Path, cpus: int, object_store: int, environment: dict[str, str]) -> None:
@@ -168,7 +168,7 @@ def reap() -> None:
 
 def serve(channel: socket.socket, temp: Path, parent: int) -> None:
     """Answer the driver's requests until it says stop, closes its end, or dies."""
-    host: Host | None = None
+    host: ClusterHost | None = None
     pending = b""
     while os.getppid() == parent:
         readable, _, _ = select.select([channel], [], [], 1.0)
@@ -185,7 +185,7 @@ def serve(channel: socket.socket, temp: Path, parent: int) -> None:
             operation = request.pop("op")
             try:
                 if operation == "start":
-                    host = Host(temp, **request)
+                    host = ClusterHost(temp, **request)
                     answer = host.start()
                 else:
                     assert host is not None

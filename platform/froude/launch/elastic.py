@@ -1,4 +1,4 @@
-"""The large run: trained by as many workers as the cluster has, through failures and growth, to its end."""
+"""The target run: trained by as many workers as the cluster has, through failures and growth, to its end."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from froude.config import ConfigError, Run
 from froude.launch import ray_internals, worker
 from froude.launch.admission import Unfit
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
-from froude.launch.notes import Notes
+from froude.launch.control_channel import ControlChannel
 from froude.launch.readiness import spares_after
 from froude.launch.worker import Fatal, Order, work
 from froude.runlog import LogReader, Record
@@ -149,10 +149,10 @@ def train(
         if expected:
             here.required(expected, whose)
     resources = worker_resources(run.device, ray.cluster_resources())
-    notes = Notes(location.url)
-    notes.clear()
-    # That of a driver which was killed before its first record is in the note alone.
-    for dead in {str(head.meta.get("run_id", "")) if head else "", notes.reservation()} - {""}:
+    channel = ControlChannel(location.url)
+    channel.clear()
+    # That of a driver which was killed before its first record is in the channel alone.
+    for dead in {str(head.meta.get("run_id", "")) if head else "", channel.reservation()} - {""}:
         ray_internals.cancel_reservation(dead)
     if resize_seconds is None:
         resize_seconds = 1.0 if isinstance(cluster, SimulatedCluster) else 10.0
@@ -169,15 +169,15 @@ def train(
     )
     scratch = tempfile.mkdtemp(prefix="froude-train-")
     try:
-        trainer, run_id = _trainer(order, run, notes, resources, scratch, limits)
-        notes.note_reservation(run_id)
+        trainer, run_id = _trainer(order, run, channel, resources, scratch, limits)
+        channel.note_reservation(run_id)
         error = _fit(
-            trainer, run_id, lambda: progress(_position(run, log, notes, head)) if progress else None
+            trainer, run_id, lambda: progress(_position(run, log, channel, head)) if progress else None
         )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
     if error is not None:
-        raise _explain(error, run, log, notes, limits) from error
+        raise _explain(error, run, log, channel, limits) from error
     result = result_of(run, study)
     if not result.finished:
         raise RunFailed(
@@ -211,7 +211,7 @@ def result_of(run: Run, study: Location) -> ElasticResult:
 
 
 def _trainer(
-    order: Order, run: Run, notes: Notes, resources: dict[str, float], scratch: str, limits: Limits
+    order: Order, run: Run, channel: ControlChannel, resources: dict[str, float], scratch: str, limits: Limits
 ) -> tuple[Any, str]:
     """Ray's trainer, and the id under which it reserves resources."""
     ray_internals.prepare_driver()
@@ -253,10 +253,10 @@ def _trainer(
     arguments["run_config"].failure_config = failures
     trainer: Any = ElasticTrainer(**arguments)
     place = Location.parse(order.study) / "runs" / run.name
-    ready = None if order.spares_after is None else Spares(notes, early=order.spares_after == 0)
+    ready = None if order.spares_after is None else Spares(channel, early=order.spares_after == 0)
     trainer.use(
-        PlannedResize(scaling, notes, ready),
-        BoundedFailures(failures, notes, place, limits.no_progress, Fatal, resources),
+        PlannedResize(scaling, channel, ready),
+        BoundedFailures(failures, channel, place, limits.no_progress, Fatal, resources),
     )
     run_id = str(trainer.train_run_context.run_id)
     trainer.train_loop_config["run_id"] = run_id
@@ -290,13 +290,13 @@ def _fit(trainer: Any, run_id: str, watch: Callable[[], None]) -> Exception | No
     return outcome[0] if outcome else None
 
 
-def _position(run: Run, log: LogReader, notes: Notes, before: Record | None) -> Progress:
+def _position(run: Run, log: LogReader, channel: ControlChannel, before: Record | None) -> Progress:
     """Where this driver's attempt is; what `before`, the newest record when it began, says until there is one."""
     old = before.attempt if before else 0
-    beat, left_out = notes.beat(), tuple(notes.left_out().values())
+    beat, left_out = channel.beat(), tuple(channel.left_out().values())
     if beat is not None and beat.attempt > old:
         return Progress(
-            beat.step, run.steps, beat.world, beat.attempt, notes.alarms(), notes.said(), left_out
+            beat.step, run.steps, beat.world, beat.attempt, channel.alarms(), channel.said(), left_out
         )
     head = before if ray_internals.supported() else log.head()
     if head is None:
@@ -305,7 +305,9 @@ def _position(run: Run, log: LogReader, notes: Notes, before: Record | None) -> 
     return Progress(head.step, run.steps, world, head.attempt, left_out=left_out)
 
 
-def _explain(error: Exception, run: Run, log: LogReader, notes: Notes, limits: Limits) -> Exception:
+def _explain(
+    error: Exception, run: Run, log: LogReader, channel: ControlChannel, limits: Limits
+) -> Exception:
     """What a user is told of a failed run."""
     from froude.launch.ray_internals.policy import find_cause
 
@@ -320,7 +322,7 @@ def _explain(error: Exception, run: Run, log: LogReader, notes: Notes, limits: L
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause = lines[-1] if lines else type(error).__name__
     fruitless = takewhile(lambda record: record.kind == "attempt", reversed(log.records()))
-    if notes.given_up() or sum(1 for _ in fruitless) > limits.no_progress:
+    if channel.given_up() or sum(1 for _ in fruitless) > limits.no_progress:
         times = "1 restart" if limits.no_progress == 1 else f"{limits.no_progress} restarts"
         return NoProgress(
             f"run {run.name}: {times} in a row committed nothing; the last failed with: {cause}"

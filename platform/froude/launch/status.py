@@ -1,4 +1,4 @@
-"""What of a study is done: trials by stage, the recipe, how far the large run is."""
+"""What of a study is done: trials by stage, the recipe, how far the target run is."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def told(found: Sequence[BadTrial], more: str, most: int = FEW) -> list[str]:
 
 @dataclass(frozen=True)
 class Status:
-    """A study's state; `step` of the large run is that of its newest committed checkpoint, `steps` those it has.
+    """A study's state; `step` of the target run is that of its newest committed checkpoint, `steps` those it has.
 
     `run` is empty where the study has no target. `noise` is what its gradient noise scale says of the batch, None until
     it tells. `bad_trials` are the trials that failed or diverged.

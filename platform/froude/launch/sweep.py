@@ -75,15 +75,15 @@ def sweep(
             "simulate more nodes"
         )
     one_machine = _one_machine()
-    slots = concurrency or capacity(free, planned, one_machine)
+    at_once = concurrency or capacity(free, planned, one_machine)
     if one_machine:
         largest = max(
             worker_bytes(run) for run in {t.runs[-1].fingerprint: t.runs[-1] for t in planned}.values()
         )
-        check_memory(slots * largest, what=f"a sweep with {slots} workers")
+        check_memory(at_once * largest, what=f"a sweep with {at_once} workers")
     ray_internals.prepare_driver()
     with _quiet_tune() as scratch:
-        run_agenda(agenda, study, slots, scratch, progress)
+        run_agenda(agenda, study, at_once, scratch, progress)
     if not agenda.done:
         raise RuntimeError(
             f"the sweep ended with {len(agenda.left())} trials left; the same command goes on from there"

@@ -30,13 +30,13 @@ ERROR_CHARACTERS = 500
 def run(
     agenda: Agenda,
     study: Location,
-    slots: int,
+    concurrency: int,
     scratch: str,
     progress: Callable[[SweepProgress], None] | None = None,
 ) -> None:
-    """Run what the agenda has, `slots` workers at a time; `scratch` is a folder for Tune's own notes."""
+    """Run what the agenda has, `concurrency` workers at a time; `scratch` is a folder for Tune's own notes."""
     cluster = ray.cluster_resources()
-    queue = Queue(agenda, study, slots, cluster)
+    queue = Queue(agenda, study, concurrency, cluster)
 
     def request(config: dict[str, Any]) -> tune.PlacementGroupFactory:
         task = Task(**config)
@@ -48,7 +48,7 @@ def run(
             search_alg=queue,
             scheduler=Lanes(),
             num_samples=-1,
-            max_concurrent_trials=slots,
+            max_concurrent_trials=concurrency,
             reuse_actors=True,
             trial_name_creator=_name,
             trial_dirname_creator=_name,
@@ -78,9 +78,11 @@ class _Unpickled:
 class Queue(_Unpickled, Searcher):
     """Feeds an agenda's trials to Tune as workers come free; a trial counts as many as it has ranks."""
 
-    def __init__(self, agenda: Agenda, study: Location, slots: int, cluster: Mapping[str, float]) -> None:
+    def __init__(
+        self, agenda: Agenda, study: Location, concurrency: int, cluster: Mapping[str, float]
+    ) -> None:
         super().__init__()
-        self.agenda, self.study, self.slots, self.cluster = agenda, study, slots, cluster
+        self.agenda, self.study, self.concurrency, self.cluster = agenda, study, concurrency, cluster
         self.materials = Materials()
         self.shares: dict[str, float] = {}
         self._running: dict[str, tuple[Trial, int]] = {}
@@ -106,7 +108,7 @@ class Queue(_Unpickled, Searcher):
         if changed := self.agenda.changed.pop(trial.name, None):
             trial_store.retire(self.study, [changed.trial], self.agenda.retired)
         taken = {lane for _, lane in self._running.values()}
-        lane = -1 if trial.workers > 1 else min(set(range(self.slots)) - taken)
+        lane = -1 if trial.workers > 1 else min(set(range(self.concurrency)) - taken)
         self._running[trial.name] = (trial, lane)
         self.shares[trial.name] = 0.0
         # Only what was reserved: a process on a simulated cluster sees the GPUs of the machine all the same.
@@ -119,7 +121,7 @@ class Queue(_Unpickled, Searcher):
     def _fits(self, trial: Trial) -> bool:
         """Whether its workers are free; one that wants more than there are runs alone."""
         used = sum(other.workers for other, _ in self._running.values())
-        return used == 0 or used + trial.workers <= self.slots
+        return used == 0 or used + trial.workers <= self.concurrency
 
     def end(self, name: str, error: str | None, attempts: int) -> None:
         self._ended.append((name, error, attempts))

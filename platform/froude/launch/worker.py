@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from froude.config import ConfigError, Run
 from froude.launch.admission import admit
-from froude.launch.notes import Beat, Notes
+from froude.launch.control_channel import Beat, ControlChannel
 from froude.store import Location
 from froude.train.stability.spikes import sentence
 
 if TYPE_CHECKING:
     from froude.promote.monitor import Monitor
-    from froude.train.api import Action
+    from froude.train.api import Request
 
 BEAT_SECONDS = 0.2
 SPARE_AFTER = 10  # steps of an attempt, so that starting spares does not slow its start
@@ -61,7 +61,7 @@ def agree(*values: int) -> tuple[int, ...]:
 
 
 @dataclass
-class RayHost:
+class RaySupervisor:
     """Host of the training loop inside a Ray Train worker.
 
     Rank 0 leaves a beat on the head, and asks there every few steps whether the group shall pause; the answer is
@@ -71,7 +71,7 @@ class RayHost:
 
     attempt: int
     run: Run
-    notes: Notes
+    channel: ControlChannel
     rank: int
     world: int
     step: int = 0
@@ -85,11 +85,11 @@ class RayHost:
     _polled: float = field(default_factory=time.monotonic)
     _asks_after: int = 0  # a step
 
-    def poll(self, step: int) -> Action:
+    def poll(self, step: int) -> Request:
         self.step, self.steps = step, self.steps + 1
         now = time.monotonic()  # a wall clock that is set back would silence the run for as long
         if self.rank == 0 and now - self._beaten >= BEAT_SECONDS:
-            self.notes.write_beat(Beat(self.attempt, self.world, step, time.time()))
+            self.channel.write_beat(Beat(self.attempt, self.world, step, time.time()))
             self._beaten = now
         if (
             self.rank == 0
@@ -99,14 +99,14 @@ class RayHost:
         ):
             from froude.launch.ray_internals.spares import own_template
 
-            self.notes.offer_template(self.attempt, own_template())
+            self.channel.offer_template(self.attempt, own_template())
             self.spares_after = None
         if step % self.run.checkpoint_every == 0 or step == self.run.steps:
             _report(self._row)
         if self._asks_after <= step < self.run.steps:
             pace = max(now - self._polled, 1e-6)
             wait = min(max(1, int(ASK_SECONDS / pace)), max(1, self.run.checkpoint_every // 10))
-            asked, wait = agree(self.rank == 0 and self.notes.asked_to_hold(self.attempt), wait)
+            asked, wait = agree(self.rank == 0 and self.channel.asked_to_hold(self.attempt), wait)
             self.holding, self._asks_after = bool(asked), step + wait
         self._polled = now
         return "stop" if self.holding else "none"
@@ -115,17 +115,17 @@ class RayHost:
         self._row = rows[-1]
         for row in rows if self.monitor else ():
             for alarm in self.monitor.step(row["tokens"], row["loss"], row["lr"]):  # type: ignore[union-attr]
-                self.notes.raise_alarm(alarm.line())
+                self.channel.raise_alarm(alarm.line())
 
     def tell(self, events: Sequence[Mapping[str, Any]]) -> None:
         for line in filter(None, map(sentence, events)):
-            self.notes.say(line)
+            self.channel.say(line)
 
     def hold(self) -> None:
         """Wait, with what was trained committed, until the group is replaced or told to go on."""
         if self.rank == 0:
-            self.notes.write_beat(Beat(self.attempt, self.world, self.step, time.time()))
-        while any(agree(self.rank == 0 and self.notes.confirm_held(self.attempt))):
+            self.channel.write_beat(Beat(self.attempt, self.world, self.step, time.time()))
+        while any(agree(self.rank == 0 and self.channel.confirm_held(self.attempt))):
             time.sleep(WAIT_SECONDS)
         self.holding = False
 
@@ -201,10 +201,10 @@ def work(order: dict[str, Any]) -> None:
     location = Location.parse(given.study) / "runs" / run.name
     context = train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
-    notes = Notes(location.url)
-    reach = spikes.REACH if run.stability == "ladder" else 0
+    channel = ControlChannel(location.url)
+    reach = spikes.ROLLBACK_STEPS if run.stability == "ladder" else 0
     store = RunStore(location, run.name, Keep(run.keep_checkpoints, run.keep_every, reach))
-    before = notes.beat() if rank == 0 else None
+    before = channel.beat() if rank == 0 else None
     alive = before.time if before else 0.0
     # Not below: a node that has lost its GPU is a failure, not the user's error.
     device = parallel.resolve_device(given.device)
@@ -216,13 +216,15 @@ def work(order: dict[str, Any]) -> None:
         meta |= {"material": material}
         attempt = store.open_attempt(given.recipe, meta)
         if rank == 0:
-            notes.write_beat(Beat(attempt, world, before.step if before else 0, alive))
+            channel.write_beat(Beat(attempt, world, before.step if before else 0, alive))
         monitor = monitor_of(given, run) if rank == 0 else None
-        host = RayHost(attempt, run, notes, rank, world, spares_after=given.spares_after, monitor=monitor)
-        run_worker(run, store, host, device=given.device)
-        while host.holding:
-            host.hold()
-            run_worker(run, store, host, device=given.device)
+        supervisor = RaySupervisor(
+            attempt, run, channel, rank, world, spares_after=given.spares_after, monitor=monitor
+        )
+        run_worker(run, store, supervisor, device=given.device)
+        while supervisor.holding:
+            supervisor.hold()
+            run_worker(run, store, supervisor, device=given.device)
     except Finished:
         return
     except (ConfigError, Corrupt, Diverged, Fenced) as error:

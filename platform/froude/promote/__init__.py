@@ -1,4 +1,4 @@
-"""From a study of proxies to the recipe of one large run: fits, gate, forecast and seal.
+"""From a study of proxies to the recipe of one target run: fits, gate, forecast and seal.
 
 What notebooks and scripts use is here by name; the modules are the package's own business.
 """

@@ -1,4 +1,4 @@
-"""The loss along the large run, forecast before it starts: the proxies' curve, moved to end at the forecast.
+"""The loss along the target run, forecast before it starts: the proxies' curve, moved to end at the forecast.
 
 Bands are of the training loss, averaged over blocks of tokens as the monitor averages it while the run goes on.
 """
@@ -63,7 +63,7 @@ def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run, params: fl
 def curves(study: Study, fits: Fits, block: int, batch: int) -> tuple[pl.DataFrame, Sequence[float]]:
     """Training losses of the loss law's proxies, one run a trial, as means over blocks of at most `block` tokens.
 
-    A proxy shorter than the large run has shorter blocks, which scatter more. Columns `run, step, lr, loss, params`,
+    A proxy shorter than the target run has shorter blocks, which scatter more. Columns `run, step, lr, loss, params`,
     where a step is `batch` tokens; and by how much each run's curve ends above its validation loss. Without rows where
     the study kept no steps.
     """

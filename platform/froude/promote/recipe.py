@@ -1,4 +1,4 @@
-"""recipe.toml: the large run, why it looks like this, and the forecast, sealed by a hash before step 0."""
+"""recipe.toml: the target run, why it looks like this, and the forecast, sealed by a hash before step 0."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from froude.material import Material
 from froude.promote import recipe as recipes
 from froude.promote.recipe import Recipe
 from froude.promote.token_audit import account as token_account
-from froude.records import TABLES
 from froude.runlog import LogReader, Record, expired, lineage, record_name
+from froude.schemas import TABLES
 from froude.store import Location, reported
 from froude.study import Study
 
@@ -290,12 +290,12 @@ def _again(
     """Train the recipe once more from step 0, in this process alone, beside the store; compare the bits."""
     from froude.checkpoint.run_store import RunStore
     from froude.checkpoint.tensors import digest
-    from froude.train.api import LocalHost
+    from froude.train.api import Unsupervised
     from froude.train.worker import run_worker
 
     run = recipe.run
 
-    class Watcher(LocalHost):
+    class Watcher(Unsupervised):
         def poll(self, step: int) -> Any:
             progress("rerun", step / run.steps)
             return "none"

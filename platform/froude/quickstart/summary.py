@@ -27,7 +27,7 @@ WIDTH = 16  # of the closing block's first column
 
 
 def final_loss(study: Study, recipe: Recipe) -> float | None:
-    """The promoted run's validation loss at its last step (nats per token); None before it is finished."""
+    """The target run's validation loss at its last step (nats per token); None before it is finished."""
     run = recipe.run
     rows = study.evals().filter((pl.col("run") == run.name) & (pl.col("step") == run.steps)).collect()
     return float(rows["loss"][-1]) if rows.height else None
@@ -49,7 +49,7 @@ def trained_flops(trials: Iterable[trial_store.Stored]) -> float:
 def summarize(
     study: Study, fits: Fits, recipe: Recipe, seconds: Mapping[str, float], *, digest: str | None
 ) -> dict[str, Any]:
-    """The content of summary.json for a study whose promoted run is finished."""
+    """The content of summary.json for a study whose target run is finished."""
     run = recipe.run
     actual = final_loss(study, recipe)
     elastic = history(study, run.name)

@@ -145,7 +145,7 @@ def announce(loop: Loop, agenda: Agenda, *, finished: bool) -> None:
     if left:
         say(f"  1 sweep    {len(left)} small trials ({counts}) on two workers or more")
     say("  2 fit      learning-rate transfer in SP and muP, critical batch, loss law")
-    say("  3 promote  a recipe with its forecast, sealed before the large run's step 0")
+    say("  3 promote  a recipe with its forecast, sealed before the target run's step 0")
     say(
         f"  4 train    {target.steps} steps at width {target.model.width} on 1 to 3 workers; one node dies on the way"
     )
@@ -195,7 +195,7 @@ def promoted(loop: Loop, fits: Fits, kept: Recipe | None) -> Recipe:
 
 
 def run_large(loop: Loop, recipe: Recipe, cluster: SimulatedCluster) -> None:
-    """Train the promoted run while a node dies and another comes."""
+    """Train the target run while a node dies and another comes."""
     run = recipe.run
     display, show = loop.display, following(loop.display)
     before = LogReader(loop.location / "runs" / run.name).records()
@@ -254,7 +254,7 @@ def total_seconds(loop: Loop, recipe: Recipe, began: float) -> Mapping[str, floa
 
 
 def worked_before(study: Study, run: str, until: float) -> dict[str, float]:
-    """Seconds before `until` (since the epoch) in which trials or the large run were at work."""
+    """Seconds before `until` (since the epoch) in which trials or the target run were at work."""
     trials = study.trials().select("time", "seconds").drop_nulls().collect()
     ends = trials["time"].dt.epoch("us") / 1e6
     spans = [(end - took, end) for end, took in zip(ends, trials["seconds"], strict=True) if end < until]

@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import froude
-from froude.report import law_plots, run_plots, tables, words
+from froude.report import law_plots, narrative, run_plots, tables
 from froude.report.svg import Plot
 from froude.report.view import View
 
@@ -26,7 +26,7 @@ def document(view: View) -> str:
     environment.filters["ticked"] = ticked
     return environment.get_template("report.html.j2").render(
         view=view,
-        words=words,
+        narrative=narrative,
         tables=tables,
         plots=plots(view),
         version=froude.__version__,

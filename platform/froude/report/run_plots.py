@@ -1,4 +1,4 @@
-"""Figures of the promoted run: its loss against the sealed forecast, and its world size over time."""
+"""Figures of the target run: its loss against the sealed forecast, and its world size over time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from froude.report.svg import ACTUAL, CARD, FORECAST, INK, MUTED, SP, Plot, figu
 MOVING = 25  # steps of the running mean over the batch loss
 POINTS = 600  # of a curve: more cannot be told apart at the report's width
 SHOWN_FROM = 0.15  # share of the run before which the loss is so high that it would flatten the rest
-REACH = (
+HEADROOM = (
     1.0  # of a forecast beyond the curve that is drawn, in heights of the curve: more would flatten the curve
 )
 LEAST = 0.02  # height of a curve, as a share of the loss: a run that has just begun has hardly any
@@ -127,7 +127,7 @@ def _limits(
     if not shown:
         return max(min(low, *needed), 0.0), max(high, *needed)
     needed += shown
-    reach = REACH * max(max(needed) - min(needed), LEAST * forecast.loss)
+    reach = HEADROOM * max(max(needed) - min(needed), LEAST * forecast.loss)
     bottom, top = max(min(needed) - reach, 0.0), max(needed) + reach
     return min(max(low, bottom), *needed), max(min(high, top), *needed)
 

@@ -13,8 +13,8 @@ from froude.attempts import Attempt
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.band import averaged
 from froude.report import text
+from froude.report.narrative import between
 from froude.report.view import View
-from froude.report.words import between
 
 SHOWN_CHECKPOINTS = 8
 SHOWN_TRIALS = 2000  # rows of the table: more would make the page slow, and are in the study's Parquet

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 class View:
     """The content of one report. Losses in nats per token; `problems` are what kept a part of it from being read.
 
-    `unread` says that the promoted run can't be read. `steps`, `evals` and what the spike policy did (`actions`) are
-    the promoted run's. `checks` are the recipe's, or, before there is one, what the gate would say now.
+    `unread` says that the target run can't be read. `steps`, `evals` and what the spike policy did (`actions`) are
+    the target run's. `checks` are the recipe's, or, before there is one, what the gate would say now.
     """
 
     name: str
@@ -59,7 +59,7 @@ class View:
 
     @property
     def target(self) -> tuple[float, float] | None:
-        """Parameters and tokens of the promoted run, as the loss law counts them."""
+        """Parameters and tokens of the target run, as the loss law counts them."""
         if self.recipe is None or self.fits is None or self.fits.largest is None:
             return None
         largest = self.fits.rows["loss_law"].filter(pl.col("status") == "finished")["params"].max()
@@ -92,7 +92,7 @@ def gather(study: Study, *, fits: Fits | None = None, trust: bool = False) -> Vi
         try:
             parts = _run(study, recipe)
         except ConfigError as error:
-            problems.append(f"The promoted run could not be read: {error}")
+            problems.append(f"The target run could not be read: {error}")
             parts = {"unread": True}
     checks: tuple[gate.Check, ...] = recipe.checks if recipe is not None else ()
     if recipe is None:

@@ -1,4 +1,4 @@
-"""Define a search space: stages of trials that each use what the former returned, and the large run they are for."""
+"""Define a search space: stages of trials that each use what the former returned, and the target run they are for."""
 
 from froude.space.axes import Axis, Choice, LogUniform, Uniform
 from froude.space.space import Space, load_space

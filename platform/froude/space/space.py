@@ -18,7 +18,7 @@ from froude.user_code import call_user
 
 @dataclass(frozen=True)
 class Space:
-    """A study to be made: its stages, in order, and the large run (`target`) that they are for."""
+    """A study to be made: its stages, in order, and the target run (`target`) that they are for."""
 
     name: str
     seed: int
@@ -29,7 +29,7 @@ class Space:
         check_name("a search space", self.name)
         if not isinstance(self.target, Run):
             raise ConfigError(
-                f"`target` must be the large run that the study is for, a Run, but {self.name!r} has {self.target!r}; "
+                f"`target` must be the target run that the study is for, a Run, but {self.name!r} has {self.target!r}; "
                 "give one"
             )
         seen: list[str] = []

@@ -186,7 +186,7 @@ def _loss(row: Mapping[str, Any]) -> float:
     return lost if row["loss"] is None else float(row["loss"])
 
 
-Planner = Callable[["pl.DataFrame"], Sequence[Trial]]
+Layout = Callable[["pl.DataFrame"], Sequence[Trial]]
 
 
 @dataclass(frozen=True)
@@ -199,9 +199,9 @@ class Grid:
     """
 
     name: str
-    trials: Planner
+    trials: Layout
     role: Role
-    extend: Planner | None = None
+    extend: Layout | None = None
     after: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -218,9 +218,9 @@ class Grid:
     def planned(self) -> list[Trial]:
         import polars as pl
 
-        from froude import records
+        from froude import schemas
 
-        empty = pl.from_arrow(records.TRIALS.empty_table())
+        empty = pl.from_arrow(schemas.TRIALS.empty_table())
         assert isinstance(empty, pl.DataFrame)
         return self._checked(self.trials, empty)
 
@@ -237,8 +237,8 @@ class Grid:
             return None
         return self._checked(self.extend, past.own())
 
-    def _checked(self, planner: Planner, rows: pl.DataFrame) -> list[Trial]:
-        trials = list(call_user(f"stage {self.name!r}", planner, rows))
+    def _checked(self, layout: Layout, rows: pl.DataFrame) -> list[Trial]:
+        trials = list(call_user(f"stage {self.name!r}", layout, rows))
         for trial in trials:
             if not isinstance(trial, Trial):
                 raise ConfigError(f"stage {self.name!r} must lay out a list of Trial, but it holds {trial!r}")

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from froude import records
+from froude import schemas
 from froude.config import ConfigError
 from froude.space import Space, Stage, Trial, unique
 from froude.sweep.trial_store import Stored
@@ -20,7 +20,7 @@ def frame(tables: Sequence[Stored]) -> pl.DataFrame:
     import pyarrow as pa
 
     found = pl.from_arrow(
-        pa.concat_tables([records.TRIALS.empty_table(), *(stored.rows for stored in tables)])
+        pa.concat_tables([schemas.TRIALS.empty_table(), *(stored.rows for stored in tables)])
     )
     assert isinstance(found, pl.DataFrame)
     return found

@@ -1,4 +1,4 @@
-"""What a sweep and its large run would take: runs, tokens, FLOPs, minutes on this machine, memory."""
+"""What a sweep and its target run would take: runs, tokens, FLOPs, minutes on this machine, memory."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EVALUATION_WINDOWS = 96
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One stage, or the large run: `seconds` of one worker in all, `adaptive` says what is known only on the way."""
+    """One stage, or the target run: `seconds` of one worker in all, `adaptive` says what is known only on the way."""
 
     name: str
     role: str
@@ -191,7 +191,7 @@ def worker_bytes(run: Run) -> int:
 
 
 def memory(space: Space, workers: int) -> int:
-    """Bytes that the sweep and, after it, the large run need on this machine, Ray's processes included."""
+    """Bytes that the sweep and, after it, the target run need on this machine, Ray's processes included."""
     trials = [trial for found in space.planned().values() for trial in found]
     sizes = {run.fingerprint: worker_bytes(run) for run in (trial.runs[-1] for trial in trials)}
     return CLUSTER_BYTES + max(

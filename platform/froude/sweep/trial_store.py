@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from froude import records
+from froude import schemas
 from froude.config import ConfigError
 from froude.material import Material
 from froude.space import Trial
@@ -54,15 +54,15 @@ def write(
     """
     name = f"{trial.name}.parquet"
     if steps:
-        (study / "steps" / name).replace(records.to_bytes(records.table(records.STEPS, steps)))
+        (study / "steps" / name).replace(schemas.to_bytes(schemas.table(schemas.STEPS, steps)))
     if evals:
-        (study / "evals" / name).replace(records.to_bytes(records.table(records.EVALS, evals)))
+        (study / "evals" / name).replace(schemas.to_bytes(schemas.table(schemas.EVALS, evals)))
     described = {_KEY: trial.to_json().encode()}
     if material is not None:
         described[_MATERIAL] = material.to_json().encode()
         trials = [{**row, "material": material.digest} for row in trials]
-    table = records.table(records.TRIALS, trials).replace_schema_metadata(described)
-    (study / "trials" / name).replace(records.to_bytes(table))
+    table = schemas.table(schemas.TRIALS, trials).replace_schema_metadata(described)
+    (study / "trials" / name).replace(schemas.to_bytes(table))
 
 
 def write_failed(study: Location, trial: Trial, *, error: str, attempts: int) -> None:
@@ -86,11 +86,11 @@ def read(study: Location, name: str) -> Stored:
     with reported(place, "a study must be readable"):
         content = place.read()
     try:
-        table = records.table_of(content)
+        table = schemas.table_of(content)
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ConfigError(f"a trial must be a Parquet file, but {place} is not: {error}; delete it") from None
     metadata = table.schema.metadata or {}
-    known = {field.name: field.type for field in records.TRIALS}
+    known = {field.name: field.type for field in schemas.TRIALS}
     if _KEY not in metadata or any(known.get(field.name) != field.type for field in table.schema):
         raise ConfigError(
             f"a trial must have been written by this version's sweep, but {place} was not; use --fresh"
@@ -102,7 +102,7 @@ def read(study: Location, name: str) -> Stored:
     }
     material = Material.from_dict(json.loads(metadata[_MATERIAL])) if _MATERIAL in metadata else None
     return Stored(
-        Trial.from_json(metadata[_KEY].decode()), pa.table(columns, schema=records.TRIALS), material
+        Trial.from_json(metadata[_KEY].decode()), pa.table(columns, schema=schemas.TRIALS), material
     )
 
 

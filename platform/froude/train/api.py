@@ -23,7 +23,7 @@ from froude.user_code import call_user, place
 
 #: What a factory or a source may meet that a second try may get past: it stays what it is, and a run is restarted.
 PASSING = (OSError, MemoryError)
-Action = Literal["none", "save", "hold", "stop"]
+Request = Literal["none", "save", "hold", "stop"]
 Split = Literal["train", "validation"]
 SHA256 = re.compile("[0-9a-f]{64}")
 
@@ -73,12 +73,12 @@ class Source(Protocol):
         """Windows first … first + n - 1 as integers [n, context + 1]: inputs and, shifted by one, targets."""
 
 
-class Host(Protocol):
+class Supervisor(Protocol):
     """Who runs the loop: a test, a process of its own, or a worker of a cluster."""
 
     attempt: int
 
-    def poll(self, step: int) -> Action:
+    def poll(self, step: int) -> Request:
         """What to do after this step; every rank must get the same answer."""
 
     def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -89,12 +89,12 @@ class Host(Protocol):
 
 
 @dataclass
-class LocalHost:
+class Unsupervised:
     """The host of a run that nobody orchestrates."""
 
     attempt: int = 1
 
-    def poll(self, step: int) -> Action:
+    def poll(self, step: int) -> Request:
         return "none"
 
     def report(self, rows: Sequence[Mapping[str, Any]]) -> None:

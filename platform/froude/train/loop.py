@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import pyarrow as pa
 from torch import Tensor
 
-from froude import records
+from froude import schemas
 from froude.config import Run
 from froude.train.data import ledger as token_ledger
 from froude.train.observers import Made, Observer
@@ -79,7 +79,7 @@ class Loop:
     ) -> None:
         self.run, self.trainer, self.store, self.observers = run, trainer, store, observers
         self.world, self.attempt = trainer.world, attempt
-        self.tables: dict[str, list[Row]] = {name: [] for name in records.TABLES}
+        self.tables: dict[str, list[Row]] = {name: [] for name in schemas.TABLES}
         self.entered = self.tables["ledger"] if ledger else None
         self.loss = math.nan  # of the last evaluation
         self.step, scalars = self._load()
@@ -148,7 +148,7 @@ class Loop:
             self.trainer.state(),
             step=self.step,
             tokens=self.step * self.run.batch,
-            tables={k: records.table(records.SCHEMAS[k], rows) for k, rows in self.tables.items() if rows},
+            tables={k: schemas.table(schemas.SCHEMAS[k], rows) for k, rows in self.tables.items() if rows},
             scalars={"stability": self.policy.state(), **states},
             kind=kind,
             background=background,

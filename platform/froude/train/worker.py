@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from froude.config import Run
 from froude.train import parallel
-from froude.train.api import Host
+from froude.train.api import Supervisor
 from froude.train.loop import Diverged, Loop
 from froude.train.observers import Observer
 from froude.train.observers.layer_norms import LayerNorms
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def run_worker(
     run: Run,
     store: RunStore,
-    host: Host,
+    supervisor: Supervisor,
     *,
     device: str = "auto",
     left_out: Sequence[tuple[int, int]] = (),
@@ -38,8 +38,8 @@ def run_worker(
     the policy gives up: what was committed stays.
     """
     trainer = only_trainer(run, World.current(parallel.resolve_device(device)))
-    watching = (GradientNoise(), LayerNorms(), _Reports(host), *observers)
-    loop = Loop(run, trainer, store, watching, attempt=host.attempt, left_out=left_out)
+    watching = (GradientNoise(), LayerNorms(), _Reports(supervisor), *observers)
+    loop = Loop(run, trainer, store, watching, attempt=supervisor.attempt, left_out=left_out)
     del trainer  # a loop that goes back to the run's start builds another, once this one's memory is free
     while loop.step < run.steps:
         try:
@@ -47,17 +47,17 @@ def run_worker(
         except Diverged:
             loop.commit()  # for the rows that tell why
             raise
-        if made and _save(loop, host) == "stop":
+        if made and _save(loop, supervisor) == "stop":
             break
     return loop.loss
 
 
-def _save(loop: Loop, host: Host) -> str:
-    """Evaluate and commit where this step asks for it; what the host asks for."""
+def _save(loop: Loop, supervisor: Supervisor) -> str:
+    """Evaluate and commit where this step asks for it; what the supervisor asks for."""
     run, last = loop.run, loop.step == loop.run.steps
     if last or (run.eval_every and loop.step % run.eval_every == 0):
         loop.evaluate()
-    asked = host.poll(loop.step)
+    asked = supervisor.poll(loop.step)
     if last:
         loop.commit("finished")
     elif asked in ("save", "stop"):
@@ -68,13 +68,13 @@ def _save(loop: Loop, host: Host) -> str:
 
 
 class _Reports(Observer):
-    """Hands rows to the host."""
+    """Hands rows to the supervisor."""
 
-    def __init__(self, host: Host) -> None:
-        self.host = host
+    def __init__(self, supervisor: Supervisor) -> None:
+        self.supervisor = supervisor
 
     def decided(self, events: Sequence[Mapping[str, Any]]) -> None:
-        self.host.tell(events)
+        self.supervisor.tell(events)
 
     def wrote(self, row: Row) -> None:
-        self.host.report([row])
+        self.supervisor.report([row])

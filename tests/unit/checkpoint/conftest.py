@@ -8,7 +8,7 @@ import torch
 from s3_server import place, s3, s3_server
 
 from froude.checkpoint.run_store import RunStore
-from froude.records import LEDGER, STEPS, table
+from froude.schemas import LEDGER, STEPS, table
 from froude.store import Location
 
 __all__ = ["place", "s3", "s3_server", "train"]

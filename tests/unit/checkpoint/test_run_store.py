@@ -16,8 +16,8 @@ from froude.checkpoint.parts import Corrupt
 from froude.checkpoint.retention import Keep
 from froude.checkpoint.run_store import RunStore, save_state
 from froude.config import ConfigError
-from froude.records import LEDGER, STEPS, table
 from froude.runlog import LogReader
+from froude.schemas import LEDGER, STEPS, table
 from froude.store import Location
 
 Train = Callable[..., None]

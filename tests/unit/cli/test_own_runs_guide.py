@@ -1,4 +1,4 @@
-"""docs/guide/own-runs.md: its commands print what it shows, and its large run is one."""
+"""docs/guide/own-runs.md: its commands print what it shows, and its target run is one."""
 
 from __future__ import annotations
 

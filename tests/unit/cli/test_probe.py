@@ -108,7 +108,7 @@ def test_ids_beyond_the_vocabulary_stop_a_plan(capsys: pytest.CaptureFixture[str
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (SPACE.replace(", target)", ", None)"), "`target` must be the large run that the study is for"),
+        (SPACE.replace(", target)", ", None)"), "`target` must be the target run that the study is for"),
         (SPACE.replace('[Trial("a", (run,))]', "[]"), "must plan a trial"),
     ],
 )

@@ -13,7 +13,7 @@ from froude.cli import main
 from froude.config import ConfigError, Run
 from froude.launch import cluster
 from froude.launch.chaos import available
-from froude.launch.chaos.conduct import INJECTORS, Course, Outcome
+from froude.launch.chaos.conduct import INJECTORS, Course, Recovery
 from froude.launch.chaos.schedule import KINDS, schedule
 from froude.launch.chaos.verdict import rows
 from froude.promote.forecast import Forecast
@@ -72,12 +72,12 @@ def test_taking_nodes_away_for_ever_is_refused() -> None:
 
 def test_a_row_counts_what_was_recovered_from() -> None:
     made = [
-        Outcome("node-kill", 1, "", 3.0, True),
-        Outcome("node-kill", 2, "", 5.0, True),
-        Outcome("s3-5xx", 3, "", 0.5, False),
-        Outcome("s3-5xx", 4, "", None, False, "no commit"),
+        Recovery("node-kill", 1, "", 3.0, True),
+        Recovery("node-kill", 2, "", 5.0, True),
+        Recovery("s3-5xx", 3, "", 0.5, False),
+        Recovery("s3-5xx", 4, "", None, False, "no commit"),
     ]
-    found = rows(Course(tuple(made), frozenset(), "").outcomes)
+    found = rows(Course(tuple(made), frozenset(), "").recoveries)
     assert [(row.kind, row.count, row.restarts, row.median, row.worst) for row in found] == [
         ("node-kill", 2, 2, 4.0, 5.0),
         ("s3-5xx", 1, 0, 0.5, 0.5),

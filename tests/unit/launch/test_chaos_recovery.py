@@ -11,7 +11,7 @@ from froude.launch.chaos import conduct
 from froude.launch.chaos.life import Life, Seen
 from froude.launch.chaos.scene import Act, NotInjected, Scene, choose, wait_for
 from froude.launch.chaos.schedule import Failure
-from froude.launch.notes import Beat
+from froude.launch.control_channel import Beat
 from froude.store import Location
 
 RUN = Run(name="large", tokens=768 * 10)

@@ -29,12 +29,12 @@ import sys
 from froude.checkpoint.run_store import RunStore
 from froude.config import Run
 from froude.store import Location
-from froude.train.api import LocalHost
+from froude.train.api import Unsupervised
 from froude.train.worker import run_worker
 
 run = Run.from_toml(sys.stdin.read())
 store = RunStore(Location.parse(sys.argv[1]), run.name)
-run_worker(run, store, LocalHost(attempt=store.open_attempt("recipe")), device="cpu")
+run_worker(run, store, Unsupervised(attempt=store.open_attempt("recipe")), device="cpu")
 """
 
 

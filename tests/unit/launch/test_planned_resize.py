@@ -1,4 +1,4 @@
-"""When workers are asked to hold, and what becomes of a resize then; the cluster and its notes are dictionaries."""
+"""When workers are asked to hold, and what becomes of a resize then; the cluster and its channel are dictionaries."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ray.train.v2._internal.execution.scaling_policy import NoopDecision, Resize
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
 
 from froude.config import Run
-from froude.launch import notes as noted
+from froude.launch import control_channel
 from froude.launch.admission import Unfit
-from froude.launch.notes import Beat, Notes
+from froude.launch.control_channel import Beat, ControlChannel
 from froude.launch.ray_internals import policy
 from froude.launch.ray_internals.policy import HOLD_SECONDS, BoundedFailures, PlannedResize
-from froude.launch.worker import Fatal, RayHost
+from froude.launch.worker import Fatal, RaySupervisor
 from froude.store import Location
 
 GROUP = ("a", "b")
@@ -42,15 +42,15 @@ class Stage:
     def __init__(self, patch: pytest.MonkeyPatch, *, least: int = 1, most: int = 4) -> None:
         kept: dict[str, Any] = {}
         self.now, self.live, self.draining, self.most = 1000.0, {*GROUP}, set[str](), most
-        patch.setattr(noted, "put_note", kept.__setitem__)
-        patch.setattr(noted, "get_note", kept.get)
+        patch.setattr(control_channel, "put_value", kept.__setitem__)
+        patch.setattr(control_channel, "get_value", kept.get)
         patch.setattr(policy.time, "monotonic", lambda: self.now)
         patch.setattr(policy, "draining_nodes", lambda: self.draining)
         patch.setattr(policy, "live_nodes", lambda ask=False: self.live)
-        self.notes = Notes("run")
+        self.channel = ControlChannel("run")
         made: Any = object.__new__(PlannedResize)
-        made.notes, made.spares, made._asked, made._before, made._looked = (
-            self.notes,
+        made.channel, made.spares, made._asked, made._before, made._looked = (
+            self.channel,
             None,
             None,
             0,
@@ -66,7 +66,7 @@ class Stage:
         self.beat(1)
 
     def beat(self, attempt: int) -> None:
-        self.notes.write_beat(Beat(attempt, WORLD, 7, 0.0))
+        self.channel.write_beat(Beat(attempt, WORLD, 7, 0.0))
 
     def look(self, seconds: float = 2.0) -> int | None:
         """What the policy decides so many seconds later: the new size, if any."""
@@ -79,7 +79,7 @@ class Stage:
 
     @property
     def asked(self) -> bool:
-        return self.notes.asked_to_hold(1)
+        return self.channel.asked_to_hold(1)
 
 
 @pytest.fixture
@@ -92,7 +92,7 @@ def test_growth_waits_until_the_workers_hold(stage):
     assert stage.look() is None
     assert stage.asked
     assert stage.look() is None
-    assert stage.notes.confirm_held(1)
+    assert stage.channel.confirm_held(1)
     assert stage.look() == 3
 
 
@@ -109,24 +109,26 @@ def test_a_reason_that_is_gone_by_then_releases_them(stage):
     stage.live.add("c")
     stage.look()
     stage.live.remove("c")
-    stage.notes.confirm_held(1)
+    stage.channel.confirm_held(1)
     assert stage.look() is None
     assert not stage.asked
 
 
 def test_an_answer_to_an_earlier_request_counts_no_more(stage):
     """Workers whose save took too long say that they hold, and go on: the next resize must wait for them anew."""
-    host = RayHost(attempt=1, run=Run(name="run", tokens=768 * 100), notes=stage.notes, rank=0, world=WORLD)
+    supervisor = RaySupervisor(
+        attempt=1, run=Run(name="run", tokens=768 * 100), channel=stage.channel, rank=0, world=WORLD
+    )
     stage.live.add("c")
     stage.look()
-    stage.notes.confirm_held(1)  # too late by one look
+    stage.channel.confirm_held(1)  # too late by one look
     stage.policy._asked = None
-    stage.notes.release()
-    host.hold()  # returns at once: nobody waits any longer
+    stage.channel.release()
+    supervisor.hold()  # returns at once: nobody waits any longer
     stage.look()
     assert stage.asked
     assert stage.look() is None
-    stage.notes.confirm_held(1)
+    stage.channel.confirm_held(1)
     assert stage.look() == 3
 
 
@@ -141,7 +143,7 @@ def test_a_node_with_notice_is_left(stage):
     stage.draining = {"b"}
     stage.look()
     assert stage.asked
-    stage.notes.confirm_held(1)
+    stage.channel.confirm_held(1)
     assert stage.look() == 1
 
 
@@ -149,7 +151,7 @@ def test_a_node_with_notice_is_left_though_as_many_others_are_there(stage):
     stage.live.add("c")
     stage.draining = {"b"}
     stage.look()
-    stage.notes.confirm_held(1)
+    stage.channel.confirm_held(1)
     assert stage.look() == WORLD
 
 
@@ -169,7 +171,7 @@ def test_too_few_to_go_on_are_not_asked_until_a_node_comes(monkeypatch):
     stage.live.add("c")
     stage.look()
     assert stage.asked
-    stage.notes.confirm_held(1)
+    stage.channel.confirm_held(1)
     assert stage.look() == WORLD
 
 
@@ -190,7 +192,7 @@ def test_the_beat_of_the_attempt_before_is_not_the_groups(stage):
     assert not stage.asked
     stage.beat(2)
     stage.look()
-    assert stage.notes.asked_to_hold(2)
+    assert stage.channel.asked_to_hold(2)
 
 
 def test_a_host_that_was_left_out_is_no_reason_to_hold(stage, monkeypatch):
@@ -199,7 +201,7 @@ def test_a_host_that_was_left_out_is_no_reason_to_hold(stage, monkeypatch):
     del stage.policy._count_possible_workers
     stage.policy._starts = False
     stage.live.add("c")
-    stage.notes.leave_out({"c": "its keys are refused"})
+    stage.channel.leave_out({"c": "its keys are refused"})
     stage.look()
     assert not stage.asked
     (nodes,) = stage.policy.on_controller_start_worker_group(scaling_config=None, num_workers=WORLD).values()
@@ -207,7 +209,7 @@ def test_a_host_that_was_left_out_is_no_reason_to_hold(stage, monkeypatch):
     stage.live.add("d")
     stage.beat(2)
     stage.look()
-    assert stage.notes.asked_to_hold(2)
+    assert stage.channel.asked_to_hold(2)
 
 
 def test_an_unfit_host_is_left_out_and_the_run_goes_on_while_there_is_another(monkeypatch):
@@ -217,14 +219,14 @@ def test_an_unfit_host_is_left_out_and_the_run_goes_on_while_there_is_another(mo
     stage.live.add("head")
     config = FailureConfig(max_failures=9)
     place = Location.parse("/nowhere")
-    failures = BoundedFailures(config, stage.notes, place, 1, Fatal, {"CPU": 1})
+    failures = BoundedFailures(config, stage.channel, place, 1, Fatal, {"CPU": 1})
 
     def failed(**hosts: str) -> FailureDecision:
         return failures.make_decision(WorkerGroupError("unfit", {0: Unfit(hosts), 1: Unfit(hosts)}))
 
     assert failed(a="host 1: its torch is another") is FailureDecision.RETRY
-    assert stage.notes.left_out() == {"a": "host 1: its torch is another"}
+    assert stage.channel.left_out() == {"a": "host 1: its torch is another"}
     assert failed(b="host 2: its keys are refused") is FailureDecision.RAISE
-    assert not stage.notes.given_up()
-    stage.notes.clear()
-    assert stage.notes.left_out() == {}
+    assert not stage.channel.given_up()
+    stage.channel.clear()
+    assert stage.channel.left_out() == {}

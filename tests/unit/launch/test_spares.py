@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from froude.launch import notes as noting
-from froude.launch.notes import Beat, Notes
+from froude.launch import control_channel as noting
+from froude.launch.control_channel import Beat, ControlChannel
 from froude.launch.ray_internals import spares as module
 from froude.launch.ray_internals.spares import WARM_SECONDS, Spares
 
@@ -18,25 +18,25 @@ NODES = {"a", "b"}
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Nodes that were asked for a spare, in order; notes are kept here instead of on a cluster's head."""
     kept: dict[str, dict[str, object] | None] = {}
-    monkeypatch.setattr(noting, "put_note", kept.__setitem__)
-    monkeypatch.setattr(noting, "get_note", kept.get)
-    monkeypatch.setattr(module, "put_note", kept.__setitem__)
-    monkeypatch.setattr(module, "get_note", kept.get)
+    monkeypatch.setattr(noting, "put_value", kept.__setitem__)
+    monkeypatch.setattr(noting, "get_value", kept.get)
+    monkeypatch.setattr(module, "put_value", kept.__setitem__)
+    monkeypatch.setattr(module, "get_value", kept.get)
     nodes: list[str] = []
     monkeypatch.setattr(module, "prestart", lambda node, job, environment: nodes.append(node))
     return nodes
 
 
-def begin(notes: Notes, attempt: int) -> None:
+def begin(notes: ControlChannel, attempt: int) -> None:
     notes.write_beat(Beat(attempt, world=2, step=attempt, time=1.0))
 
 
-def settle(notes: Notes, attempt: int) -> None:
+def settle(notes: ControlChannel, attempt: int) -> None:
     notes.offer_template(attempt, {"job": "01", "environment": "{}"})
 
 
 def test_a_new_attempt_is_left_to_settle(asked: list[str]) -> None:
-    notes = Notes("/some/run")
+    notes = ControlChannel("/some/run")
     spares = Spares(notes)
     begin(notes, 1)
     assert not spares.refill(NODES)
@@ -61,21 +61,21 @@ def test_a_new_attempt_is_left_to_settle(asked: list[str]) -> None:
 def test_a_resize_waits_for_spares_that_are_to_come_early(
     asked: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    notes = Notes("/some/run")
+    notes = ControlChannel("/some/run")
     begin(notes, 1)
     assert not Spares(notes).refill(NODES)
     assert Spares(notes, early=False).refill(NODES)
     settle(notes, 1)
     late = Spares(notes, early=False)
     assert not late.refill(NODES)
-    module.put_note(module.warmth("a"), {"warm": True})
+    module.put_value(module.warmth("a"), {"warm": True})
     assert not late.refill(NODES)
-    module.put_note(module.warmth("b"), {"warm": True})
+    module.put_value(module.warmth("b"), {"warm": True})
     assert late.refill(NODES)
 
 
 def test_nor_for_ever(asked: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    notes = Notes("/some/run")
+    notes = ControlChannel("/some/run")
     begin(notes, 1)
     settle(notes, 1)
     late = Spares(notes)

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from small_study import write_study
 
-from froude import records
+from froude import schemas
 from froude.cli import main
 from froude.config import Run
 from froude.launch import cluster
@@ -148,7 +148,7 @@ def test_rows_of_before_there_were_reasons_are_shown_too(tmp_path: Path) -> None
         table = pq.read_table(file)
         pq.write_table(table.drop_columns(["last_loss", "reason", "model", "corpus"]), file)
     rows = Study(place).trials().collect()
-    assert rows.columns == records.TRIALS.names
+    assert rows.columns == schemas.TRIALS.names
     assert rows["reason"].null_count() == 9
     failed, *diverged = find_bad_trials(Study(place))
     assert failed.reason == "OSError: the disk is on fire"

@@ -8,9 +8,9 @@ import time
 import pytest
 
 from froude.config import Run
-from froude.launch import notes, ray_internals
-from froude.launch.notes import Notes
-from froude.launch.worker import RayHost
+from froude.launch import control_channel, ray_internals
+from froude.launch.control_channel import ControlChannel
+from froude.launch.worker import RaySupervisor
 from froude.train.stability.spikes import SpikePolicy
 
 RUN = Run(name="large", tokens=768 * 100)
@@ -21,13 +21,13 @@ def test_a_clock_that_is_set_back_does_not_silence_a_run(monkeypatch: pytest.Mon
     told: list[int] = []
     passed = itertools.count(1_000.0)
     wall = iter([50_000.0, 50_001.0, 42_802.0, 42_803.0])
-    monkeypatch.setattr(ray_internals, "supported", lambda: False)  # no head to leave notes on
-    monkeypatch.setattr(Notes, "write_beat", lambda self, beat: told.append(beat.step))
+    monkeypatch.setattr(ray_internals, "supported", lambda: False)  # no head to leave channel on
+    monkeypatch.setattr(ControlChannel, "write_beat", lambda self, beat: told.append(beat.step))
     monkeypatch.setattr(time, "monotonic", lambda: next(passed))
     monkeypatch.setattr(time, "time", lambda: next(wall))
-    host = RayHost(attempt=1, run=RUN, notes=Notes("run"), rank=0, world=1)
+    supervisor = RaySupervisor(attempt=1, run=RUN, channel=ControlChannel("run"), rank=0, world=1)
     for step in (1, 2, 3, 4):
-        host.poll(step)
+        supervisor.poll(step)
     assert told == [1, 2, 3, 4]
 
 
@@ -41,11 +41,13 @@ def test_slow_steps_are_asked_after_one_by_one(
     clock, when = itertools.count(), []
     monkeypatch.setattr(ray_internals, "supported", lambda: False)
     monkeypatch.setattr(time, "monotonic", lambda: next(clock) * seconds)
-    host = RayHost(attempt=1, run=RUN.replace(checkpoint_every=50), notes=Notes("run"), rank=0, world=1)
-    host._polled = -seconds
+    supervisor = RaySupervisor(
+        attempt=1, run=RUN.replace(checkpoint_every=50), channel=ControlChannel("run"), rank=0, world=1
+    )
+    supervisor._polled = -seconds
     for step in range(1, 13):
-        monkeypatch.setattr(Notes, "asked_to_hold", lambda *_, step=step: when.append(step))
-        host.poll(step)
+        monkeypatch.setattr(ControlChannel, "asked_to_hold", lambda *_, step=step: when.append(step))
+        supervisor.poll(step)
     assert when == asked
 
 
@@ -53,18 +55,18 @@ def test_what_the_policy_does_is_said_and_what_it_only_notices_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kept: dict[str, dict] = {}
-    monkeypatch.setattr(notes, "put_note", kept.__setitem__)
-    monkeypatch.setattr(notes, "get_note", kept.get)
+    monkeypatch.setattr(control_channel, "put_value", kept.__setitem__)
+    monkeypatch.setattr(control_channel, "get_value", kept.get)
     policy = SpikePolicy(RUN.replace(tokens=768 * 100_000))
-    host = RayHost(attempt=1, run=RUN, notes=Notes("run"), rank=0, world=1)
+    supervisor = RaySupervisor(attempt=1, run=RUN, channel=ControlChannel("run"), rank=0, world=1)
     for step in range(1, 70):
         policy.judge(step, 3.0 + 0.01 * (step % 3), 1.0)
     policy.judge(70, 9.0, 1.0)  # noticed
     for step in (71, 72, 73):
         policy.judge(step, float("nan"), 1.0)
     assert {event["action"] for event in policy.events} == {"spike", "skip", "rollback"}
-    host.tell(policy.events)
-    said = Notes("run").said()
+    supervisor.tell(policy.events)
+    said = ControlChannel("run").said()
     assert [line.split(":")[0] for line in said] == [
         "batch 70 is left out at step 71",
         "batch 71 is left out at step 72",
@@ -72,6 +74,6 @@ def test_what_the_policy_does_is_said_and_what_it_only_notices_is_not(
     ]
     assert "loss nan" in said[0]
     assert "are left out: 3 updates left out" in said[2]
-    assert Notes("run").alarms() == ()
-    Notes("run").clear()
-    assert not Notes("run").said()
+    assert ControlChannel("run").alarms() == ()
+    ControlChannel("run").clear()
+    assert not ControlChannel("run").said()

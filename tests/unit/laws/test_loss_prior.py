@@ -20,7 +20,7 @@ TARGET = {"params": 26.0 * 192**2, "tokens": 768.0 * 1300}
 def study(
     seed: int, trunk: float = 0.004, branch: float = 0.002, exponent: float = 0.35
 ) -> tuple[pl.DataFrame, float]:
-    """Return 4 widths × 3 branches as the quickstart trains them, and the true loss of its large run.
+    """Return 4 widths × 3 branches as the quickstart trains them, and the true loss of its target run.
 
     Branches of a width share their trunk's noise (relative sd `trunk`).
     """

@@ -1,4 +1,4 @@
-"""Studies that look like any other but should cost nobody a large run: each is refused, and for the right reason."""
+"""Studies that look like any other but should cost nobody a target run: each is refused, and for the right reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies that deserve a large run are promoted, and nobody has to override a check."""
+"""Studies that deserve a target run are promoted, and nobody has to override a check."""
 
 from __future__ import annotations
 

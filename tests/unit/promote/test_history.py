@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from froude import laws, records
+from froude import laws, schemas
 from froude.cli import main
 from froude.config import ConfigError, Run
 from froude.promote import gate
@@ -74,7 +74,7 @@ def gemstones(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 def test_the_rows_are_those_of_a_study(gemstones: Study) -> None:
     frame = gemstones.trials().collect()
-    assert frame.columns == records.TRIALS.names
+    assert frame.columns == schemas.TRIALS.names
     assert frame.height == 220
     assert frame["run"].n_unique() == 220
     assert frame["trial"].n_unique() == 22

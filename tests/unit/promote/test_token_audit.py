@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from froude.config import Run
 from froude.promote.token_audit import account, planned
-from froude.records import LEDGER, table
+from froude.schemas import LEDGER, table
 
 PLAN = Run(name="large", batch=768, slots=4, tokens=768 * 5)
 

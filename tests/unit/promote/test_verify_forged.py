@@ -21,8 +21,8 @@ from honest_run import FORECAST, failed, sealed, train
 from froude.checkpoint.manifest import Manifest
 from froude.checkpoint.parts import digest
 from froude.promote.verify import locate, verify_run
-from froude.records import SCHEMAS, to_bytes
 from froude.runlog import LogReader, Part, Record
+from froude.schemas import SCHEMAS, to_bytes
 from froude.store import Location
 
 pytestmark = pytest.mark.slow

@@ -106,7 +106,7 @@ def test_the_closing_block_says_how_far_the_target_reaches_and_what_its_proxies_
 def test_a_trunk_counts_once_and_what_was_not_trained_not_at_all() -> None:
     # 4 FLOPs a token, batches of 768: a trunk of 80 steps with tails of 10 and 20, and a third branch that the stop at
     # a loss left out; a run of 50 steps that diverged; one that failed.
-    from froude import records
+    from froude import schemas
     from froude.config import Run
     from froude.space import Trial
     from froude.sweep.trial_store import Stored
@@ -119,7 +119,7 @@ def test_a_trunk_counts_once_and_what_was_not_trained_not_at_all() -> None:
             {"run": run.name, "tokens": run.tokens, "flops": flops and flops * run.tokens}
             for run in runs[:trained]
         ]
-        return Stored(Trial(name, tuple(runs), stop_loss=2.0), records.table(records.TRIALS, rows))
+        return Stored(Trial(name, tuple(runs), stop_loss=2.0), schemas.table(schemas.TRIALS, rows))
 
     branches = [run("a", 50), run("b", 100), run("c", 200)]
     trials = [

@@ -1,4 +1,4 @@
-"""A study whose promoted run went 3 → 2 → 3 workers, its recipe sealed, written the way the launcher writes one."""
+"""A study whose target run went 3 → 2 → 3 workers, its recipe sealed, written the way the launcher writes one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from froude import Study, records
+from froude import Study, schemas
 from froude.config import Run
 from froude.promote.fits import Fits, fit
 from froude.promote.promotion import promote
@@ -98,7 +98,7 @@ def train(
         parts = []
         for kind, content in rows_of(run, attempt, done + 1, last, first_step).items():
             part = Part(kind, f"parts/{kind}-g{attempt}-{last:012d}-r0.parquet", 0, "")
-            assert (place / part.path).create(records.to_bytes(records.table(records.SCHEMAS[kind], content)))
+            assert (place / part.path).create(schemas.to_bytes(schemas.table(schemas.SCHEMAS[kind], content)))
             parts.append(part)
         kind = "finished" if last == run.steps else "checkpoint"
         ended = first_step + timedelta(seconds=STEP_SECONDS * (last - done - 1))
@@ -132,5 +132,5 @@ def promoted(tmp_path_factory: pytest.TempPathFactory, study_factory: Callable[.
 
 @pytest.fixture(scope="session")
 def finished(promoted: Promoted, tmp_path_factory: pytest.TempPathFactory) -> Study:
-    """A study whose promoted run is finished; read only."""
+    """A study whose target run is finished; read only."""
     return promoted.copy(tmp_path_factory.mktemp("finished") / "towing-tank", lives=3)

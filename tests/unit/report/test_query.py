@@ -12,8 +12,8 @@ import pytest
 
 from froude import Study
 from froude.promote.recipe import seal
+from froude.report.narrative import query
 from froude.report.view import View, gather
-from froude.report.words import query
 
 pytestmark = pytest.mark.slow
 

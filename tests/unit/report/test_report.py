@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from matplotlib.figure import Figure
 
-from froude import Study, records
+from froude import Study, schemas
 from froude.promote.promotion import parameters, promote
 from froude.promote.recipe import read
 from froude.report import FILE, render, write
@@ -295,7 +295,7 @@ def test_a_damaged_log_is_reported_and_the_rest_stays(
     study = promoted.copy(tmp_path / "damaged", lives=3)
     (study.location / "runs" / "large" / "commits" / "00000002.parquet").delete()
     text = Page(render(study, fits=promoted.fits)).text
-    assert "The promoted run could not be read" in text
+    assert "The target run could not be read" in text
     assert "What became of it could not be read." in text
     assert "not begun" not in text
     assert "SP slope −1.00" in text
@@ -327,7 +327,7 @@ def test_a_study_that_cannot_be_fitted_says_why(promoted: Promoted, tmp_path: Pa
     study = promoted.copy(tmp_path / "unfitted")
     file = study.location.path / "trials" / "search-0.parquet"
     frame = pl.read_parquet(file).with_columns(stage=pl.lit("law"), params=pl.lit(0, pl.Int64))
-    frame.select(records.TRIALS.names).write_parquet(file)
+    frame.select(schemas.TRIALS.names).write_parquet(file)
     (study.location / "recipe.toml").delete()
     text = Page(render(study)).text
     assert "The laws could not be fitted" in text

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import froude
-from froude import records
+from froude import schemas
 from froude.checkpoint.commit import Fenced
 from froude.checkpoint.run_store import RunStore
 from froude.config import ConfigError
-from froude.records import LEDGER, STEPS, TRIALS, table, to_bytes
 from froude.runlog import BrokenLog
+from froude.schemas import LEDGER, STEPS, TRIALS, table, to_bytes
 from froude.store import Location
 from froude.study import Study
 
@@ -31,7 +31,7 @@ def rows(schema: pa.Schema, trial: str, steps: range, **more: Any) -> bytes:
 def write_trial(place: Location, name: str, steps: int = 3, loss: float | None = 2.0) -> None:
     (place / f"steps/{name}.parquet").create(rows(STEPS, name, range(1, steps + 1)))
     (place / f"evals/{name}.parquet").create(
-        rows(records.EVALS, name, range(steps, steps + 1), split="validation")
+        rows(schemas.EVALS, name, range(steps, steps + 1), split="validation")
     )
     status = "finished" if loss is not None else "diverged"
     trial = {"run": name, "trial": name, "status": status, "loss": loss, "lr": 1e-3, "tokens": 10**12}
@@ -66,7 +66,7 @@ def test_an_empty_study_has_all_columns(place: Location, made: bool) -> None:
     for name in FRAMES:
         frame = getattr(study, name)()
         assert isinstance(frame, pl.LazyFrame)
-        assert columns(frame) == records.SCHEMAS[name].names
+        assert columns(frame) == schemas.SCHEMAS[name].names
         assert frame.collect().height == 0
     assert columns(study.ledger(all=True)) == LEDGER.names
 
@@ -96,7 +96,7 @@ def test_a_study_reads_alike_from_disk_and_s3(place: Location) -> None:
     assert study.ledger().select(pl.col("tokens").sum()).collect().item() == 20
     for name in FRAMES:
         frame = getattr(study, name)().collect()
-        empty = pl.from_arrow(records.SCHEMAS[name].empty_table())
+        empty = pl.from_arrow(schemas.SCHEMAS[name].empty_table())
         assert isinstance(empty, pl.DataFrame)
         assert frame.schema == empty.schema
 
@@ -105,7 +105,7 @@ def test_parts_of_an_older_version_read_beside_new_ones(place: Location) -> None
     """Columns that came later are null in what was written before them."""
     late = {"trials": ["last_loss", "reason", "model", "corpus"], "steps": ["seconds", "workers"]}
     for name, columns_ in late.items():
-        whole = records.SCHEMAS[name]
+        whole = schemas.SCHEMAS[name]
         old = pa.schema([field for field in whole if field.name not in columns_])
         assert len(old) == len(whole) - len(columns_)
         row = {"run": "old", "status": "diverged", "step": 1, "world": 1}

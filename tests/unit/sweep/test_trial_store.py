@@ -3,7 +3,7 @@
 import pytest
 from played_sweep import outcome
 
-from froude import records
+from froude import schemas
 from froude.checkpoint.run_store import RunStore
 from froude.config import ConfigError, Run
 from froude.launch.status import status
@@ -12,7 +12,7 @@ from froude.space import Grid, Space, Trial
 from froude.store import Location
 from froude.study import Study
 from froude.sweep import trial_store
-from froude.train.api import LocalHost
+from froude.train.api import Unsupervised
 from froude.train.worker import run_worker
 
 RUN = Run(name="a", tokens=768 * 10, stage="g")
@@ -30,7 +30,7 @@ def test_a_trial_is_read_back_as_it_was_written(tmp_path):
     stored = trial_store.read(place, "a")
     assert stored.trial == TRIAL
     assert stored.rows.to_pylist() == rows()
-    assert stored.rows.schema.equals(records.TRIALS)
+    assert stored.rows.schema.equals(schemas.TRIALS)
     assert list(trial_store.read_all(place)) == ["a"]
     study = Study(place)
     assert study.trials().collect()["loss"].to_list() == [2.0]
@@ -84,7 +84,7 @@ def test_a_file_that_no_sweep_wrote_is_refused(tmp_path):
     (place / "trials" / "a.parquet").replace(b"nonsense")
     with pytest.raises(ConfigError, match="must be a Parquet file"):
         trial_store.read(place, "a")
-    (place / "trials" / "a.parquet").replace(records.to_bytes(records.table(records.TRIALS, rows())))
+    (place / "trials" / "a.parquet").replace(schemas.to_bytes(schemas.table(schemas.TRIALS, rows())))
     with pytest.raises(ConfigError, match="this version's sweep"):
         trial_store.read(place, "a")
 
@@ -137,7 +137,7 @@ def test_a_status_says_what_the_noise_scale_means_for_the_batch(tmp_path):
     )  # on its marks it is not finite
     assert status(place).noise is None
     store = RunStore(place / "runs" / "large", "large")
-    run_worker(run, store, LocalHost(store.open_attempt("recipe")), device="cpu")
+    run_worker(run, store, Unsupervised(store.open_attempt("recipe")), device="cpu")
     noise = status(place).noise
     assert noise.batch == 128
     assert noise.noise_scale > 0

@@ -13,7 +13,7 @@ from froude.cli import main
 from froude.config import ConfigError, Run
 from froude.runlog import LogReader
 from froude.store import Location
-from froude.train.api import LocalHost
+from froude.train.api import Unsupervised
 from froude.train.local_critical_batch import branch, largest_as_good
 from froude.train.worker import run_worker
 
@@ -53,7 +53,7 @@ def test_branches_see_the_same_tokens_and_leave_the_run_as_it_was(tmp_path: Path
     with pytest.raises(ConfigError, match="none yet"):
         branch(RUN, RunStore(place, RUN.name))
     store = RunStore(place, RUN.name)
-    run_worker(RUN, store, LocalHost(store.open_attempt("recipe")), device="cpu")
+    run_worker(RUN, store, Unsupervised(store.open_attempt("recipe")), device="cpu")
     torch.use_deterministic_algorithms(False)
     before = digest(place, LogReader(place).lineage()[-1])
     found = branch(RUN, RunStore(place, RUN.name), tokens=128 * 16)

@@ -10,7 +10,7 @@ from froude.config import Run
 from froude.space import Trial
 from froude.store import Location
 from froude.study import Study
-from froude.train.api import LocalHost
+from froude.train.api import Unsupervised
 from froude.train.observers import Observer
 from froude.train.trainer import Trainer
 from froude.train.trial import run_trial
@@ -154,7 +154,7 @@ def test_a_foreign_model_and_source_train_through_the_same_door():
 def elastic(folder, run, *observers):
     """Steps and evaluations of the run on one worker, under a commit log."""
     store = RunStore(Location.parse(folder) / "runs" / run.name, run.name)
-    run_worker(run, store, LocalHost(store.open_attempt("recipe")), device="cpu", observers=observers)
+    run_worker(run, store, Unsupervised(store.open_attempt("recipe")), device="cpu", observers=observers)
     study = Study(folder)
     return study.steps().sort("step").collect(), study.evals().collect()
 

@@ -18,7 +18,7 @@ from froude.config import Run
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study
-from froude.train.api import LocalHost
+from froude.train.api import Unsupervised
 from froude.train.exact.torch_internals import unpacked
 from froude.train.objective import summed_loss
 from froude.train.observers.noise_scale import NoiseScale
@@ -145,7 +145,7 @@ def test_averages_go_on_from_a_checkpoint_as_if_there_had_been_none() -> None:
     assert through.value == again.value
 
 
-class StopsAt(LocalHost):
+class StopsAt(Unsupervised):
     def __init__(self, attempt: int, step: int) -> None:
         super().__init__(attempt)
         self.step = step

@@ -16,7 +16,7 @@ from froude.config import ConfigError, Run
 from froude.optimizers import OPTIMIZERS, Spec
 from froude.runlog import LogReader
 from froude.store import Location
-from froude.train.api import LocalHost
+from froude.train.api import Unsupervised
 from froude.train.optimizers import build, state_of, works_by_rows
 from froude.train.parallel import World
 from froude.train.probe.updates import probe
@@ -59,7 +59,7 @@ def run_with(name: str, **changes: object) -> Run:
 
 
 @dataclass
-class Stopping(LocalHost):
+class Stopping(Unsupervised):
     """A host that ends its attempt after a step."""
 
     after: int = STEPS

@@ -21,7 +21,7 @@ from froude.promote.token_audit import token_account
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study
-from froude.train.api import LocalHost
+from froude.train.api import Unsupervised
 from froude.train.loop import Diverged
 from froude.train.stability import spikes
 from froude.train.stability.spikes import Decision, Detector, SpikePolicy
@@ -43,7 +43,7 @@ RUN = Run(
 )
 
 
-class StopsAt(LocalHost):
+class StopsAt(Unsupervised):
     def __init__(self, attempt: int, step: int) -> None:
         super().__init__(attempt)
         self.step = step
@@ -54,7 +54,7 @@ class StopsAt(LocalHost):
 
 def train(folder: Path, run: Run, stop: int = 0, **options: Any) -> Study:
     place = Location.parse(folder) / "runs" / run.name
-    store = RunStore(place, run.name, Keep(3, 0, spikes.REACH))
+    store = RunStore(place, run.name, Keep(3, 0, spikes.ROLLBACK_STEPS))
     run_worker(run, store, StopsAt(store.open_attempt("recipe"), stop), device="cpu", **options)
     return Study(folder)
 

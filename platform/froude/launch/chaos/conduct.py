@@ -41,7 +41,7 @@ class Lost(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Recovery:
     """What a failure did: at which step, to what (`struck`), and how many seconds the run stood still.
 
     `seconds` go from the failure, or the last step after it, to the first new step; where no restart was needed they
@@ -73,9 +73,9 @@ class Now:
 
 @dataclass(frozen=True)
 class Course:
-    """What came of a run: an outcome for each failure that was tried, and the records that were damaged on purpose."""
+    """What came of a run: a recovery for each failure that was tried, and the records that were damaged on purpose."""
 
-    outcomes: tuple[Outcome, ...]
+    recoveries: tuple[Recovery, ...]
     damaged: frozenset[int]
     ended: str  # empty if it finished
 
@@ -92,7 +92,7 @@ def conduct(
     """Train `recipe` into the fresh `study`, on simulated clusters of `nodes` nodes, through these failures."""
     with stage(recipe, study, {failure.kind for failure in failures}, nodes=nodes, trust=trust) as scene:
         scene.begin()
-        outcomes: list[Outcome] = []
+        recoveries: list[Recovery] = []
 
         def look(doing: str = "") -> None:
             """Raise Lost if the run stands still, or its driver has ended before it."""
@@ -102,7 +102,7 @@ def conduct(
             last = beat or next((seen for old in scene.lives[::-1] for seen in old.beats[-1:]), None)
             if last:
                 place = last.beat.step, recipe.run.steps, last.beat.world, last.beat.attempt
-                progress(Now(*place, len(outcomes), doing))
+                progress(Now(*place, len(recoveries), doing))
             if life.over() and (life.end is None or life.end[0] != "finished"):
                 kind, text = life.end or ("nothing", "it ended without a word")
                 raise Lost(f"the driver ended with {kind}: {text}")
@@ -113,15 +113,15 @@ def conduct(
                 while not ready(scene, failure) and not scene.life.over():
                     look()
                 if scene.life.over():
-                    return Course(tuple(outcomes), frozenset(scene.damaged), "")
-                outcomes.append(strike(scene, failure, look))
-                if outcomes[-1].seconds is None:
-                    raise Lost(outcomes[-1].why)
+                    return Course(tuple(recoveries), frozenset(scene.damaged), "")
+                recoveries.append(strike(scene, failure, look))
+                if recoveries[-1].seconds is None:
+                    raise Lost(recoveries[-1].why)
             while not scene.life.over():
                 look()
         except Lost as error:
-            return Course(tuple(outcomes), frozenset(scene.damaged), str(error))
-        return Course(tuple(outcomes), frozenset(scene.damaged), "")
+            return Course(tuple(recoveries), frozenset(scene.damaged), str(error))
+        return Course(tuple(recoveries), frozenset(scene.damaged), "")
 
 
 @contextmanager
@@ -165,7 +165,7 @@ def disk_bytes(run: Run) -> int:
     return 2**26 + 12 * parameters * (kept + 4)
 
 
-def strike(scene: Scene, failure: Failure, look: Callable[[str], None]) -> Outcome:
+def strike(scene: Scene, failure: Failure, look: Callable[[str], None]) -> Recovery:
     """Bring one failure about, wait until the run has recovered and committed, and clean up."""
     scene.calm()
     before = newest(scene)
@@ -188,10 +188,10 @@ def strike(scene: Scene, failure: Failure, look: Callable[[str], None]) -> Outco
         seconds, restarted = settled
         next(act, None)
     except (NotInjected, Lost, OSError, psutil.Error) as error:
-        return Outcome(failure.kind, step, struck, None, False, f"{failure.kind} at step {step}: {error}")
+        return Recovery(failure.kind, step, struck, None, False, f"{failure.kind} at step {step}: {error}")
     finally:
         act.close()
-    return Outcome(failure.kind, step, struck, seconds, restarted)
+    return Recovery(failure.kind, step, struck, seconds, restarted)
 
 
 def recovered(scene: Scene, kind: str, before: Seen | None, committed: int) -> tuple[float, bool] | None:

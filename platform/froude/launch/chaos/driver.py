@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from froude.launch.cluster import SimulatedCluster, simulated
+from froude.launch.control_channel import Beat, ControlChannel
 from froude.launch.elastic import Progress, train
-from froude.launch.notes import Beat, Notes
 from froude.promote import recipe as recipes
 from froude.runlog import LogReader
 from froude.store import Location
@@ -64,12 +64,12 @@ def main() -> int:
     order = json.loads(sys.stdin.readline())
     place = Location.parse(order["recipe"])
     recipe, study = recipes.read(place), place.parent
-    notes = Notes((study / "runs" / recipe.run.name).url)
+    of_run = ControlChannel((study / "runs" / recipe.run.name).url)
     last: Beat | None = None
 
     def watch(_: Progress) -> None:
         nonlocal last
-        beat = notes.beat()
+        beat = of_run.beat()
         if beat is not None and beat != last:
             last = beat
             say("beat", **asdict(beat))

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 
 from froude.launch.cluster import NodeHandle
-from froude.launch.notes import Beat
+from froude.launch.control_channel import Beat
 
 MODULE = "froude.launch.chaos.driver"
 WORKER = "RayTrainWorker"  # in the title that Ray gives to such a process

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from froude.checkpoint.tools import verify
-from froude.launch.chaos.conduct import Course, Outcome
+from froude.launch.chaos.conduct import Course, Recovery
 from froude.launch.chaos.schedule import KINDS
 from froude.promote.recipe import Recipe
 from froude.promote.verify import Verdict, verify_run
@@ -27,12 +27,12 @@ class Row:
     worst: float
 
 
-def rows(outcomes: Sequence[Outcome]) -> list[Row]:
+def rows(recoveries: Sequence[Recovery]) -> list[Row]:
     """A row for each kind that struck and was recovered from, in the order in which kinds are listed."""
     found = []
     for kind in KINDS:
-        mine = [o for o in outcomes if o.kind == kind and o.seconds is not None]
-        seconds = [o.seconds for o in mine if o.seconds is not None]
+        mine = [one for one in recoveries if one.kind == kind and one.seconds is not None]
+        seconds = [one.seconds for one in mine if one.seconds is not None]
         if seconds:
             restarts = sum(o.restarted for o in mine)
             found.append(Row(kind, len(seconds), restarts, median(seconds), max(seconds)))
@@ -56,7 +56,7 @@ def verdict(
     progress: Callable[[str, float], None] = lambda what, share: None,
 ) -> Iterator[Verdict]:
     """Each check, as it is made; an exact run is also trained undisturbed, here, and compared bit for bit."""
-    survived = sum(outcome.seconds is not None for outcome in course.outcomes)
+    survived = sum(recovery.seconds is not None for recovery in course.recoveries)
     yield Verdict(
         "each failure struck, and was recovered from",
         survived == failures and not course.ended,
@@ -91,7 +91,7 @@ def summary(
         "study": study.location.url,
         "good": all(check.passed for check in checks),
         **more,
-        "kinds": [vars(row) for row in rows(course.outcomes)],
-        "failures": [outcome.to_dict() for outcome in course.outcomes],
+        "kinds": [vars(row) for row in rows(course.recoveries)],
+        "failures": [recovery.to_dict() for recovery in course.recoveries],
         "checks": [check.to_dict() for check in checks],
     }

@@ -191,8 +191,8 @@ def _answers(host: str, port: int) -> bool:
     return True
 
 
-def put_note(key: str, value: dict[str, Any] | None) -> None:
-    """Leave a note on the head that any process of the cluster can read; None takes it away."""
+def put_value(key: str, value: dict[str, Any] | None) -> None:
+    """Leave a value on the head that any process of the cluster can read; None takes it away."""
     if supported():
         from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_put
 
@@ -202,8 +202,8 @@ def put_note(key: str, value: dict[str, Any] | None) -> None:
             _internal_kv_put(key.encode(), json.dumps(value).encode(), overwrite=True, namespace=NAMESPACE)
 
 
-def get_note(key: str) -> dict[str, Any] | None:
-    """The note under this key; None if there is none."""
+def get_value(key: str) -> dict[str, Any] | None:
+    """The value under this key; None if there is none."""
     if not supported():
         return None
     from ray.experimental.internal_kv import _internal_kv_get

@@ -31,7 +31,7 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 
 from froude.config import ConfigError
 from froude.launch.admission import Unfit
-from froude.launch.notes import Notes
+from froude.launch.control_channel import ControlChannel
 from froude.launch.ray_internals import draining_nodes, live_nodes
 from froude.launch.ray_internals.spares import Spares
 from froude.runlog import LogReader
@@ -48,9 +48,11 @@ HOLD_SECONDS = 180.0  # a step and a checkpoint that take longer postpone the re
 class PlannedResize(ElasticScalingPolicy):
     """Counts only nodes that answer now, and resizes a healthy group only after it has committed and stopped."""
 
-    def __init__(self, scaling_config: ScalingConfig, notes: Notes, spares: Spares | None = None) -> None:
+    def __init__(
+        self, scaling_config: ScalingConfig, channel: ControlChannel, spares: Spares | None = None
+    ) -> None:
         super().__init__(scaling_config)
-        self.notes, self.spares = notes, spares
+        self.channel, self.spares = channel, spares
         self._looked = -math.inf
         self._starts = False  # no group runs: a node that does not answer is not waited for
         self._asked: tuple[int, float] | None = None  # attempt that was asked to hold, and until when we wait
@@ -59,7 +61,7 @@ class PlannedResize(ElasticScalingPolicy):
 
     def _get_num_workers_for_resource_request(self) -> int:
         """Counts nodes that no worker may go to on top: Ray knows nothing of that, and reserves them like others."""
-        unfit = self.notes.left_out().keys() | draining_nodes()
+        unfit = self.channel.left_out().keys() | draining_nodes()
         wanted = self.scaling_config._resources_per_worker_not_none
         return int(self.scaling_config.max_workers + sum(places(wanted, unfit).values()))
 
@@ -80,16 +82,16 @@ class PlannedResize(ElasticScalingPolicy):
             return None
 
     def _count_possible_workers(self, reserved_resources: Any) -> int:
-        live = live_nodes(ask=self._starts) - self.notes.left_out().keys()
+        live = live_nodes(ask=self._starts) - self.channel.left_out().keys()
         return int(
             super()._count_possible_workers({k: v for k, v in reserved_resources.items() if k in live})
         )
 
     def on_controller_start_worker_group(self, *, scaling_config: ScalingConfig, num_workers: int) -> Any:
         """Keep the placement group off nodes that Ray still believes in, and off those that may not take part."""
-        beat = self.notes.beat()
+        beat = self.channel.beat()
         self._before = beat.attempt if beat else 0
-        return {NODE_LABEL: f"in({','.join(sorted(live_nodes(ask=True) - self.notes.left_out().keys()))})"}
+        return {NODE_LABEL: f"in({','.join(sorted(live_nodes(ask=True) - self.channel.left_out().keys()))})"}
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         self._asked = None
@@ -109,7 +111,7 @@ class PlannedResize(ElasticScalingPolicy):
         if self._asked is not None:
             return self._when_held(worker_group_state)
         self._maybe_send_resource_request()  # type: ignore[no-untyped-call]
-        beat = self.notes.beat()
+        beat = self.channel.beat()
         if (
             (leaving(worker_group_state) or self._may_grow(worker_group_state))
             and self._resized(worker_group_state)
@@ -117,7 +119,7 @@ class PlannedResize(ElasticScalingPolicy):
             and beat.attempt > self._before
             and beat.world == worker_group_state.num_workers
         ):
-            self.notes.ask_to_hold(beat.attempt)
+            self.channel.ask_to_hold(beat.attempt)
             self._asked = (beat.attempt, time.monotonic() + HOLD_SECONDS)
         return NoopDecision()
 
@@ -140,12 +142,12 @@ class PlannedResize(ElasticScalingPolicy):
         return workers if moves and workers >= self.scaling_config.min_workers else 0
 
     def _hosts(self) -> set[str]:
-        return hosts(self.scaling_config._resources_per_worker_not_none, self.notes)
+        return hosts(self.scaling_config._resources_per_worker_not_none, self.channel)
 
     def _when_held(self, group: Any) -> ScalingDecision:
         assert self._asked is not None
         attempt, until = self._asked
-        held = self.notes.held(attempt)
+        held = self.channel.held(attempt)
         if not held and time.monotonic() < until:
             return NoopDecision()
         self._asked = None
@@ -153,14 +155,14 @@ class PlannedResize(ElasticScalingPolicy):
             if self.spares is not None:
                 self.spares.used()
             return self._get_resize_decision(workers)
-        self.notes.release()
+        self.channel.release()
         return NoopDecision()
 
 
-def hosts(wanted: Mapping[str, float], notes: Notes) -> set[str]:
+def hosts(wanted: Mapping[str, float], channel: ControlChannel) -> set[str]:
     """Live nodes that have what a worker requests (the head has not, as a rule), and are not left out."""
     able = {node for node, workers in places(wanted, live_nodes()).items() if workers}
-    return able - notes.left_out().keys()
+    return able - channel.left_out().keys()
 
 
 def places(wanted: Mapping[str, float], nodes: Set[str]) -> dict[str, int]:
@@ -186,14 +188,14 @@ class BoundedFailures(DefaultFailurePolicy):
     def __init__(
         self,
         config: FailureConfig,
-        notes: Notes,
+        channel: ControlChannel,
         run: Location,
         no_progress: int,
         fatal: type[Exception],
         resources: Mapping[str, float],
     ) -> None:
         super().__init__(config)
-        self.notes, self.run, self.no_progress, self.fatal = notes, run, no_progress, fatal
+        self.channel, self.run, self.no_progress, self.fatal = channel, run, no_progress, fatal
         self.resources = resources
         self._in_a_row = 0
         self._committed = -1
@@ -204,13 +206,13 @@ class BoundedFailures(DefaultFailurePolicy):
             return FailureDecision.RAISE
         unfit = find_cause(training_failed_error, Unfit)
         if isinstance(unfit, Unfit):
-            self.notes.leave_out(unfit.hosts)
-            return decision if hosts(self.resources, self.notes) else FailureDecision.RAISE
+            self.channel.leave_out(unfit.hosts)
+            return decision if hosts(self.resources, self.channel) else FailureDecision.RAISE
         committed = self._checkpoints()
         self._in_a_row = 1 if committed != self._committed else self._in_a_row + 1
         self._committed = committed
         if self._in_a_row > self.no_progress:
-            self.notes.give_up()
+            self.channel.give_up()
             return FailureDecision.RAISE
         return decision
 

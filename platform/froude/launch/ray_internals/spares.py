@@ -12,8 +12,8 @@ from typing import Any
 
 import ray
 
-from froude.launch.notes import Notes
-from froude.launch.ray_internals import get_note, put_note
+from froude.launch.control_channel import ControlChannel
+from froude.launch.ray_internals import get_value, put_value
 
 logger = logging.getLogger("ray.train")
 
@@ -29,14 +29,14 @@ class Spares:
     The worker says so `early`, so that a resize can wait for it, or only when the attempt has lasted.
     """
 
-    def __init__(self, notes: Notes, *, early: bool = True) -> None:
-        self.notes, self.early = notes, early
+    def __init__(self, channel: ControlChannel, *, early: bool = True) -> None:
+        self.channel, self.early = channel, early
         self._since: dict[str, float] = {}
         self._spent = 0  # the last attempt whose template counts no longer
 
     def used(self) -> None:
         """A new worker group is about to take what there is; it asks for more itself when it has settled."""
-        template = self.notes.template()
+        template = self.channel.template()
         if template is not None:
             self._spent = template["attempt"]
         self._since = {}
@@ -47,12 +47,12 @@ class Spares:
         False while a worker is soon to tell what a spare must be like. A node that can't be asked counts as served: its
         worker then starts cold.
         """
-        template = self.notes.template()
+        template = self.channel.template()
         if template is None or template["attempt"] <= self._spent:
             return not self.early
         for node in nodes - self._since.keys():
             self._since[node] = time.monotonic()
-            put_note(warmth(node), None)
+            put_value(warmth(node), None)
             try:
                 prestart(node, template["job"], template["environment"])
             except Exception as error:  # noqa: BLE001  gRPC's errors have no public base; a spare is never needed
@@ -60,18 +60,18 @@ class Spares:
                 self._since[node] = -math.inf
         now = time.monotonic()
         return all(
-            now - self._since[node] >= WARM_SECONDS or get_note(warmth(node)) is not None for node in nodes
+            now - self._since[node] >= WARM_SECONDS or get_value(warmth(node)) is not None for node in nodes
         )
 
 
 def warmth(node_id: str) -> str:
-    """Name of the note that a process on this node has imported everything."""
+    """The key under which a process on this node says that it has imported everything."""
     return f"{node_id}#warm"
 
 
 def confirm_warm() -> None:
-    """Leave that note, in a process of Ray's."""
-    put_note(warmth(ray.get_runtime_context().get_node_id()), {})
+    """Say so, in a process of Ray's."""
+    put_value(warmth(ray.get_runtime_context().get_node_id()), {})
 
 
 def own_template() -> dict[str, Any]:

@@ -8,8 +8,8 @@ import polars as pl
 from scipy.optimize import least_squares, nnls
 from scipy.special import expit
 
+from froude.laws.drawing.numbers import short
 from froude.laws.drawing.panel import Axis, Line, Mark, Panel, Points, Series
-from froude.laws.drawing.words import short
 from froude.laws.law import Law
 from froude.laws.stats import uncertainty
 from froude.laws.stats.frames import Array, Mask, collect, plausible, read

@@ -14,8 +14,8 @@ import polars as pl
 from scipy.signal import lfilter
 
 from froude.laws.drawing import rows as drawn
+from froude.laws.drawing.numbers import short
 from froude.laws.drawing.panel import Axis, Line, Mark, Panel, Series
-from froude.laws.drawing.words import short
 from froude.laws.law import Law
 from froude.laws.stats import uncertainty
 from froude.laws.stats.frames import Array, Mask, Sample, collect, plausible, read

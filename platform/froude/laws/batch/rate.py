@@ -10,14 +10,14 @@ from scipy.special import expit
 
 from froude.laws.batch.critical import BEYOND, MIN_BATCHES, VAGUE
 from froude.laws.drawing import rows as drawn
+from froude.laws.drawing.numbers import short
 from froude.laws.drawing.panel import Axis, Line, Mark, Panel, Points, Series
-from froude.laws.drawing.words import short
 from froude.laws.law import Law
 from froude.laws.stats import uncertainty
 from froude.laws.stats.frames import Array, Mask, plausible, read
 from froude.laws.stats.results import NO_ESTIMATE, Estimate, Status, positive
 
-REACH = 12.0  # a noise scale exp(12) times outside the batches tried leaves no bend in them
+SPAN = 12.0  # a noise scale exp(12) times outside the batches tried leaves no bend in them
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,7 +115,7 @@ def _fit(log_b: Array, lr: Array) -> tuple[Array, Array, Array, float]:
     The latter hold also where the scatter differs from batch to batch: HC3 of MacKinnon and White (1985) where it
     is the larger.
     """
-    low, high = float(log_b.min()) - REACH, float(log_b.max()) + REACH
+    low, high = float(log_b.min()) - SPAN, float(log_b.max()) + SPAN
 
     def residual(t: Array) -> Array:
         return np.asarray(np.exp(t[0]) * _share(log_b, t[1]) - lr)
@@ -155,11 +155,11 @@ def _fit(log_b: Array, lr: Array) -> tuple[Array, Array, Array, float]:
 
 def _verdict(theta: Array, log_b: Array, scale: Estimate) -> tuple[Status, tuple[str, ...]]:
     low, high = float(log_b.min() - theta[1]), float(log_b.max() - theta[1])
-    if low > REACH / 2:
+    if low > SPAN / 2:
         return "at_bound", (
             "the best rate does not rise with batch: the noise scale ran to zero; add smaller batches",
         )
-    if high < -REACH / 2:
+    if high < -SPAN / 2:
         return "at_bound", ("the best rate rises in proportion to batch: lr_max ran off; add larger batches",)
     if low > math.log(BEYOND) or high < -math.log(BEYOND):
         side = "smallest" if low > 0 else "largest"

@@ -110,7 +110,7 @@ class Curve:
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class Trajectory:
     """One run: its schedule, floor, rows after the warmup (indices among those used), their steps, and the curve."""
 
     schedule: Schedule
@@ -120,7 +120,9 @@ class Run:
     curve: Curve
 
 
-def runs_of(sample: Sample, floors: NDArray[np.intp], floor: str | None) -> tuple[tuple[Run, ...], Mask]:
+def runs_of(
+    sample: Sample, floors: NDArray[np.intp], floor: str | None
+) -> tuple[tuple[Trajectory, ...], Mask]:
     """Return the runs of a sample grouped by run, and a mask of the used rows that belong to a warmup.
 
     ValueError as `laws.curve.annealing` says.
@@ -151,10 +153,10 @@ def runs_of(sample: Sample, floors: NDArray[np.intp], floor: str | None) -> tupl
         warm[rows[~late]] = True
         kept = rows[late]
         curve = Curve.of(schedule, step[kept], loss[kept])
-        runs.append(Run(schedule, int(floors[rows[0]]), kept, step[kept], curve))
+        runs.append(Trajectory(schedule, int(floors[rows[0]]), kept, step[kept], curve))
     # Rows of warmups leave the sample: indices count what stays.
     place = np.cumsum(~warm) - 1
-    return tuple(Run(r.schedule, r.floor, place[r.rows], r.step, r.curve) for r in runs), warm
+    return tuple(Trajectory(r.schedule, r.floor, place[r.rows], r.step, r.curve) for r in runs), warm
 
 
 def rates(step: Array, lr: Array) -> Array:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar, nnls
 
-from froude.laws.curve.data import Curve, Run, Schedule
+from froude.laws.curve.data import Curve, Schedule, Trajectory
 from froude.laws.stats import robust
 from froude.laws.stats.frames import Array
 
@@ -189,7 +189,7 @@ def solve(problem: Problem, starts: Sequence[Array]) -> tuple[Array, float]:
     return robust.minimise(problem.residual, problem.jacobian, starts, problem.bounds, weights, robust.DELTA)
 
 
-def search(runs: Sequence[Run], floors: int, forms: Sequence[Form]) -> tuple[Problem, Array]:
+def search(runs: Sequence[Trajectory], floors: int, forms: Sequence[Form]) -> tuple[Problem, Array]:
     """Return the best problem of those with the given forms, and its theta."""
     center = float(np.exp(np.mean(np.log(np.concatenate([run.curve.area for run in runs])))))
     ranked: list[tuple[float, Problem, Array]] = []

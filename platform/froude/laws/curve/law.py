@@ -11,7 +11,16 @@ import polars as pl
 from numpy.typing import NDArray
 
 from froude.laws.curve import fit
-from froude.laws.curve.data import BLOCKS, Run, Schedule, mean_squares, progress, runs_of, schedule_of, tenth
+from froude.laws.curve.data import (
+    BLOCKS,
+    Schedule,
+    Trajectory,
+    mean_squares,
+    progress,
+    runs_of,
+    schedule_of,
+    tenth,
+)
 from froude.laws.curve.fit import Annealing, Form, MultiPower, Problem
 from froude.laws.drawing import rows as drawn
 from froude.laws.drawing.panel import Axis, Line, Panel, Points, Series
@@ -22,7 +31,7 @@ from froude.laws.stats.results import Prediction, Status, open_unit
 
 MIN_POINTS = 20  # smoothed points after the warmup, over all runs
 MIN_HELD_OUT = 3  # runs that were predicted from the others
-REACH = 10.0  # certified up to so many times the largest sum of learning rates fitted
+FARTHEST = 10.0  # certified up to so many times the largest sum of learning rates fitted
 SAME_PEAK = 1.01  # one law holds for one peak learning rate
 EVALUATED = 2_048  # steps of a long schedule that are computed; between them losses are interpolated
 FEW_RUNS = 7  # of more, a legend names none
@@ -83,7 +92,7 @@ class CurveLaw(Law):
     parameters: dict[str, float]
     floors: dict[float, float]
     objective: float
-    _runs: tuple[Run, ...] = field(repr=False)
+    _runs: tuple[Trajectory, ...] = field(repr=False)
     _problem: Problem | None = field(repr=False)
     _theta: Array | None = field(repr=False)
 
@@ -247,8 +256,8 @@ class CurveLaw(Law):
                 f"peak learning rate {schedule.peak:.3g}; the law was fitted at {min(peaks):.3g} to {max(peaks):.3g}"
             )
         ratio = float(schedule.area[-1]) / max(float(curve.area[-1]) for curve in problem.curves)
-        if ratio > REACH:
-            reasons.append(f"sum of learning rates {ratio:.3g} times the largest fitted, beyond {REACH:g}")
+        if ratio > FARTHEST:
+            reasons.append(f"sum of learning rates {ratio:.3g} times the largest fitted, beyond {FARTHEST:g}")
         if len(self._held_out) < MIN_HELD_OUT:
             reasons.append(f"{len(self._held_out)} runs were predicted from the others; needs {MIN_HELD_OUT}")
         return tuple(reasons)
@@ -284,7 +293,7 @@ def multi_power(frame: pl.DataFrame | pl.LazyFrame, *, floor: str | None = None)
 
 def _read(
     frame: pl.DataFrame | pl.LazyFrame, floor: str | None
-) -> tuple[Sample, tuple[Run, ...], list[float]]:
+) -> tuple[Sample, tuple[Trajectory, ...], list[float]]:
     columns = ["step", "lr", *([floor] if floor else [])]
     # A log begins before the first update, and a linear decay ends at a rate of zero.
     sample = read(frame, columns, loss=True, groups="run", zero=["step", "lr"])
@@ -298,7 +307,7 @@ def _read(
 def _law(
     form: Literal["annealing", "multi_power"],
     sample: Sample,
-    runs: tuple[Run, ...],
+    runs: tuple[Trajectory, ...],
     floors: list[float],
     forms: Sequence[Form],
 ) -> CurveLaw:

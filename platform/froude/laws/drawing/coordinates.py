@@ -6,10 +6,10 @@ from dataclasses import replace
 import polars as pl
 from matplotlib.figure import Figure
 
+from froude.laws.drawing.numbers import short
 from froude.laws.drawing.panel import Axis, Line, Panel, Points, Series
 from froude.laws.drawing.render import render
 from froude.laws.drawing.themes import PLAIN, Colour
-from froude.laws.drawing.words import short
 from froude.parametrizations import PARAMETRIZATIONS
 
 MOVED = "mean |x_t - x_0|"

@@ -17,9 +17,9 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullFormatter, NullLocator
 
+from froude.laws.drawing.numbers import short
 from froude.laws.drawing.panel import Axis, Band, Line, Mark, Note, Panel, Points
 from froude.laws.drawing.themes import BY_SIZE, INK, LEGEND_ENTRIES, PLAIN, WARN, Theme
-from froude.laws.drawing.words import short
 
 DECADES = 10**2.5  # axes over a wider range name decades only
 LEAST_HEIGHT = math.log10(2)  # of a logarithmic axis, where `reach` is counted in it

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from matplotlib import colormaps
 
-from froude.laws.drawing.words import short
+from froude.laws.drawing.numbers import short
 
 Colour = str | tuple[float, ...]
 Look = Mapping[str, Any]  # keywords of Matplotlib

@@ -1,4 +1,4 @@
-"""Which runs to do next so that the forecast of one large run becomes certain: Bayesian c-optimal design.
+"""Which runs to do next so that the forecast of one target run becomes certain: Bayesian c-optimal design.
 
 Believed is ln L(x) = ln f(theta, x) + delta(x) + noise for a run x = (ln params, ln tokens). The law f is linearised at
 theta, whose normal prior is weak but for the exponents of a law that has one. delta, what the law misses, is a

@@ -22,7 +22,7 @@ from froude.laws.stats.results import Allocation, Prediction, Status, open_unit,
 MIN_ROWS, MIN_ROWS_TIED, MIN_ROWS_PRIOR = 8, 5, 4
 REPLICATES = 300  # of the bootstrap behind intervals
 #: Certified up to so many times the largest compute fitted, and down to that part of the smallest.
-REACH = 100.0
+MOST_COMPUTE = 100.0
 RATIO = (5.0, 500.0)  # tokens per parameter outside of which the law's form is less well tested
 # ln of a factor of tokens per parameter: within it either term may stand for the other, as the exchange moves a loss
 # by less than half of that times alpha times the term's share, .6% at .35 and .15: the noise of a run.
@@ -83,8 +83,8 @@ class LossLaw(Law):
         ratios = self._extrapolation(n, d, b)
         reasons = self._uncertified(ratios, level)
         smallest = float((problem.n + problem.d).min())
-        if log_n + log_d < smallest - math.log(REACH):
-            reasons += (f"compute below the smallest fitted by more than a factor of {REACH:g}",)
+        if log_n + log_d < smallest - math.log(MOST_COMPUTE):
+            reasons += (f"compute below the smallest fitted by more than a factor of {MOST_COMPUTE:g}",)
         if not (0 < low and math.isfinite(high)):
             reasons += ("the interval is beyond all bounds",)
         return Prediction(loss, min(low, loss), max(high, loss), level, not reasons, reasons, ratios)
@@ -238,8 +238,8 @@ class LossLaw(Law):
             reasons.append("the exponents come from the prior, not from the rows")
         elif self.status != "ok":
             reasons.append(f"status {self.status}: {'; '.join(self.reasons)}")
-        if ratios["flops"] > REACH:
-            reasons.append(f"compute {ratios['flops']:.3g} times the largest fitted, beyond {REACH:g}")
+        if ratios["flops"] > MOST_COMPUTE:
+            reasons.append(f"compute {ratios['flops']:.3g} times the largest fitted, beyond {MOST_COMPUTE:g}")
         if self.prior is not None:
             reasons.append("the interval was not calibrated on held-out larger runs")
         else:

@@ -8,8 +8,8 @@ import numpy as np
 import polars as pl
 
 from froude.laws.drawing import rows as drawn
+from froude.laws.drawing.numbers import short
 from froude.laws.drawing.panel import Axis, Band, Line, Panel, Points
-from froude.laws.drawing.words import short
 from froude.laws.law import Law
 from froude.laws.stats import uncertainty
 from froude.laws.stats.frames import Array, Mask, Sample, read

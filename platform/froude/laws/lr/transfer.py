@@ -9,8 +9,8 @@ import polars as pl
 from scipy import stats
 
 from froude.laws.drawing import rows as drawn
+from froude.laws.drawing.numbers import short
 from froude.laws.drawing.panel import Axis, Band, Line, Note, Panel, Points, Series
-from froude.laws.drawing.words import short
 from froude.laws.law import Law
 from froude.laws.lr.curve import FLAT, HALF_OCTAVE, WINDOW, is_noise, left_out, mean_by_rate, too_high
 from froude.laws.lr.quadratic import Quadratic, least_squares, own_design

@@ -20,7 +20,7 @@ from froude.parametrizations import Kind, Powers
 from froude.train import api
 from froude.train.probe.updates import Measured, Probe
 
-Role = Literal["matrix", "table", "other"]
+TensorRole = Literal["matrix", "table", "other"]
 
 #: Slopes of single updates are exact; those of random tensors are averages over a thousand entries or more.
 EXACT, SAMPLED = 0.1, 0.2
@@ -76,13 +76,13 @@ class Exponent:
     rule: float
 
 
-def roles(runs: Sequence[Run]) -> dict[str, Role]:
+def roles(runs: Sequence[Run]) -> dict[str, TensorRole]:
     """What each parameter is by how its shape grows from the first run to the last, whatever it is said to be."""
     small, large = (
         {name: tuple(p.shape) for name, p in api.build_model(run, "meta").named_parameters()}
         for run in (runs[0], runs[-1])
     )
-    found: dict[str, Role] = {}
+    found: dict[str, TensorRole] = {}
     for name, shape in small.items():
         growing = sum(a != b for a, b in zip(shape, large.get(name, shape), strict=True))
         found[name] = "other" if len(shape) < 2 or not growing else "matrix" if growing > 1 else "table"
@@ -111,7 +111,7 @@ class Examined:
 
     def rule(self, name: str) -> Powers:
         """What the exponents of one tensor are to be, by its shape and by whether it makes logits."""
-        kinds: dict[Role, Kind] = {"matrix": "hidden", "table": "embedding", "other": "norm"}
+        kinds: dict[TensorRole, Kind] = {"matrix": "hidden", "table": "embedding", "other": "norm"}
         kind = kinds[self.roles[name]]
         if kind == "embedding" and name in self.makes_logits and not self.tied:
             kind = "readout"
@@ -128,7 +128,7 @@ class Examined:
         """The exponent of one tensor's number."""
         return self.exponent([measure(probe.tensors[name]) for probe in self.probes])
 
-    def all(self, role: Role, measure: Callable[[Measured], float]) -> dict[str, float]:
+    def all(self, role: TensorRole, measure: Callable[[Measured], float]) -> dict[str, float]:
         """The exponents of all tensors of a role that have one."""
         found = {name: self.of(name, measure) for name, its in self.roles.items() if its == role}
         return {name: value for name, value in found.items() if math.isfinite(value)}
@@ -175,7 +175,7 @@ def exponents(examined: Examined) -> list[Exponent]:
     return [row for row in rows if math.isfinite(row.exponent)]
 
 
-NAMES: dict[Role, str] = {
+NAMES: dict[TensorRole, str] = {
     "matrix": "hidden matrices",
     "table": "embeddings and readout",
     "other": "norms, biases",

@@ -8,7 +8,7 @@ from typing import Any
 
 import polars as pl
 
-from froude import records
+from froude import schemas
 from froude.config import ConfigError, Run
 from froude.parametrizations import STANDARD
 from froude.promote.imported_runs.run_table import SETTINGS
@@ -33,8 +33,8 @@ def make_study(
 
     `columns` maps froude's names (those of `trials()`) to the file's, where they differ, or to "" to ignore a column;
     params, tokens and loss must be there, batch is in tokens. Rows of one `run` at several tokens are one trial. A
-    null, NaN or infinite loss means diverged. `target` is the large run that the study is for. `fresh` replaces a study
-    that was made of a table and that nothing was added to. ConfigError for a file of another kind, a missing column,
+    null, NaN or infinite loss means diverged. `target` is what the study is for. `fresh` replaces a study that was
+    made of a table and that nothing was added to. ConfigError for a file of another kind, a missing column,
     a value out of range, rows that come twice, and where there is anything else at `out` already.
     """
     place = Location.parse(out)
@@ -59,10 +59,10 @@ def make_study(
     }
     if target is not None:
         content["target"] = target.to_dict()
-    table = rows.to_arrow().cast(records.TRIALS)
+    table = rows.to_arrow().cast(schemas.TRIALS)
     with reported(place, "a study must be writable"):
         (place / REPORT).delete()  # of the study that this one replaces
-        (place / "trials" / f"{ROLE}.parquet").replace(records.to_bytes(table))
+        (place / "trials" / f"{ROLE}.parquet").replace(schemas.to_bytes(table))
         (place / "study.json").replace(json.dumps(content, indent=1).encode() + b"\n")
     return study
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import polars as pl
 import pyarrow as pa
 
-from froude import records
+from froude import schemas
 from froude.config import ConfigError
 from froude.laws.stats import frames
 from froude.parametrizations import PARAMETRIZATIONS
@@ -23,7 +23,7 @@ from froude.store import Location
 REQUIRED = ("params", "tokens", "loss")
 MAY_BE_ZERO = ("warmup_tokens", "beta2", "weight_decay", "seed", "seconds")
 #: The columns that a row's fingerprint is made of: later ones must not change those of runs that were imported before.
-MARKED = records.TRIALS.names[: records.TRIALS.names.index("error") + 1]
+MARKED = schemas.TRIALS.names[: schemas.TRIALS.names.index("error") + 1]
 STATUSES = ("finished", "diverged", "failed", "pruned", "running")
 #: Two runs that agree in these (and in params and tokens) differ by their seed only.
 SETTINGS = (
@@ -106,14 +106,14 @@ def _rows(table: _Table, source: str) -> pl.DataFrame:
     """The rows, checked; a row without a finite loss is one that diverged."""
     if not table.frame.height:
         raise ConfigError(f"a table of runs must have rows, but {source} has none; name another file")
-    empty = pl.from_arrow(records.TRIALS.empty_table())
+    empty = pl.from_arrow(schemas.TRIALS.empty_table())
     assert isinstance(empty, pl.DataFrame)
     kinds = empty.schema
     typed = table.frame.with_columns(status=_status(table))
     counted = typed["status"].is_in(["finished", "diverged"])
     _words(table)
     for name in table.frame.columns:
-        if records.TRIALS.field(name).type == pa.string():
+        if schemas.TRIALS.field(name).type == pa.string():
             typed = typed.with_columns(pl.col(name).cast(pl.String))
         else:
             numbers = _numbers(table, name)
@@ -213,7 +213,7 @@ def _numbers(table: _Table, name: str) -> pl.Series:
         raise ConfigError(f"{table.column(name)} must be numeric, but is {column.dtype}; give numbers")
     plain = pl.col(name).cast(pl.String).str.strip_chars()
     plain = pl.when(~plain.is_in(["", *table_file.NOTHING])).then(plain)
-    if records.TRIALS.field(name).type == pa.int64():
+    if schemas.TRIALS.field(name).type == pa.int64():
         plain = (
             pl.when(plain.str.contains(GROUPED)).then(plain.str.replace_all(SEPARATORS, "")).otherwise(plain)
         )
@@ -248,7 +248,7 @@ def _check(table: _Table, name: str, numbers: pl.Series, counted: pl.Series) -> 
         rule = "zero or more" if name in MAY_BE_ZERO else "positive"
         remedy = "correct it, or drop the row" if needed else "correct it, or leave it empty"
         raise table.error(name, int(found[0]), f"{rule} and finite", remedy)
-    if records.TRIALS.field(name).type == pa.int64():
+    if schemas.TRIALS.field(name).type == pa.int64():
         wrong = ((numbers.round() - numbers).abs() > 0.005 * numbers) | (numbers >= 2.0**63)
         if (found := wrong.fill_null(False).arg_true()).len():
             remedy = "write 1.3 billion as 1300000000 or 1.3e9"

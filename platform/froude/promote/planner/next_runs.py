@@ -1,4 +1,4 @@
-"""Which proxies to run next, so that the forecast of a large run narrows, or promotion's gate lets it pass."""
+"""Which proxies to run next, so that the forecast of a target run narrows, or promotion's gate lets it pass."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from froude.promote.gate import Profile, profile_named
 from froude.promote.planner.candidates import candidates
 
 Cost = Literal["tokens", "flops"]
-REACH = 2.0  # candidates go beyond the largest proxy by so much in params and in tokens,
-REACH_FAR = 4.0  # and by so much where the gate's bounds on extrapolation ask for larger ones
+BEYOND = 2.0  # candidates go beyond the largest proxy by so much in params and in tokens,
+FAR_BEYOND = 4.0  # and by so much where the gate's bounds on extrapolation ask for larger ones
 LINE = 110  # characters of a line of text
 #: What is printed of a candidate: heading and width, and the text of a value.
 COLUMNS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
@@ -150,7 +150,7 @@ class NextRuns:
         said.append(
             "The design is Bayesian c-optimal: it lowers the expected variance of the forecast, over draws of the law, "
             "with room for what the law misses far from all runs. By it "
-            f"{100 * self.noise_share:.2g}% of the variance is the large run's own noise, which no proxy lowers."
+            f"{100 * self.noise_share:.2g}% of the variance is the target run's own noise, which no proxy lowers."
         )
         return " ".join(said)
 
@@ -180,7 +180,7 @@ def next_runs(
     forecast = fits.predict(params=params, tokens=tokens)
     failing, beyond = _failing(forecast, bounds)
     rows = fits.rows["loss_law"].filter(pl.col("status") == "finished")
-    offered = candidates(rows, params, tokens, REACH_FAR if beyond else REACH, template, trust)
+    offered = candidates(rows, params, tokens, FAR_BEYOND if beyond else BEYOND, template, trust)
     if not offered.height:
         raise ConfigError(
             f"proxies must cost less than the target, but none of the study's sizes and horizons does at "

@@ -35,7 +35,7 @@ ROLLBACKS, ROLLBACK_SHARE = 3, 0.1  # so many within a tenth of the run: stop
 #: A slow climb, in nats over the least average, for that share of the run.
 CLIMB, CLIMB_SHARE, EMA = 0.5, 1e-3, 0.98
 #: A rollback goes back by at most this many steps, if there is a checkpoint.
-REACH = BACK + RECOVERY
+ROLLBACK_STEPS = BACK + RECOVERY
 
 Action = Literal["update", "skip", "rollback", "stop"]
 #: Asked with (loss, gradient norm) between the backward pass and the update.

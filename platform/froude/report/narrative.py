@@ -174,7 +174,7 @@ def _imported(path: str) -> str:
 
 
 def facts(view: View) -> list[tuple[str, str]]:
-    """The promoted run in a list of names and values."""
+    """The target run in a list of names and values."""
     if (recipe := view.recipe) is None:
         return []
     run = recipe.run
@@ -254,7 +254,7 @@ def loss_words(law: LossLaw) -> str:
 
 
 def query(view: View) -> str | None:
-    """A Polars query that a reader can run: were tokens of the promoted run skipped or repeated?"""
+    """A Polars query that a reader can run: were tokens of the target run skipped or repeated?"""
     if view.recipe is None:
         return None
     run = view.recipe.run

@@ -1,6 +1,6 @@
-"""Short notes about a running attempt, kept on the cluster's head: where it is, and whether it is asked to pause.
+"""How driver, controller and workers of a run speak to each other: short messages, kept on the cluster's head.
 
-They steer and show; nothing that must survive is in them. Where Ray's internals are not used they are empty, and
+They steer and show; nothing that must survive is in them. Where Ray's internals are not used there are none, and
 progress is that of the commit log.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from froude.launch.ray_internals import get_note, put_note
+from froude.launch.ray_internals import get_value, put_value
 
 
 @dataclass(frozen=True)
@@ -28,94 +28,94 @@ class Beat:
 
 
 @dataclass(frozen=True)
-class Notes:
-    """The notes of one run, by the URL of its directory."""
+class ControlChannel:
+    """The messages of one run, by the URL of its directory."""
 
     run: str
 
     def write_beat(self, beat: Beat) -> None:
-        put_note(f"{self.run}#beat", asdict(beat))
+        put_value(f"{self.run}#beat", asdict(beat))
 
     def beat(self) -> Beat | None:
-        note = get_note(f"{self.run}#beat")
+        note = get_value(f"{self.run}#beat")
         return Beat(**note) if note else None
 
     def ask_to_hold(self, attempt: int) -> None:
         """Ask the workers of this attempt, and no other, to commit and wait."""
-        put_note(f"{self.run}#hold", {"attempt": attempt, "request": uuid.uuid4().hex})
+        put_value(f"{self.run}#hold", {"attempt": attempt, "request": uuid.uuid4().hex})
 
     def asked_to_hold(self, attempt: int) -> bool:
-        asked = get_note(f"{self.run}#hold")
+        asked = get_value(f"{self.run}#hold")
         return asked is not None and asked["attempt"] == attempt
 
     def release(self) -> None:
         """Let workers that hold go on."""
-        put_note(f"{self.run}#hold", None)
+        put_value(f"{self.run}#hold", None)
 
     def confirm_held(self, attempt: int) -> bool:
         """Say that all workers of this attempt have committed and wait, as they were asked to; whether they still are.
 
         It answers one request. What was said to an earlier one, that nobody waited for any longer, counts no more.
         """
-        asked = get_note(f"{self.run}#hold")
+        asked = get_value(f"{self.run}#hold")
         if asked is None or asked["attempt"] != attempt:
             return False
-        put_note(f"{self.run}#held", asked)
+        put_value(f"{self.run}#held", asked)
         return True
 
     def held(self, attempt: int) -> bool:
         """Whether all workers of this attempt have committed, and wait, as they are asked to now."""
-        asked = get_note(f"{self.run}#hold")
-        return asked is not None and asked["attempt"] == attempt and get_note(f"{self.run}#held") == asked
+        asked = get_value(f"{self.run}#hold")
+        return asked is not None and asked["attempt"] == attempt and get_value(f"{self.run}#held") == asked
 
     def note_reservation(self, run_id: str) -> None:
         """Tell under which id this driver reserves resources, for one that follows it."""
-        put_note(f"{self.run}#reservation", {"run_id": run_id})
+        put_value(f"{self.run}#reservation", {"run_id": run_id})
 
     def reservation(self) -> str:
         """The id of the last driver on this head; empty if there was none."""
-        return str((get_note(f"{self.run}#reservation") or {}).get("run_id", ""))
+        return str((get_value(f"{self.run}#reservation") or {}).get("run_id", ""))
 
     def offer_template(self, attempt: int, template: dict[str, Any]) -> None:
         """Tell what a process must be like to take the place of a worker of this attempt."""
-        put_note(f"{self.run}#template", {"attempt": attempt, **template})
+        put_value(f"{self.run}#template", {"attempt": attempt, **template})
 
     def template(self) -> dict[str, Any] | None:
         """That of the running attempt, None until it has told."""
-        note, beat = get_note(f"{self.run}#template"), self.beat()
+        note, beat = get_value(f"{self.run}#template"), self.beat()
         return note if note and beat and note["attempt"] == beat.attempt else None
 
     def raise_alarm(self, line: str) -> None:
         """Tell whoever watches that the run has left its forecast."""
-        put_note(f"{self.run}#alarms", {"lines": [*self.alarms(), line]})
+        put_value(f"{self.run}#alarms", {"lines": [*self.alarms(), line]})
 
     def alarms(self) -> tuple[str, ...]:
         """All alarms of this driver's run, oldest first."""
-        return tuple((get_note(f"{self.run}#alarms") or {}).get("lines", ()))
+        return tuple((get_value(f"{self.run}#alarms") or {}).get("lines", ()))
 
     def say(self, line: str) -> None:
         """Tell whoever watches what the run does by its own policy."""
-        put_note(f"{self.run}#said", {"lines": [*self.said(), line]})
+        put_value(f"{self.run}#said", {"lines": [*self.said(), line]})
 
     def said(self) -> tuple[str, ...]:
         """All that this driver's run has said, oldest first."""
-        return tuple((get_note(f"{self.run}#said") or {}).get("lines", ()))
+        return tuple((get_value(f"{self.run}#said") or {}).get("lines", ()))
 
     def leave_out(self, hosts: Mapping[str, str]) -> None:
         """Tell which nodes the run does without from now on, by their ids, and why."""
-        put_note(f"{self.run}#left-out", {**self.left_out(), **hosts})
+        put_value(f"{self.run}#left-out", {**self.left_out(), **hosts})
 
     def left_out(self) -> dict[str, str]:
         """All such nodes of this driver's run, in the order in which they were found."""
-        return get_note(f"{self.run}#left-out") or {}
+        return get_value(f"{self.run}#left-out") or {}
 
     def give_up(self) -> None:
-        put_note(f"{self.run}#no-progress", {})
+        put_value(f"{self.run}#no-progress", {})
 
     def given_up(self) -> bool:
-        return get_note(f"{self.run}#no-progress") is not None
+        return get_value(f"{self.run}#no-progress") is not None
 
     def clear(self) -> None:
         """Forget requests that an earlier driver left; the beat stays."""
         for name in ("hold", "held", "template", "no-progress", "alarms", "said", "left-out"):
-            put_note(f"{self.run}#{name}", None)
+            put_value(f"{self.run}#{name}", None)
