@@ -28,6 +28,15 @@ Split = Literal["train", "validation"]
 SHA256 = re.compile("[0-9a-f]{64}")
 
 
+@dataclass(frozen=True)
+class Part:
+    """A matrix in a fused tensor: the number of its rows, which are divided equally among its `heads`."""
+
+    name: str
+    rows: int
+    heads: int = 1
+
+
 @runtime_checkable
 class Model(Protocol):
     """An nn.Module made by `factory(run)`; the factory is called with torch's generator seeded by the run.
@@ -43,6 +52,10 @@ class Model(Protocol):
       as heads do not grow.
 
     `froude coordcheck` finds out whether it holds, and names the rule that does not.
+
+    A model may also have `fused() -> Mapping[str, Sequence[Part]]`: for each hidden matrix that holds several, such as
+    those of queries, keys and values, what its rows are, from first to last. An optimizer that works on matrices
+    treats each part as a matrix of its own; the others do not ask.
     """
 
     def forward(self, tokens: Tensor) -> Tensor:

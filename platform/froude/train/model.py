@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from froude.config import Run
-from froude.train.api import Kind, initial_sd, multiplier
+from froude.train.api import Kind, Part, initial_sd, multiplier
 
 ROPE_BASE = 10_000.0  # Su et al. 2104.09864
 NORM_EPS = 1e-6
@@ -118,6 +118,15 @@ class Transformer(nn.Module):
             return "norm" if name.endswith(("norm", "gain")) else "hidden"
 
         return {name: kind(name) for name, _ in self.named_parameters()}
+
+    def fused(self) -> Mapping[str, Sequence[Part]]:
+        shape = self.shape
+        heads, hidden = shape.width // shape.head_dim, round(shape.mlp_ratio * shape.width)
+        parts = {
+            "qkv": [Part(name, shape.width, heads) for name in ("q", "k", "v")],
+            "gate_up": [Part(name, hidden) for name in ("gate", "up")],
+        }
+        return {f"layers.{i}.{name}": rows for i in range(len(self.layers)) for name, rows in parts.items()}
 
     def flops_per_token(self) -> float:
         """6 a matrix entry (readout included) plus 12 L T D for attention, as PaLM 2204.02311, appendix B."""

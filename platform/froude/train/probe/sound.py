@@ -18,6 +18,7 @@ from froude.config import ConfigError, Run
 from froude.train import api
 from froude.train.exact.reduce import refuse_hooks
 from froude.train.objective import precision
+from froude.train.optimizers.fused import fused
 from froude.user_code import Raised, call_user
 
 #: Of what a change moves where it may, so much may move where it must not. Rounding alone moves nothing: the tensors
@@ -68,6 +69,7 @@ class _Look:
     def all(self, skip: Collection[str]) -> list[str]:
         if self.run.reduction == "exact" or self.run.max_workers > 1:
             refuse_hooks(self.model)
+        fused(self.model)
         lasting = lasting_state(self.model)
         at_first = self.copied()
         if "state" not in skip:
