@@ -85,8 +85,8 @@ def main() -> int:
             for i, (one, other, ratio) in enumerate(rows, 1)
         ),
         "",
-        f"Median ratio {statistics.median(ratios):.3f} ({min(ratios):.3f} … {max(ratios):.3f}). Digest, laws, forecast and "
-        f"loss are {'the same' if same else '**not the same**'}.",
+        f"Median ratio {statistics.median(ratios):.3f} ({min(ratios):.3f} … {max(ratios):.3f}). Digest, laws, "
+        f"forecast and loss are {'the same' if same else '**not the same**'}.",
         "",
     ]
     (HERE / "quickstart_time.md").write_text("\n".join(lines))
