@@ -10,6 +10,7 @@ from froude.laws.batch.critical import CriticalBatch, critical_batch, steps_to_t
 from froude.laws.batch.noise import BatchRamp, NoiseScale, noise_scale
 from froude.laws.batch.rate import BatchLrLaw, batch_lr_law
 from froude.laws.curve import CurveBand, CurveLaw
+from froude.laws.loss.comparator import Comparator, comparator
 from froude.laws.loss.isoflop import IsoFlop, iso_flop
 from froude.laws.loss.kaplan import KaplanLaw, kaplan
 from froude.laws.loss.law import LossLaw, loss_law
@@ -24,6 +25,7 @@ __all__ = [
     "Allocation",
     "BatchLrLaw",
     "BatchRamp",
+    "Comparator",
     "CriticalBatch",
     "CurveBand",
     "CurveLaw",
@@ -40,6 +42,7 @@ __all__ = [
     "Prediction",
     "Status",
     "batch_lr_law",
+    "comparator",
     "critical_batch",
     "curve",
     "data_constrained",
