@@ -1,7 +1,7 @@
 """What a forecast is compared with: a law whose exponents were fixed before any run here, and a line in compute.
 
 L = E + A/N^.34 + B/D^.28 has the exponents of Hoffmann et al. 2203.15556 (approach 3); three numbers are left to fit,
-which few runs determine. It is frozen: a forecast that errs more than it does has gained nothing from its own exponents.
+which few runs determine. It is frozen: a forecast that errs more has gained nothing from exponents of its own.
 """
 
 import math
