@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from froude import laws
-from froude.laws.loss import fit
+from froude.laws.loss import fit, many_fits
 
 Grid = Callable[..., pl.DataFrame]
 NAMES = ("E", "A", "B", "alpha", "beta")
@@ -209,6 +209,24 @@ def test_the_bootstrap_is_repeatable_and_moves_groups_together(grid: Grid) -> No
     assert grouped["objective"].round(12).n_unique() <= 3
     with pytest.raises(ValueError, match="n must"):
         law.bootstrap(0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["free", "tied"])
+def test_one_step_from_the_fit_spreads_as_refits_of_many_rows_do(
+    form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = np.random.default_rng(0)
+    n, d = (np.exp(draw.uniform(np.log(low), np.log(1e3 * low), 4000)) for low in (1e6, 1e8))
+    loss = (1.7 + 400 / n**0.34 + 400 / d**0.28) * np.exp(0.01 * draw.standard_t(3, 4000))
+    frame = pl.DataFrame({"params": n, "tokens": d, "loss": loss})
+    replicates = [laws.loss_law(frame, form=form).bootstrap(300)]
+    monkeypatch.setattr(many_fits, "REFITTED", 1000)
+    replicates.append(laws.loss_law(frame, form=form).bootstrap(300))
+    spread, quick = (each.select(pl.col(NAMES).std()).row(0) for each in replicates)
+    assert quick == pytest.approx(spread, rel=0.15)  # of 300 replicates each is known to 4%
+    middle, other = (np.array(each.select(pl.col(NAMES).mean()).row(0)) for each in replicates)
+    assert np.abs((other - middle) / np.array(spread)).max() < 0.3
 
 
 def test_rows_mark_the_run_that_contradicts_the_rest(grid: Grid) -> None:
