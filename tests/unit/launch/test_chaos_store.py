@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from froude.launch.chaos import available
+from froude.launch.chaos import faults
 from froude.launch.chaos.s3_proxy import S3Proxy
 from froude.launch.chaos.scene import wait_for
 from froude.launch.chaos.small_disk import SmallDisk
@@ -77,9 +77,7 @@ def test_a_trap_holds_the_next_upload_into_its_folder_and_nothing_else(s3: Locat
     assert (s3 / "data" / "part").read() == b"1"  # the client asked again
 
 
-@pytest.mark.skipif(
-    bool(available._mount(Location("/"))), reason="mounting a file system needs root on Linux"
-)
+@pytest.mark.skipif(bool(faults.no_mount(Location("/"))), reason="mounting a file system needs root on Linux")
 def test_a_small_disk_gets_full_and_keeps_what_it_held(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "large"
     with SmallDisk(folder, 2**21) as disk:
