@@ -22,9 +22,11 @@ from froude.promote.promotion import promote
 from froude.promote.recipe import read
 from froude.runlog import LogReader
 from froude.schedules import SCHEDULES, Planned, Spec
-from froude.space import Choice, Search, Space, Trial
+from froude.space import Choice, Grid, Search, Space, Trial
 from froude.store import Location
+from froude.sweep import speed
 from froude.sweep.agenda import Agenda
+from froude.sweep.plan import plan
 from froude.train.api import Unsupervised
 from froude.train.trial import run_trial
 from froude.train.worker import run_worker
@@ -143,7 +145,17 @@ def test_without_a_trunk_it_has_no_branches(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("power")
-def test_a_search_plans_and_sweeps_it_as_one_of_its_choices() -> None:
+def test_a_plan_counts_its_trunk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "_time", lambda run: 0.001)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    runs = tuple(run_with(steps=steps).replace(name=f"n{steps}") for steps in (4, 6, 10))
+    space = Space("own", 1, (Grid("law", lambda rows: [Trial("t", runs)], "loss_law"),), run_with(steps=20))
+    (stage,) = plan(space, workers=1).stages
+    assert (stage.runs, stage.tokens) == (3, 15 * 128)
+
+
+@pytest.mark.usefixtures("power")
+def test_a_search_sweeps_it_as_one_of_its_choices() -> None:
     axes = {"schedule.name": Choice(("wsd", "power"))}
     search = Search("search", run_with(), axes, trials=6, startup=3, default={"schedule.name": "wsd"})
     space = Space("own", 1, (search,), run_with())
