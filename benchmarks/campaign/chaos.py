@@ -26,7 +26,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from froude.launch.chaos.schedule import KINDS
+from froude.launch.chaos import KINDS
 from froude.promote.recipe import FILE, read, seal
 from froude.store import Location
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import math
@@ -16,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization
 from froude.section import ConfigError, Section, listing, one_of
-from froude.sections import Data, Model, Optimizer, Scalar, Schedule, ScheduleName, Tail
+from froude.sections import Data, Model, Optimizer, Scalar, Schedule
 
 __all__ = [
     "ConfigError",
@@ -26,9 +25,7 @@ __all__ = [
     "Run",
     "Scalar",
     "Schedule",
-    "ScheduleName",
     "Section",
-    "Tail",
     "whole_steps",
 ]
 
@@ -100,8 +97,6 @@ class Run(Section):
         "norms_every",
         "noise_every",
     )
-    #: Keys that came after 0.1, dotted: at their defaults they are no part of the fingerprint, so old ones stay valid.
-    LATER: ClassVar[tuple[str, ...]] = ()
 
     @field_validator("workers", mode="before")
     @classmethod
@@ -223,12 +218,7 @@ class Run(Section):
         for key in self.UNFINGERPRINTED:
             content.pop(key, None)
         content["data"].pop("path", None)
-        default = type(self).model_construct(tokens=self.tokens).to_dict()
-        for key in self.LATER:
-            *sections, last = key.split(".")
-            own, usual = (functools.reduce(dict.__getitem__, sections, each) for each in (content, default))
-            if own[last] == usual[last]:
-                del own[last]
+        _drop_later(self, content)
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -288,6 +278,16 @@ class Run(Section):
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"a run must be valid TOML, but {error}") from None
         return cls.from_dict(content)
+
+
+def _drop_later(table: Section, content: dict[str, Any]) -> None:
+    """Take the later keys that are at their defaults out of a table's content, and out of its sections'."""
+    for key in table.LATER:
+        if getattr(table, key) == type(table).model_fields[key].get_default(call_default_factory=True):
+            content.pop(key, None)
+    for key, value in table:
+        if isinstance(value, Section) and key in content:
+            _drop_later(value, content[key])
 
 
 def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

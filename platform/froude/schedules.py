@@ -1,18 +1,96 @@
-"""Learning-rate multipliers as functions of tokens seen; formulae with sources in each function.
+"""Learning-rate schedules: one value each, which a run names; shares of the peak as functions of tokens seen.
 
 Every schedule is evaluated at the middle of a batch, so that neither the first nor the last step has rate zero and a
-change of batch, of world size or an interruption leaves the curve as it was.
+change of batch, of world size or an interruption leaves the curve as it was. A new one is a `Spec` in the registry.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
-from froude.config import Run, Schedule
+Tail = Literal["sqrt", "linear", "cosine", "exponential"]
 
 
-def _tail(schedule: Schedule, x: float) -> float:
+class Settings(Protocol):
+    """A run's table `schedule`."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def warmup_tokens(self) -> int: ...
+
+    @property
+    def decay_fraction(self) -> float: ...
+
+    @property
+    def tail(self) -> Tail: ...
+
+    @property
+    def floor(self) -> float: ...
+
+    @property
+    def cycles(self) -> int: ...
+
+
+class Widths(Protocol):
+    """What a schedule may know of a run's model."""
+
+    @property
+    def width(self) -> int: ...
+
+    @property
+    def base_width(self) -> int: ...
+
+
+class Planned(Protocol):
+    """What a schedule may go by of a run; batch and length in tokens."""
+
+    @property
+    def tokens(self) -> int: ...
+
+    @property
+    def batch(self) -> int: ...
+
+    @property
+    def steps(self) -> int: ...
+
+    @property
+    def schedule(self) -> Settings: ...
+
+    @property
+    def model(self) -> Widths: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """One schedule.
+
+    `share(run, tokens)` is the share of the peak, above 0 and at most 1, after that many tokens; the linear warmup is
+    multiplied onto it. `trunk(run)` is up to how many tokens that does not depend on the run's length: runs that
+    differ in nothing else can be branches off one trunk until there. Without it, each is trained alone.
+    """
+
+    name: str
+    share: Callable[[Planned, float], float]
+    trunk: Callable[[Planned], float] | None = None
+
+
+def _done(run: Planned, tokens: float) -> float:
+    """How much of what follows the warmup is done, from 0 to 1."""
+    warmup = run.schedule.warmup_tokens
+    return min(1.0, max(0.0, (tokens - warmup) / max(1.0, run.tokens - warmup)))
+
+
+def _half_wave(floor: float, x: float) -> float:
+    """From 1 at x = 0 to the floor at x = 1, as a cosine falls."""
+    return floor + (1.0 - floor) * 0.5 * (1.0 + math.cos(math.pi * x))
+
+
+def _tail(schedule: Settings, x: float) -> float:
     """Share of the peak left at x in [0, 1] of the decay; 1 - sqrt from Hägele et al. 2405.18392."""
     match schedule.tail:
         case "sqrt":
@@ -25,61 +103,77 @@ def _tail(schedule: Schedule, x: float) -> float:
             return float(schedule.floor**x)
 
 
-def _shape(run: Run, tokens: float) -> float:
-    schedule, total = run.schedule, run.tokens
-    warmup = schedule.warmup_tokens
-    x = min(1.0, max(0.0, (tokens - warmup) / max(1.0, total - warmup)))
-    match schedule.name:
-        case "constant":
-            return 1.0
-        case "linear":
-            return 1.0 - x
-        case "cosine":
-            return schedule.floor + (1.0 - schedule.floor) * 0.5 * (1.0 + math.cos(math.pi * x))
-        case "wsd":
-            start = decay_start(run)
-            return 1.0 if tokens <= start else _tail(schedule, min(1.0, (tokens - start) / (total - start)))
-        case "inverse_sqrt":
-            return min(1.0, math.sqrt(max(warmup, run.batch) / tokens))
-        case "noam":  # Vaswani et al. 1706.03762, relative to the base width's peak
-            width = run.model.width / run.model.base_width
-            return min(1.0, math.sqrt(max(warmup, run.batch) / tokens)) / math.sqrt(width)
-        case "multi_step":  # DeepSeek LLM 2401.02954: 1, then .316 from 80% of the tokens, .1 from 90%
-            done = tokens / total
-            return 1.0 if done < 0.8 else 0.316 if done < 0.9 else 0.1
-        case "restarts":  # Loshchilov & Hutter 1608.03983, cycles of equal length
-            cycle = min(x, 1.0 - 1e-12) * schedule.cycles % 1.0
-            return schedule.floor + (1.0 - schedule.floor) * 0.5 * (1.0 + math.cos(math.pi * cycle))
-
-
-def decay_start(run: Run) -> float:
+def _decay_start(run: Planned) -> float:
     """Tokens seen when the tail of a WSD run begins; never before the end of the warmup."""
     return max(run.tokens * (1.0 - run.schedule.decay_fraction), float(run.schedule.warmup_tokens))
 
 
-def multiplier(run: Run, tokens: float) -> float:
-    """Share of the peak learning rate after `tokens` tokens; linear warmup times the schedule's shape."""
+def _wsd(run: Planned, tokens: float) -> float:
+    start = _decay_start(run)
+    return 1.0 if tokens <= start else _tail(run.schedule, min(1.0, (tokens - start) / (run.tokens - start)))
+
+
+def _inverse_sqrt(run: Planned, tokens: float) -> float:
+    return min(1.0, math.sqrt(max(run.schedule.warmup_tokens, run.batch) / tokens))
+
+
+def _noam(run: Planned, tokens: float) -> float:
+    """Vaswani et al. 1706.03762, relative to the base width's peak."""
+    return _inverse_sqrt(run, tokens) / math.sqrt(run.model.width / run.model.base_width)
+
+
+def _multi_step(run: Planned, tokens: float) -> float:
+    """DeepSeek LLM 2401.02954: 1, then .316 from 80% of the tokens, .1 from 90%."""
+    done = tokens / run.tokens
+    return 1.0 if done < 0.8 else 0.316 if done < 0.9 else 0.1
+
+
+def _restarts(run: Planned, tokens: float) -> float:
+    """Loshchilov & Hutter 1608.03983, cycles of equal length."""
+    cycle = min(_done(run, tokens), 1.0 - 1e-12) * run.schedule.cycles % 1.0
+    return _half_wave(run.schedule.floor, cycle)
+
+
+#: By name, in the order in which they are told.
+SCHEDULES: dict[str, Spec] = {
+    each.name: each
+    for each in (
+        Spec(name="constant", share=lambda run, tokens: 1.0),
+        Spec(name="linear", share=lambda run, tokens: 1.0 - _done(run, tokens)),
+        Spec(name="cosine", share=lambda run, tokens: _half_wave(run.schedule.floor, _done(run, tokens))),
+        Spec(name="wsd", share=_wsd, trunk=_decay_start),
+        Spec(name="inverse_sqrt", share=_inverse_sqrt),
+        Spec(name="noam", share=_noam),
+        Spec(name="multi_step", share=_multi_step),
+        Spec(name="restarts", share=_restarts),
+    )
+}
+
+
+def multiplier(run: Planned, tokens: float) -> float:
+    """Share of the peak learning rate after `tokens` tokens; linear warmup times the schedule's own share."""
     warmup = run.schedule.warmup_tokens
     ramp = min(1.0, tokens / warmup) if warmup else 1.0
-    return ramp * _shape(run, tokens)
+    return ramp * SCHEDULES[run.schedule.name].share(run, tokens)
 
 
-def at_step(run: Run, step: int) -> float:
+def at_step(run: Planned, step: int) -> float:
     """Multiplier of the update that takes the run from `step` to `step + 1`."""
     return multiplier(run, (step + 0.5) * run.batch)
 
 
-def branch_step(run: Run) -> int:
-    """First step of a WSD run whose multiplier depends on the run's horizon."""
-    return min(run.steps, math.ceil(decay_start(run) / run.batch - 0.5))
+def branch_step(run: Planned) -> int:
+    """First step whose multiplier depends on the run's length; 0 without a trunk."""
+    trunk = SCHEDULES[run.schedule.name].trunk
+    return min(run.steps, math.ceil(trunk(run) / run.batch - 0.5)) if trunk else 0
 
 
-def branch_steps(runs: Sequence[Run]) -> list[int]:
+def branch_steps(runs: Sequence[Planned]) -> list[int]:
     """The step at which each branch of a trial leaves the trunk, sorted by tokens; 0 for a run alone."""
     return [branch_step(run) for run in runs] if len(runs) > 1 else [0] * len(runs)
 
 
-def trial_steps(runs: Sequence[Run]) -> int:
+def trial_steps(runs: Sequence[Planned]) -> int:
     """Optimizer steps of a trial: the trunk's once, and those of each branch's tail."""
     starts = branch_steps(runs)
     return starts[-1] + sum(run.steps - start for run, start in zip(runs, starts, strict=True))

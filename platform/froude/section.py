@@ -104,6 +104,8 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     section: ClassVar[str] = ""
+    #: Keys that came after 0.1: at their defaults they are no part of a run's fingerprint, so old ones stay valid.
+    LATER: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, **data: Any) -> None:
         try:

@@ -11,13 +11,10 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, field_validator, model_validator
 
 from froude.optimizers import OPTIMIZERS, Spec
+from froude.schedules import SCHEDULES, Tail
 from froude.section import ConfigError, Section, listing, one_of
 
 Scalar = str | int | float | bool
-ScheduleName = Literal[
-    "constant", "linear", "cosine", "wsd", "inverse_sqrt", "noam", "multi_step", "restarts"
-]
-Tail = Literal["sqrt", "linear", "cosine", "exponential"]
 
 
 class Model(Section):
@@ -113,10 +110,10 @@ class Optimizer(Section):
 
 
 class Schedule(Section):
-    """Learning-rate schedule as a function of tokens seen."""
+    """A schedule of `froude.schedules`, a function of tokens seen, and the settings of those that have any."""
 
     section: ClassVar[str] = "schedule"
-    name: ScheduleName = "wsd"
+    name: str = "wsd"
     warmup_tokens: int = Field(default=0, ge=0)
     decay_fraction: float = Field(
         default=0.2, gt=0, le=1, description="share of the run that WSD's tail takes"
@@ -126,6 +123,11 @@ class Schedule(Section):
         default=0.1, gt=0, le=1, description="last multiplier of cosine, restarts, exponential tail"
     )
     cycles: int = Field(default=2, ge=1, description="of `restarts`")
+
+    @field_validator("name", mode="before")
+    @classmethod
+    def _known(cls, value: object) -> object:
+        return one_of(value, SCHEDULES)
 
 
 def _sha256(path: str) -> str:

@@ -67,7 +67,7 @@ class Study:
         return content
 
     def trials(self) -> pl.LazyFrame:
-        """One row a finished trial or WSD branch; diverged and failed ones included."""
+        """One row a finished trial or branch of one; diverged and failed ones included."""
         return self._scan(schemas.TRIALS, [self.location / "trials" / name for name in self._parts("trials")])
 
     def steps(self, *, trials: bool = True) -> pl.LazyFrame:

@@ -14,9 +14,9 @@ from chaos_recipe import write_recipe
 from s3_server import s3, s3_server
 
 from froude.cli import main
+from froude.launch.chaos import KINDS
 from froude.launch.chaos.available import chosen
 from froude.launch.chaos.conduct import Course, Recovery
-from froude.launch.chaos.schedule import KINDS
 from froude.launch.chaos.verdict import verdict
 from froude.promote.verify import locate
 from froude.runlog import LogReader

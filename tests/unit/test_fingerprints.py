@@ -5,7 +5,7 @@ from typing import ClassVar
 
 import pytest
 
-from froude.config import Run, Section
+from froude.config import Run, Schedule, Section
 from froude.space import Trial, load_space
 
 SPACES = Path(__file__).parents[2] / "search_spaces"
@@ -60,6 +60,7 @@ def test_a_proxy_names_the_policy_that_it_is_trained_under():
 class Extra(Section):
     section: ClassVar[str] = "extra"
     kind: str = "plain"
+    LATER: ClassVar[tuple[str, ...]] = ("kind",)
 
 
 class Later(Run):
@@ -67,7 +68,7 @@ class Later(Run):
 
     extra: Extra = Extra()
     softcap: float = 0.0
-    LATER: ClassVar[tuple[str, ...]] = ("softcap", "extra.kind")
+    LATER: ClassVar[tuple[str, ...]] = ("softcap",)
 
 
 def test_a_later_key_counts_only_where_it_is_not_at_its_default():
@@ -81,6 +82,19 @@ def test_a_later_key_counts_only_where_it_is_not_at_its_default():
 
     assert Only(tokens=768).fingerprint == "1f2a724f9150e61d"
     assert Only(tokens=768, softcap=30.0).fingerprint != "1f2a724f9150e61d"
+
+
+def test_a_later_setting_of_a_section_is_that_section_s_own_affair():
+    class Scheduled(Schedule):
+        exponent: float = 0.25
+        LATER: ClassVar[tuple[str, ...]] = ("exponent",)
+
+    class Powerful(Run):
+        schedule: Scheduled = Scheduled()
+
+    assert Powerful(tokens=768).fingerprint == "1f2a724f9150e61d"
+    assert Powerful(tokens=768, schedule={"exponent": 0.25}).fingerprint == "1f2a724f9150e61d"
+    assert Powerful(tokens=768, schedule={"exponent": 0.5}).fingerprint != "1f2a724f9150e61d"
 
 
 def test_differences_are_named_by_key_with_both_values():

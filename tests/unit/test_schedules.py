@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from froude import schedules
-from froude.config import Run, ScheduleName, Tail
+from froude.config import Run
+from froude.schedules import SCHEDULES, Tail
 
-NAMES = get_args(ScheduleName)
+NAMES = list(SCHEDULES)
 
 
 def run_of(name, *, steps=1000, warmup=0, batch=64, **more):

@@ -52,6 +52,7 @@ def chaos(
 
     Example: froude chaos runs/study/recipe.toml --failures 20 --seed 1 --simulate 3
     """
+    from froude.launch.chaos import KINDS
     from froude.launch.chaos.available import chosen
     from froude.launch.chaos.conduct import Now, conduct
     from froude.launch.chaos.schedule import schedule
@@ -83,7 +84,7 @@ def chaos(
         least=run.min_workers,
     )
     check_fresh(study)
-    clusters = 2 if any(failure.kind == "zombie" for failure in planned) else 1
+    clusters = max(KINDS[failure.kind].clusters for failure in planned)
     needed = clusters * (CLUSTER_BYTES + nodes * worker_bytes(run))
     check_memory(needed, what=f"chaos with {run.name} on {nodes} simulated nodes")
     probe_writable(study)

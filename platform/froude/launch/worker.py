@@ -192,6 +192,7 @@ def work(order: dict[str, Any]) -> None:
     from froude.checkpoint.run_store import RunStore
     from froude.train import api, parallel
     from froude.train.loop import Diverged
+    from froude.train.observers import trackers
     from froude.train.stability import spikes
     from froude.train.worker import run_worker
 
@@ -221,10 +222,10 @@ def work(order: dict[str, Any]) -> None:
         supervisor = RaySupervisor(
             attempt, run, channel, rank, world, spares_after=given.spares_after, monitor=monitor
         )
-        run_worker(run, store, supervisor, device=given.device)
+        run_worker(run, store, supervisor, device=given.device, observers=trackers())
         while supervisor.holding:
             supervisor.hold()
-            run_worker(run, store, supervisor, device=given.device)
+            run_worker(run, store, supervisor, device=given.device, observers=trackers())
     except Finished:
         return
     except (ConfigError, Corrupt, Diverged, Fenced) as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from froude import schedules
 from froude.config import NAME, ConfigError, Run, Scalar
+from froude.section import listing
 
 
 def check_name(what: str, name: str) -> None:
@@ -20,7 +21,7 @@ def check_name(what: str, name: str) -> None:
 
 @dataclass(frozen=True)
 class Trial:
-    """What one worker computes in one go: a run, or several that are WSD branches off one trunk.
+    """What one worker computes in one go: a run, or several that are branches off one trunk.
 
     Its runs are proxies, so their `stability` is off, whatever it was (`Run.as_proxy`).
     Branches are equal but for name and tokens, and sorted by tokens. Those after the first that reaches `stop_loss`
@@ -45,10 +46,16 @@ class Trial:
             )
         horizons = [run.tokens for run in self.runs]
         alike = {run.replace(tokens=horizons[-1]).fingerprint for run in self.runs}
-        if len(alike) > 1 or self.runs[0].schedule.name != "wsd" or self.runs[0].max_workers > 1:
+        if len(alike) > 1 or self.runs[0].max_workers > 1:
             raise ConfigError(
-                f"branches of a trial must be one-worker WSD runs equal but for name and tokens, but those of "
-                f"{self.name!r} differ in more; make them trials of their own"
+                "branches of a trial must be one-worker runs equal but for name and tokens, but those of "
+                f"{self.name!r} are not; make them trials of their own"
+            )
+        have = [name for name, spec in schedules.SCHEDULES.items() if spec.trunk]
+        if self.runs[0].schedule.name not in have:
+            raise ConfigError(
+                f"branches of a trial need a schedule with a trunk ({listing(have)}), but those of {self.name!r} have "
+                f"{self.runs[0].schedule.name}; make them trials of their own"
             )
         if horizons != sorted(set(horizons)):
             raise ConfigError(

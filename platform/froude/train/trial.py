@@ -38,7 +38,7 @@ def run_trial(
     device: str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> Outcome:
-    """Train one run, or WSD branches off one trunk, in this process; one trials row a run.
+    """Train one run, or branches off one trunk, in this process; one trials row a run.
 
     `runs` are equal but for name and tokens and sorted by tokens. Each equals, bit for bit, the same run trained alone:
     until a branch's tail begins its schedule is the longest run's. Branches after the first that reaches `stop_loss`

@@ -12,19 +12,15 @@ from hypothesis import strategies as st
 from froude.cli import main
 from froude.config import ConfigError, Run
 from froude.launch import cluster
-from froude.launch.chaos import available
-from froude.launch.chaos.conduct import INJECTORS, Course, Recovery
-from froude.launch.chaos.schedule import KINDS, schedule
+from froude.launch.chaos import KINDS, available, faults
+from froude.launch.chaos.conduct import Course, Recovery
+from froude.launch.chaos.schedule import schedule
 from froude.launch.chaos.verdict import rows
 from froude.promote.forecast import Forecast
 from froude.promote.recipe import seal
 from froude.store import Location
 
 LONG = {"steps": 2000, "checkpoint_every": 20, "nodes": 3}
-
-
-def test_each_kind_has_an_injector() -> None:
-    assert set(INJECTORS) == set(KINDS)
 
 
 def test_the_seed_decides() -> None:
@@ -132,8 +128,8 @@ def test_what_cannot_be_done_is_refused_by_name(
 def test_what_is_not_installed_is_named_with_its_remedy(
     recipe: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(available.shutil, "which", lambda name: None)
-    monkeypatch.setattr(available, "_may_mount", lambda: False)
+    monkeypatch.setattr(faults.shutil, "which", lambda name: None)
+    monkeypatch.setattr(faults, "may_mount", lambda: False)
     assert "apt install gcc" in refused([str(recipe), "--kinds", "clock-jump"], capsys)
     assert "root" in refused([str(recipe), "--kinds", "disk-full"], capsys)
     used, left_out = available.chosen([], Location.parse(recipe.parent))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from froude.config import Run
-from froude.launch.chaos import conduct
+from froude.launch.chaos import KINDS, conduct
 from froude.launch.chaos.life import Life, Seen
 from froude.launch.chaos.scene import Act, NotInjected, Scene, choose, wait_for
 from froude.launch.chaos.schedule import Failure
@@ -78,7 +79,8 @@ def test_a_run_that_is_over_is_not_waited_for(tmp_path: Path, monkeypatch: pytes
     made = scene(tmp_path, 0.0, life((10.0, 1, RUN.steps)))
     monkeypatch.setattr(conduct, "last_commit", lambda _: 5)
     monkeypatch.setattr(Life, "over", lambda self: True)
-    monkeypatch.setitem(conduct.INJECTORS, "worker-kill", lambda scene, target: iter_struck(scene))
+    kind = replace(KINDS["worker-kill"], act=lambda scene, target: iter_struck(scene))
+    monkeypatch.setitem(KINDS, "worker-kill", kind)
     outcome = conduct.strike(made, Failure(8, "worker-kill", 0.5), lambda doing: None)
     assert outcome.seconds is None
     assert "over before" in outcome.why

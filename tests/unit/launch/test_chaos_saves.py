@@ -15,7 +15,7 @@ import pytest
 from froude.checkpoint.tools import verify
 from froude.checkpoint.writer import MANIFEST
 from froude.config import Run
-from froude.launch.chaos import available, faults, saves
+from froude.launch.chaos import faults, saves
 from froude.launch.chaos.scene import Scene, wait_for
 from froude.launch.chaos.small_disk import SmallDisk
 from froude.runlog import LogReader, record_name
@@ -108,9 +108,7 @@ def test_a_flipped_byte_is_found_and_is_the_newest(scene: Scene, target: float) 
     assert damage == {scene.saved()[-1].seq}
 
 
-@pytest.mark.skipif(
-    bool(available._mount(Location("/"))), reason="mounting a file system needs root on Linux"
-)
+@pytest.mark.skipif(bool(faults.no_mount(Location("/"))), reason="mounting a file system needs root on Linux")
 def test_a_full_disk_ends_a_worker_and_damages_nothing(tmp_path: Path) -> None:
     place = Location.parse(tmp_path) / "runs" / RUN.name
     with SmallDisk(place.path, 2**26) as disk, training(place, disk) as made:

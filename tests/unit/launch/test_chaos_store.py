@@ -7,8 +7,11 @@ import threading
 from pathlib import Path
 
 import pytest
+from honest_run import sealed
 
-from froude.launch.chaos import available
+from froude.launch.chaos import clock, faults
+from froude.launch.chaos.available import missing
+from froude.launch.chaos.conduct import stage
 from froude.launch.chaos.s3_proxy import S3Proxy
 from froude.launch.chaos.scene import wait_for
 from froude.launch.chaos.small_disk import SmallDisk
@@ -77,9 +80,7 @@ def test_a_trap_holds_the_next_upload_into_its_folder_and_nothing_else(s3: Locat
     assert (s3 / "data" / "part").read() == b"1"  # the client asked again
 
 
-@pytest.mark.skipif(
-    bool(available._mount(Location("/"))), reason="mounting a file system needs root on Linux"
-)
+@pytest.mark.skipif(bool(faults.no_mount(Location("/"))), reason="mounting a file system needs root on Linux")
 def test_a_small_disk_gets_full_and_keeps_what_it_held(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "large"
     with SmallDisk(folder, 2**21) as disk:
@@ -95,3 +96,31 @@ def test_a_small_disk_gets_full_and_keeps_what_it_held(tmp_path: Path) -> None:
         "before": 4,
         "after": 2**16,
     }
+
+
+def test_what_kinds_need_stands_round_a_run_and_is_gone_after_it(
+    tmp_path: Path, s3: Location, s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # where the logs of a study on S3 go
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    recipe, local = sealed(tmp_path / "recipe"), Location.parse(tmp_path / "study")
+    here = {kind for kind in ("disk-full", "clock-jump") if not missing(kind, local)}
+    folder = tmp_path / "study" / "runs" / recipe.run.name
+    with stage(recipe, local, here, nodes=2, trust=False) as scene:
+        assert (scene.disk is not None) == folder.is_mount() == ("disk-full" in here)
+        assert ("LD_PRELOAD" in scene.environment) == ("clock-jump" in here)
+        assert (clock.VARIABLE in scene.order["node_environment"]) == ("clock-jump" in here)
+        assert scene.proxy is None
+    assert not folder.is_mount()
+    with stage(recipe, local, {"worker-kill"}, nodes=2, trust=False) as scene:
+        assert (scene.disk, scene.proxy, scene.environment, scene.order["node_environment"]) == (
+            None,
+            None,
+            {},
+            {},
+        )
+    with stage(
+        recipe, s3, {"worker-kill"}, nodes=2, trust=False
+    ) as scene:  # it sees uploads, whatever the kinds
+        assert scene.proxy is not None
+        assert scene.environment["AWS_ENDPOINT_URL"] == scene.proxy.url != s3_server

@@ -112,8 +112,11 @@ def test_branches_share_their_trunk():
         ((), "must have a run"),
         (branches(8, 4), "sorted by tokens"),
         ((RUN, RUN), "different names"),
-        (branches(4, 8, **{"schedule.name": "cosine"}), "WSD runs equal but for name"),
-        ((*branches(4), *branches(8, **{"optimizer.lr": 1e-3})), "WSD runs equal but for name"),
+        (
+            branches(4, 8, **{"schedule.name": "cosine"}),
+            r"a schedule with a trunk \(wsd\), but those of 't' have cosine",
+        ),
+        ((*branches(4), *branches(8, **{"optimizer.lr": 1e-3})), "runs equal but for name"),
         (branches(4, 8, workers=2, slots=12), "one-worker"),
     ],
 )
@@ -223,5 +226,5 @@ def test_a_file_that_is_not_there_or_takes_no_seed_is_refused(tmp_path):
         load_space(file, seed=1)
 
 
-def test_schedules_other_than_wsd_still_make_single_trials():
+def test_schedules_without_a_trunk_still_make_single_trials():
     Trial("t", (RUN.replace(schedule=Schedule(name="cosine").model_dump()),))

@@ -7,33 +7,21 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from itertools import pairwise
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import psutil
 
-from froude.config import Run
-from froude.launch.chaos import clock, faults, processes, saves
-from froude.launch.chaos.available import missing
+from froude.launch.chaos import KINDS
 from froude.launch.chaos.life import Seen
-from froude.launch.chaos.s3_proxy import S3Proxy
-from froude.launch.chaos.scene import Act, NotInjected, Scene
-from froude.launch.chaos.schedule import KINDS, Failure
-from froude.launch.chaos.small_disk import SmallDisk
+from froude.launch.chaos.scene import NotInjected, Scene
+from froude.launch.chaos.schedule import Failure
 from froude.launch.cluster import log_dir, sigterm_exits
 from froude.promote import recipe as recipes
 from froude.promote.recipe import Recipe
-from froude.s3 import Settings
 from froude.store import Location
 
 RECOVERY_SECONDS = 240.0
 LOOK_SECONDS = 0.1
-INJECTORS: dict[str, Callable[[Scene, float], Act]] = {
-    **processes.INJECTORS,
-    **saves.INJECTORS,
-    **faults.INJECTORS,
-}
 
 
 class Lost(RuntimeError):
@@ -127,42 +115,27 @@ def conduct(
 @contextmanager
 def stage(recipe: Recipe, study: Location, kinds: set[str], *, nodes: int, trust: bool) -> Iterator[Scene]:
     """The scene, with what these kinds need around it; all of it ends with the statement."""
-    run, node_environment = recipe.run, {}
-    environment: dict[str, str] = {}
+    run = recipe.run
     place = study / "runs" / run.name
     logs = log_dir(study)
     logs.mkdir(parents=True, exist_ok=True)
+    order = {
+        "recipe": (study / recipes.FILE).url,
+        "nodes": nodes,
+        "node_environment": {},
+        "log_dir": str(logs),
+        "trust": trust,
+    }
+    scene = Scene(run, place, order, {}, logs)
+    known = dict.fromkeys(kind.needs for kind in KINDS.values() if kind.needs)
+    asked = {KINDS[kind].needs for kind in kinds}
     with ExitStack() as stack:
         stack.enter_context(sigterm_exits())
-        proxy = disk = None
-        if "disk-full" in kinds:
-            disk = stack.enter_context(SmallDisk(place.path, disk_bytes(run)))
-        if not missing("s3-hang", place):  # whatever the kinds: it also sees what is being uploaded
-            proxy = stack.enter_context(S3Proxy(Settings.from_environment().endpoint or ""))
-            environment = {"AWS_ENDPOINT_URL": proxy.url, "AWS_ENDPOINT_URL_S3": proxy.url}
-        if "clock-jump" in kinds:
-            folder = Path(stack.enter_context(TemporaryDirectory(prefix="froude-clocks-")))
-            environment |= clock.preload(folder)
-            node_environment = clock.node_clock(folder)
-        order = {
-            "recipe": (study / recipes.FILE).url,
-            "nodes": nodes,
-            "node_environment": node_environment,
-            "log_dir": str(logs),
-            "trust": trust,
-        }
-        scene = Scene(run, place, order, environment, logs, proxy, disk)
+        for need in known:
+            if need in asked or (need.always and not need.missing(place)):
+                stack.enter_context(need.around(scene))
         stack.callback(scene.close)
         yield scene
-
-
-def disk_bytes(run: Run) -> int:
-    """Room for the checkpoints that a run keeps and a few more (fp32: a parameter and two moments), and its tables."""
-    from froude.train.api import build_model, count_parameters
-
-    parameters = count_parameters(build_model(run, "meta")).params_with_embeddings
-    kept = run.keep_checkpoints or run.steps // run.checkpoint_every
-    return 2**26 + 12 * parameters * (kept + 4)
 
 
 def strike(scene: Scene, failure: Failure, look: Callable[[str], None]) -> Recovery:
@@ -170,7 +143,7 @@ def strike(scene: Scene, failure: Failure, look: Callable[[str], None]) -> Recov
     scene.calm()
     before = newest(scene)
     step = before.beat.step if before else 0
-    act = INJECTORS[failure.kind](scene, failure.target)
+    act = KINDS[failure.kind].act(scene, failure.target)
     struck = ""
     try:
         struck = next(act)

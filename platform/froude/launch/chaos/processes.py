@@ -1,13 +1,10 @@
-"""Failures of workers, nodes, the head and whole clusters: real signals to real processes.
-
-Each is a generator: what comes before its `yield` brings the failure about, what follows is done once the run has
-recovered; it yields what was struck.
-"""
+"""Failures of workers, nodes, the head and whole clusters: real signals to real processes."""
 
 from __future__ import annotations
 
 import signal
 
+from froude.launch.chaos.kind import Kind
 from froude.launch.chaos.life import END_SECONDS, send
 from froude.launch.chaos.scene import Act, NotInjected, Scene, choose, wait_for
 
@@ -21,6 +18,9 @@ def worker_kill(scene: Scene, target: float) -> Act:
     yield f"one of {len(workers)} workers"
 
 
+WORKER_KILL = Kind("worker-kill", "SIGKILL of a worker", worker_kill)
+
+
 def worker_hang(scene: Scene, target: float) -> Act:
     """SIGSTOP of a worker."""
     workers = scene.life.workers()
@@ -31,6 +31,9 @@ def worker_hang(scene: Scene, target: float) -> Act:
     send([victim], signal.SIGKILL)  # the run has gone on without it; Ray has killed it where it looked
 
 
+WORKER_HANG = Kind("worker-hang", "SIGSTOP of a worker", worker_hang)
+
+
 def node_kill(scene: Scene, target: float) -> Act:
     """SIGKILL of a node's raylet and all that it started."""
     before = len(scene.life.nodes)
@@ -38,6 +41,9 @@ def node_kill(scene: Scene, target: float) -> Act:
     scene.strike()
     scene.life.request("kill", node)
     yield f"one of {before} nodes"
+
+
+NODE_KILL = Kind("node-kill", "SIGKILL of a node's processes", node_kill, nodes=-1)
 
 
 def node_drain(scene: Scene, target: float) -> Act:
@@ -51,6 +57,9 @@ def node_drain(scene: Scene, target: float) -> Act:
     wait_for(lambda: node not in scene.life.nodes, "the drained node to end")
 
 
+NODE_DRAIN = Kind("node-drain", "a node gets notice and ends", node_drain, nodes=-1)
+
+
 def node_add(scene: Scene, target: float) -> Act:
     """A node joins."""
     before = len(scene.life.nodes)
@@ -62,6 +71,9 @@ def node_add(scene: Scene, target: float) -> Act:
     yield f"beside {before} nodes"
 
 
+NODE_ADD = Kind("node-add", "a node joins", node_add, nodes=1)
+
+
 def head_kill(scene: Scene, target: float) -> Act:
     """SIGKILL of the head's processes and of the driver; the same is begun again on another head."""
     lost = scene.life
@@ -71,6 +83,11 @@ def head_kill(scene: Scene, target: float) -> Act:
     yield "the head, its daemons and the driver"
     lost.close()
     scene.lives.remove(lost)
+
+
+HEAD_KILL = Kind(
+    "head-kill", "SIGKILL of the head and the driver; the command is repeated", head_kill, nodes=None
+)
 
 
 def zombie(scene: Scene, target: float) -> Act:
@@ -94,13 +111,10 @@ def zombie(scene: Scene, target: float) -> Act:
         raise NotInjected(f"the woken driver had to end as fenced, but ended with {kind}: {text}")
 
 
-#: By kind of failure (`schedule.KINDS`).
-INJECTORS = {
-    "worker-kill": worker_kill,
-    "worker-hang": worker_hang,
-    "node-kill": node_kill,
-    "node-drain": node_drain,
-    "node-add": node_add,
-    "head-kill": head_kill,
-    "zombie": zombie,
-}
+ZOMBIE = Kind(
+    "zombie",
+    "the whole cluster is suspended, another takes the run up, the first wakes",
+    zombie,
+    nodes=None,
+    clusters=2,
+)

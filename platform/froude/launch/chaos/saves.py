@@ -1,4 +1,4 @@
-"""Failures at a chosen moment of a commit, and damage to what was committed; generators as in `processes`.
+"""Failures at a chosen moment of a commit, and damage to what was committed.
 
 On a disk the store is watched from outside. At the moment in question the workers are stopped (SIGSTOP), so that it can
 be looked at in peace; if it was missed they go on, and the next commit is waited for. On S3, where what is being
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from froude.checkpoint.manifest import Manifest, manifest_of
 from froude.checkpoint.parts import read_part
 from froude.checkpoint.writer import MANIFEST
+from froude.launch.chaos.kind import Kind
 from froude.launch.chaos.life import send
 from froude.launch.chaos.s3_proxy import S3Proxy
 from froude.launch.chaos.scene import Act, NotInjected, Scene, choose, wait_for
@@ -31,9 +32,21 @@ def kill_in_save(scene: Scene, target: float) -> Act:
     yield strike(scene, "data", lambda folder: True, lambda folder: not (folder / MANIFEST).exists())
 
 
+KILL_IN_SAVE = Kind(
+    "kill-in-save", "SIGKILL of all workers while a checkpoint's data is written", kill_in_save
+)
+
+
 def kill_before_record(scene: Scene, target: float) -> Act:
     """SIGKILL of all workers when the data is whole and the record is not there yet."""
     yield strike(scene, "commits", lambda folder: (folder / MANIFEST).exists(), lambda folder: True)
+
+
+KILL_BEFORE_RECORD = Kind(
+    "kill-before-record",
+    "SIGKILL of all workers between a checkpoint's data and its record",
+    kill_before_record,
+)
 
 
 def flipped_byte(scene: Scene, target: float) -> Act:
@@ -55,6 +68,11 @@ def flipped_byte(scene: Scene, target: float) -> Act:
     after = next((r for r in scene.log.records() if r.seq > newest.seq and r.kind != "attempt"), None)
     if after is None or after.base >= newest.seq:
         raise NotInjected(f"record {newest.seq} is damaged, but the run went on from it")
+
+
+FLIPPED_BYTE = Kind(
+    "flipped-byte", "a byte of the newest checkpoint is flipped, then the workers are killed", flipped_byte
+)
 
 
 def strike(scene: Scene, folder: str, begun: InState, not_yet_over: InState) -> str:
@@ -122,11 +140,3 @@ def flip(run: Location, record: Record, target: float) -> str:
     else:
         place.replace(bytes(content))
     return block.fqn
-
-
-#: By kind of failure (`schedule.KINDS`).
-INJECTORS = {
-    "kill-in-save": kill_in_save,
-    "kill-before-record": kill_before_record,
-    "flipped-byte": flipped_byte,
-}

@@ -17,7 +17,7 @@ from froude.runlog import LogReader, Record, expired
 from froude.store import Location
 
 T = TypeVar("T")
-#: A failure as it is carried out: see `processes`.
+#: A failure as it is carried out: see `kind`.
 Act = Generator[str, None, None]
 WAIT_SECONDS = 120.0
 POLL_SECONDS = 0.05

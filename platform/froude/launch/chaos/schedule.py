@@ -7,41 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from froude.config import ConfigError
+from froude.launch.chaos import KINDS
 
 FIRST, LAST = 0.04, 0.94  # shares of the run between which failures strike
 #: Each failure is followed by a commit before the next one strikes, which takes up to two intervals between them.
 COMMITS = 2
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of failure: what happens; by how many it changes the nodes (None: to as many as at first); what it needs.
-
-    `restarts` says that no attempt outlives it; `needs` is s3, mount, compiler or nothing.
-    """
-
-    what: str
-    nodes: int | None = 0
-    restarts: bool = True
-    needs: str = ""
-
-
-KINDS: dict[str, Kind] = {
-    "worker-kill": Kind("SIGKILL of a worker"),
-    "worker-hang": Kind("SIGSTOP of a worker"),
-    "node-kill": Kind("SIGKILL of a node's processes", nodes=-1),
-    "node-drain": Kind("a node gets notice and ends", nodes=-1),
-    "node-add": Kind("a node joins", nodes=1),
-    "head-kill": Kind("SIGKILL of the head and the driver; the command is repeated", nodes=None),
-    "kill-in-save": Kind("SIGKILL of all workers while a checkpoint's data is written"),
-    "kill-before-record": Kind("SIGKILL of all workers between a checkpoint's data and its record"),
-    "zombie": Kind("the whole cluster is suspended, another takes the run up, the first wakes", nodes=None),
-    "flipped-byte": Kind("a byte of the newest checkpoint is flipped, then the workers are killed"),
-    "clock-jump": Kind("the clock of a node jumps by hours", restarts=False, needs="compiler"),
-    "s3-5xx": Kind("the store answers 503 to a burst of requests", restarts=False, needs="s3"),
-    "s3-hang": Kind("the store does not answer for longer than a client waits", restarts=False, needs="s3"),
-    "disk-full": Kind("the store's file system is full", restarts=False, needs="mount"),
-}
 
 
 @dataclass(frozen=True)

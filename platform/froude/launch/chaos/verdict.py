@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from froude.checkpoint.tools import verify
+from froude.launch.chaos import KINDS
 from froude.launch.chaos.conduct import Course, Recovery
-from froude.launch.chaos.schedule import KINDS
 from froude.promote.recipe import Recipe
 from froude.promote.verify import Verdict, verify_run
 from froude.runlog import LogReader, expired
