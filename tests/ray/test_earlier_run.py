@@ -32,7 +32,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, A
     """The study with its run trained to the end by one worker, and what `train` said."""
     study = copied(tmp_path_factory.mktemp("earlier"))
     options = [] if same_build() else ["--other-build"]
-    return study, said("train", str(study / "recipe.toml"), "--simulate", "1", *options)
+    return study, said("train", str(study / "recipe.toml"), "--simulate", "1", "--no-spares", *options)
 
 
 @pytest.fixture
