@@ -15,7 +15,9 @@ from earlier_study import EXPECTED, SPACE, STOPPED, UNFINISHED, copied, hashes, 
 
 from froude.cli import main
 from froude.launch import cluster
+from froude.launch.sweep import open_study
 from froude.promote.recipe import read
+from froude.space import load_space
 from froude.store import Location
 from froude.sweep.trial_store import read_all
 from froude.train.trial import run_trial
@@ -72,6 +74,14 @@ def test_a_sweep_trains_nothing_again(options, study, capsys, monkeypatch):
     # Nothing is noted but other libraries, where there are some.
     assert all("other versions can change losses" in line for line in said.err.splitlines())
     assert hashes(study) == before
+
+
+def test_a_sweep_that_had_not_ended_lacks_only_what_it_had_not_trained(study):
+    for part in study.rglob("law-w16-s1.parquet"):
+        part.unlink()
+    agenda = open_study(load_space(SPACE), Location.parse(study), trust=False, fresh=False, begin=False)
+    assert [trial.name for _, trial in agenda.left()] == ["law-w16-s1"]
+    assert not agenda.changed
 
 
 @pytest.mark.parametrize("name", ["b96", "sp-w8-o1", "mup-w8-too-high"])
