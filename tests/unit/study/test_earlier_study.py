@@ -1,0 +1,139 @@
+"""A study that an earlier version swept, promoted and began: what it said of it is said of it now."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from earlier_study import EXPECTED, SPACE, STOPPED, UNFINISHED, copied, hashes, override_options
+
+from froude.cli import main
+from froude.launch import cluster
+from froude.launch.sweep import open_study
+from froude.promote.recipe import read
+from froude.space import load_space
+from froude.store import Location
+from froude.sweep.trial_store import read_all
+from froude.train.trial import run_trial
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Path:
+    return copied(tmp_path)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *command: str, code: int = 0) -> str:
+    assert main([*command]) == code
+    return capsys.readouterr().out
+
+
+def near(value: Any, rel: float = 1e-6) -> Any:
+    """The value, with room for another machine's rounding in every number."""
+    if isinstance(value, Mapping):
+        return {key: near(its, rel) for key, its in value.items()}
+    if isinstance(value, list):
+        return [near(its, rel) for its in value]
+    return pytest.approx(value, rel=rel, abs=1e-6) if isinstance(value, float) else value
+
+
+def timeless(check: Mapping[str, Any]) -> dict[str, Any]:
+    """A check of a run without the times of files, which a copy may not keep."""
+    return {**check, "seen": check["seen"].partition("; the store's time")[0]}
+
+
+def test_its_status_is_as_it_was(study, capsys):
+    said = json.loads(printed(capsys, "status", str(study), "--json"))
+    assert said.pop("study") == str(study)
+    assert said == EXPECTED["status"]
+    lines = printed(capsys, "status", str(study)).splitlines()
+    assert ["rates", "17", "17", "1", "0"] in [line.split() for line in lines]
+    assert f"{'large':<16}{STOPPED} of 240 steps" in lines
+    assert any(line.startswith("diverged  mup-w8-too-high: ") for line in lines)
+
+
+def test_its_fits_have_the_same_numbers(study, capsys):
+    assert json.loads(printed(capsys, "fit", str(study), "--json")) == near(EXPECTED["fit"])
+
+
+@pytest.mark.parametrize("options", [[], ["--rerun-changed"]])
+def test_a_sweep_trains_nothing_again(options, study, capsys, monkeypatch):
+    def no_cluster(*_: object, **__: object) -> None:
+        raise AssertionError("a cluster was started")
+
+    monkeypatch.setattr(cluster, "simulated", no_cluster)
+    before = hashes(study)
+    assert main(["sweep", str(SPACE), "--out", str(study), *options]) == 0
+    said = capsys.readouterr()
+    assert "1 diverged, 44 finished" in said.out
+    # Nothing is noted but other libraries, where there are some.
+    assert all("other versions can change losses" in line for line in said.err.splitlines())
+    assert hashes(study) == before
+
+
+def test_a_sweep_that_had_not_ended_lacks_only_what_it_had_not_trained(study):
+    for part in study.rglob("law-w16-s1.parquet"):
+        part.unlink()
+    agenda = open_study(load_space(SPACE), Location.parse(study), trust=False, fresh=False, begin=False)
+    assert [trial.name for _, trial in agenda.left()] == ["law-w16-s1"]
+    assert not agenda.changed
+
+
+@pytest.mark.parametrize("name", ["b96", "sp-w8-o1", "mup-w8-too-high"])
+def test_its_trials_would_have_the_same_losses_today(name, study):
+    stored = read_all(Location.parse(study))[name]
+    made = run_trial(stored.trial.runs, trial=name, stop_loss=stored.trial.stop_loss).trials
+    kept = stored.rows.select(["run", "status", "steps", "loss"]).to_pylist()
+    assert [{key: row[key] for key in kept[0]} for row in made] == near(kept, rel=1e-3)
+
+
+def test_its_recipe_stays_when_it_is_promoted_again(study, capsys):
+    before = hashes(study)
+    said = json.loads(printed(capsys, "promote", str(study), *override_options(), "--json"))
+    assert said["seal"]["sha256"] == read(str(study)).sha256
+    assert hashes(study) == before
+
+
+def test_without_its_recipe_it_gives_the_same_one(study, capsys):
+    kept = read(str(study)).content()
+    for name in ("recipe.toml", "forecast.json"):
+        (study / name).unlink()
+    shutil.rmtree(study / "runs")
+    said = json.loads(printed(capsys, "promote", str(study), *override_options(), "--json"))
+    assert said.pop("seal") == {"sha256": read(str(study)).sha256}
+    assert said.pop("sealed_at") > kept.pop("sealed_at")
+    assert said == near(kept)
+
+
+def test_its_run_is_whole_as_far_as_it_came(study, capsys):
+    said = json.loads(printed(capsys, "verify-run", str(study), "--json", code=1))
+    assert [check["name"] for check in said["checks"] if not check["passed"]] == [UNFINISHED]
+    assert [timeless(check) for check in said["checks"]] == [
+        timeless(check) for check in EXPECTED["verify_run"]["checks"]
+    ]
+
+
+@pytest.mark.slow
+def test_its_report_has_the_key_figures(study, capsys):
+    place = Path(printed(capsys, "report", str(study)).strip())
+    assert place == study / "report.html"
+    page = re.sub(r"<(style|script|svg)\b.*?</\1>", " ", place.read_text(), flags=re.DOTALL)
+    text = re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", page)))
+    for figure in (
+        "forecast to end at 2.210 nats per token (90% interval 2.144 to 2.280)",
+        f"It is at step {STOPPED} of 240",
+        read(str(study)).sha256,
+        "lr 0.0366",
+        "Critical batch, tokens 117",
+        "μP slope +0.15",
+        "SP slope −0.75",
+        "E, nats per token 1.40",
+        "the study is here for its files",
+        "mup-w8-too-high",
+    ):
+        assert figure in text
