@@ -141,7 +141,7 @@ def promoted_run(fits: Fits) -> Run | None:
 
 
 def predict(fits: Fits, params: int) -> Forecast | None:
-    """The forecast of the final loss of the target, with its parameters; None if the loss law has no fit."""
+    """The forecast of the final loss of the target, of `params` parameters; None if the loss law has no fit."""
     law, largest = fits.loss, fits.largest
     assert law is not None
     assert largest is not None
@@ -166,7 +166,7 @@ def predict(fits: Fits, params: int) -> Forecast | None:
 
 
 def extrapolation(fits: Fits, params: int) -> dict[str, float]:
-    """Target (of `params` parameters) over largest finished proxy of the loss law: params, tokens, compute, batch."""
+    """Target, of `params` parameters, over largest finished proxy of the loss law, by axis as `beyond` has them."""
     rows = fits.rows["loss_law"].filter(pl.col("status") == "finished")
     return beyond(rows, fits.target, params)
 
