@@ -104,10 +104,11 @@ def target(study: Study) -> tuple[Run, Forecast]:
         name="small",
     )
     fits = replace(fits, large=smaller)
-    run, forecast = promoted_run(fits), predict(fits)
+    params = parameters(fits.target)
+    run, forecast = promoted_run(fits), predict(fits, params)
     assert run is not None
     assert forecast is not None
-    return run, with_band(forecast, study, fits, run, float(parameters(run)))
+    return run, with_band(forecast, study, fits, run, params)
 
 
 def train(run: Run, fault: Fault | None) -> pl.DataFrame:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -41,13 +41,17 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Elastic:
-    """All attempts of one run, oldest first; `step` and `tokens` are those of its newest checkpoint."""
+    """All attempts of one run, oldest first; `step` and `tokens` are those of its newest checkpoint.
+
+    `loss` is the validation loss at the run's last step, in nats per token; None before it is finished.
+    """
 
     run: str
     attempts: tuple[Attempt, ...]
     finished: bool
     step: int
     tokens: int
+    loss: float | None = None
 
     @property
     def world_sizes(self) -> list[int]:
@@ -79,7 +83,14 @@ class Elastic:
 def history(study: Study, run: str) -> Elastic | None:
     """The history of the study's run of this name; None if it has not begun, ConfigError if its log is broken."""
     records = LogReader(study.location / "runs" / run).records()
-    return trace(run, records, study.steps().filter(pl.col("run") == run).collect())
+    found = trace(run, records, study.steps().filter(pl.col("run") == run).collect())
+    if found is None or not found.finished:
+        return found
+    evals = study.committed(run, "evals", lineage(records)).filter(
+        pl.col("split") == "validation", pl.col("step") == found.step
+    )
+    losses = evals.select("loss").collect()["loss"].to_list()
+    return replace(found, loss=losses[-1] if losses else None)
 
 
 def trace(run: str, records: Sequence[Record], steps: pl.DataFrame) -> Elastic | None:

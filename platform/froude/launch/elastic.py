@@ -188,17 +188,12 @@ def train(
 
 def result_of(run: Run, study: Location) -> ElasticResult:
     """The result of a run as its commit log and metrics tell it, also before its end."""
-    import polars as pl
-
     from froude.attempts import history
     from froude.study import Study
 
-    read = Study(study)
-    past = history(read, run.name)
+    past = history(Study(study), run.name)
     if past is None:
         return ElasticResult(run.name, False, 0, [], 0, [], None)
-    last = (pl.col("run") == run.name) & (pl.col("step") == run.steps)
-    losses = read.evals().filter(last).select("loss").collect()["loss"].to_list()
     return ElasticResult(
         run=run.name,
         finished=past.finished,
@@ -206,7 +201,7 @@ def result_of(run: Run, study: Location) -> ElasticResult:
         world_sizes=past.world_sizes,
         restarts=past.restarts,
         recovery_seconds=past.recovery_seconds,
-        loss=losses[-1] if losses and past.finished else None,
+        loss=past.loss,
     )
 
 

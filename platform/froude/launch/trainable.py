@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 
 from froude.config import ConfigError
-from froude.launch.elastic import worker_resources
 from froude.space import Trial
 from froude.store import Location
 from froude.sweep import trial_store
@@ -34,41 +32,42 @@ class Stopped(RuntimeError):
 
 @dataclass(frozen=True)
 class Task:
-    """What Tune hands to a worker: a trial and its name, where its rows go, on which device, and which attempt this is.
+    """What Tune hands to a worker: a trial by name and as JSON, where its rows go, its device, which attempt this is.
 
     `material` is what the driver has, as JSON ("": nothing said): a worker with another corpus or code trains nothing.
-    `device` is for a trial of one worker; one of several asks its cluster. `lane` numbers the workers of a sweep: a
-    trial reuses the process of the last one in its lane, and no other.
+    `device` is that of a trial of one worker, empty for one of several, which asks its cluster. `lane` numbers the
+    workers of a sweep: a trial reuses the process of the last one in its lane, and no other.
     """
 
+    name: str
     trial: str
     study: str
     device: str
     lane: int = 0
     attempt: int = 1
     material: str = ""
-    name: str = ""
 
     def config(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def resources(trial: Trial, lane: int, cluster: Mapping[str, float]) -> tune.PlacementGroupFactory:
-    """What a trial reserves: a GPU where its runs may use one and the cluster has some, else a CPU.
-
-    A trial of several workers reserves a place on the head only, which outlives the nodes; Ray Train reserves the rest.
-    """
-    if trial.workers > 1:
-        return tune.PlacementGroupFactory([{"node:__internal_head__": 0.01}])
-    # Tune hands a waiting trial any free process of equal resources and drops the one that is starting for it, so with
-    # trials shorter than a process's start all would queue for the first process. A byte tells the lanes apart.
-    return tune.PlacementGroupFactory(
-        [{**worker_resources(trial.runs[0].device, cluster), "memory": lane + 1}]
-    )
-
-
 class Proxy(tune.Trainable):
     """Trains one trial per configuration; its parts are in the study before Tune hears of the end."""
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        """What the trial of a task reserves: a GPU or a CPU, as its device says.
+
+        A trial of several workers reserves a place on the head only, which outlives the nodes; Ray Train reserves the
+        rest.
+        """
+        task = Task(**config)
+        if not task.device:
+            return tune.PlacementGroupFactory([{"node:__internal_head__": 0.01}])
+        # Tune hands a waiting trial any free process of equal resources and drops the one that is starting for it, so
+        # with trials shorter than a process's start all would queue for the first one. A byte tells the lanes apart.
+        unit = "GPU" if task.device == "cuda" else "CPU"
+        return tune.PlacementGroupFactory([{unit: 1, "memory": task.lane + 1}])
 
     def setup(self, config: dict[str, Any]) -> None:
         self._pool = ThreadPoolExecutor(1, initializer=_one_thread)

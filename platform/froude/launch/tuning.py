@@ -15,7 +15,7 @@ from ray.tune.search import Searcher
 
 from froude.launch.elastic import device_of, worker_resources
 from froude.launch.ray_internals.worker_slots import Lanes
-from froude.launch.trainable import Proxy, Task, resources
+from froude.launch.trainable import Proxy, Task
 from froude.space import Trial
 from froude.store import Location
 from froude.sweep import trial_store
@@ -35,15 +35,9 @@ def run(
     progress: Callable[[SweepProgress], None] | None = None,
 ) -> None:
     """Run what the agenda has, `concurrency` workers at a time; `scratch` is a folder for Tune's own notes."""
-    cluster = ray.cluster_resources()
-    queue = Queue(agenda, study, concurrency, cluster)
-
-    def request(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        task = Task(**config)
-        return resources(Trial.from_json(task.trial), task.lane, cluster)
-
+    queue = Queue(agenda, study, concurrency, ray.cluster_resources())
     tune.Tuner(
-        tune.with_resources(Proxy, request),
+        Proxy,
         tune_config=tune.TuneConfig(
             search_alg=queue,
             scheduler=Lanes(),
@@ -114,9 +108,7 @@ class Queue(_Unpickled, Searcher):
         # Only what was reserved: a process on a simulated cluster sees the GPUs of the machine all the same.
         device = "" if lane < 0 else device_of(worker_resources(trial.runs[0].device, self.cluster))
         material = self.materials.of(trial.runs[-1]).to_json()
-        return Task(
-            trial.to_json(), self.study.url, device, lane, material=material, name=trial.name
-        ).config()
+        return Task(trial.name, trial.to_json(), self.study.url, device, lane, material=material).config()
 
     def _fits(self, trial: Trial) -> bool:
         """Whether its workers are free; one that wants more than there are runs alone."""
@@ -134,7 +126,7 @@ class Queue(_Unpickled, Searcher):
             self.shares.pop(name)
             if error is not None:
                 trial_store.write_failed(self.study, trial, error=error, attempts=attempts)
-            stored = trial_store.read(self.study, name)
+            stored = trial_store.read(self.study, name, trial)
             self._cost_done += cost(trial)
             self.agenda.finish(stored)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,9 @@ from froude.config import ConfigError, Run
 from froude.launch.admission import admit
 from froude.launch.control_channel import Beat, ControlChannel
 from froude.store import Location
-from froude.train.stability.spikes import sentence
 
 if TYPE_CHECKING:
-    from froude.promote.monitor import Monitor
+    from froude.launch.observers.metrics import RayMetrics
     from froude.train.api import Request
 
 BEAT_SECONDS = 0.2
@@ -78,8 +77,7 @@ class RaySupervisor:
     holding: bool = False
     steps: int = 0  # of this attempt
     spares_after: float | None = None  # seconds of this attempt
-    monitor: Monitor | None = None
-    _row: Mapping[str, Any] = field(default_factory=dict)
+    metrics: RayMetrics | None = None
     _beaten: float = -math.inf
     _began: float = field(default_factory=time.monotonic)
     _polled: float = field(default_factory=time.monotonic)
@@ -101,8 +99,8 @@ class RaySupervisor:
 
             self.channel.offer_template(self.attempt, own_template())
             self.spares_after = None
-        if step % self.run.checkpoint_every == 0 or step == self.run.steps:
-            _report(self._row)
+        if self.metrics and (step % self.run.checkpoint_every == 0 or step == self.run.steps):
+            self.metrics.report()
         if self._asks_after <= step < self.run.steps:
             pace = max(now - self._polled, 1e-6)
             wait = min(max(1, int(ASK_SECONDS / pace)), max(1, self.run.checkpoint_every // 10))
@@ -111,16 +109,6 @@ class RaySupervisor:
         self._polled = now
         return "stop" if self.holding else "none"
 
-    def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        self._row = rows[-1]
-        for row in rows if self.monitor else ():
-            for alarm in self.monitor.step(row["tokens"], row["loss"], row["lr"]):  # type: ignore[union-attr]
-                self.channel.raise_alarm(alarm.line())
-
-    def tell(self, events: Sequence[Mapping[str, Any]]) -> None:
-        for line in filter(None, map(sentence, events)):
-            self.channel.say(line)
-
     def hold(self) -> None:
         """Wait, with what was trained committed, until the group is replaced or told to go on."""
         if self.rank == 0:
@@ -128,25 +116,6 @@ class RaySupervisor:
         while any(agree(self.rank == 0 and self.channel.confirm_held(self.attempt))):
             time.sleep(WAIT_SECONDS)
         self.holding = False
-
-
-def _report(row: Mapping[str, Any]) -> None:
-    """Every rank calls it alike; Ray keeps rank 0's."""
-    from ray import train
-
-    train.report({name: value for name, value in row.items() if isinstance(value, int | float)})
-
-
-def monitor_of(order: Order, run: Run) -> Monitor | None:
-    """What watches over the forecast of the recipe that was ordered; None for a run without one."""
-    from froude.promote.monitor import Monitor
-    from froude.promote.recipe import FILE, read
-
-    place = Location.parse(order.study) / FILE
-    if order.recipe == run.fingerprint or not place.exists():
-        return None
-    recipe = read(place)
-    return Monitor(recipe.forecast, recipe.run) if recipe.sha256 == order.recipe else None
 
 
 def warm() -> None:
@@ -190,16 +159,20 @@ def work(order: dict[str, Any]) -> None:
     from froude.checkpoint.parts import Corrupt
     from froude.checkpoint.retention import Keep
     from froude.checkpoint.run_store import RunStore
+    from froude.launch.observers.forecast import forecast_monitors
+    from froude.launch.observers.metrics import RayMetrics
+    from froude.launch.observers.policy import PolicyNews
     from froude.train import api, parallel
     from froude.train.loop import Diverged
-    from froude.train.observers import trackers
+    from froude.train.observers import Observer, trackers
     from froude.train.stability import spikes
     from froude.train.worker import run_worker
 
     use_own_cores()
     given = Order(**order)
     run = Run.from_dict(given.run)
-    location = Location.parse(given.study) / "runs" / run.name
+    study = Location.parse(given.study)
+    location = study / "runs" / run.name
     context = train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     channel = ControlChannel(location.url)
@@ -218,14 +191,17 @@ def work(order: dict[str, Any]) -> None:
         attempt = store.open_attempt(given.recipe, meta)
         if rank == 0:
             channel.write_beat(Beat(attempt, world, before.step if before else 0, alive))
-        monitor = monitor_of(given, run) if rank == 0 else None
+        metrics = RayMetrics()
+        watching: list[Observer] = [metrics, PolicyNews(channel)]
+        if rank == 0:
+            watching += forecast_monitors(run, study, given.recipe, channel)
         supervisor = RaySupervisor(
-            attempt, run, channel, rank, world, spares_after=given.spares_after, monitor=monitor
+            attempt, run, channel, rank, world, spares_after=given.spares_after, metrics=metrics
         )
-        run_worker(run, store, supervisor, device=given.device, observers=trackers())
+        run_worker(run, store, supervisor, device=given.device, observers=[*watching, *trackers()])
         while supervisor.holding:
             supervisor.hold()
-            run_worker(run, store, supervisor, device=given.device, observers=trackers())
+            run_worker(run, store, supervisor, device=given.device, observers=[*watching, *trackers()])
     except Finished:
         return
     except (ConfigError, Corrupt, Diverged, Fenced) as error:

@@ -51,14 +51,14 @@ def promote(
             "a study must have finished trials of the roles search (at the target's batch and schedule), lr_transfer "
             f"and loss_law to be promoted, but lacks {lacks}; {remedy}"
         )
-    run, forecast = promoted_run(fits), predict(fits, trust=trust)
-    ratios = extrapolation(fits, trust=trust)
+    run, params = promoted_run(fits), parameters(fits.target, trust=trust)
+    forecast, ratios = predict(fits, params), extrapolation(fits, params)
     checks = gate.override(table(Case(study, fits, forecast, ratios), bounds), overrides or {})
     if run is None or forecast is None:
         raise gate.Refused(checks, beyond=_beyond(fits, has_rate=run is not None))
     if any(check.refuses for check in checks):
         raise gate.Refused(checks)
-    forecast = with_band(forecast, study, fits, run, float(parameters(run, trust=trust)))
+    forecast = with_band(forecast, study, fits, run, params)
     recipe = seal(
         run=run,
         profile=profile,
@@ -140,14 +140,14 @@ def promoted_run(fits: Fits) -> Run | None:
     )
 
 
-def predict(fits: Fits, *, trust: bool = False) -> Forecast | None:
-    """The forecast of the target's final loss; None if the loss law has no fit."""
+def predict(fits: Fits, params: int) -> Forecast | None:
+    """The forecast of the final loss of the target, of `params` parameters; None if the loss law has no fit."""
     law, largest = fits.loss, fits.largest
     assert law is not None
     assert largest is not None
     if not math.isfinite(law.E):
         return None
-    params, tokens = float(parameters(fits.target, trust=trust)), float(fits.target.tokens)
+    tokens = fits.target.tokens
     prediction = fits.predict(params=params, tokens=tokens)
     free = law.free
     return Forecast(
@@ -165,10 +165,10 @@ def predict(fits: Fits, *, trust: bool = False) -> Forecast | None:
     )
 
 
-def extrapolation(fits: Fits, *, trust: bool = False) -> dict[str, float]:
-    """Target over largest finished proxy of the loss law, in params, tokens, compute (6ND) and batch."""
+def extrapolation(fits: Fits, params: int) -> dict[str, float]:
+    """Target, of `params` parameters, over largest finished proxy of the loss law, by axis as `beyond` has them."""
     rows = fits.rows["loss_law"].filter(pl.col("status") == "finished")
-    return beyond(rows, fits.target, parameters(fits.target, trust=trust))
+    return beyond(rows, fits.target, params)
 
 
 def parameters(run: Run, *, trust: bool = False) -> int:

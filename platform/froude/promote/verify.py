@@ -291,20 +291,21 @@ def _again(
     from froude.checkpoint.run_store import RunStore
     from froude.checkpoint.tensors import digest
     from froude.train.api import Unsupervised
+    from froude.train.observers import Made, Observer
     from froude.train.worker import run_worker
 
     run = recipe.run
 
-    class Watcher(Unsupervised):
-        def poll(self, step: int) -> Any:
-            progress("rerun", step / run.steps)
-            return "none"
+    class Watcher(Observer):
+        def stepped(self, made: Made) -> None:
+            progress("rerun", made.step / run.steps)
 
     with tempfile.TemporaryDirectory(prefix="froude-rerun-") as folder:
         again = Location.parse(folder) / "runs" / run.name
         store = RunStore(again, run.name)
-        host = Watcher(attempt=store.open_attempt(recipe.sha256))
-        run_worker(run.replace(workers=1, checkpoint_every=run.steps), store, host, device=str(device))
+        alone = Unsupervised(store.open_attempt(recipe.sha256))
+        once = run.replace(workers=1, checkpoint_every=run.steps)
+        run_worker(once, store, alone, device=str(device), observers=[Watcher()])
         undisturbed = LogReader(again).lineage()
         bits = digest(again, undisturbed[-1])
         yield Verdict("an undisturbed rerun ends with the same bits", bits == expected, f"digest {bits}")

@@ -7,8 +7,6 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import polars as pl
-
 from froude.attempts import history
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.fits import Fits
@@ -24,13 +22,6 @@ from froude.sweep.speed import step_flops
 FILE = "summary.json"
 STAGES = ("sweep", "fit", "promote", "train")
 WIDTH = 16  # of the closing block's first column
-
-
-def final_loss(study: Study, recipe: Recipe) -> float | None:
-    """The target run's validation loss at its last step (nats per token); None before it is finished."""
-    run = recipe.run
-    rows = study.evals().filter((pl.col("run") == run.name) & (pl.col("step") == run.steps)).collect()
-    return float(rows["loss"][-1]) if rows.height else None
 
 
 def trained_flops(trials: Iterable[trial_store.Stored]) -> float:
@@ -51,12 +42,11 @@ def summarize(
 ) -> dict[str, Any]:
     """The content of summary.json for a study whose target run is finished."""
     run = recipe.run
-    actual = final_loss(study, recipe)
     elastic = history(study, run.name)
-    assert actual is not None
     assert elastic is not None
+    assert elastic.loss is not None
     tokens = token_account(study, run.name, run)
-    scored = score(recipe.forecast, actual)
+    scored = score(recipe.forecast, elastic.loss)
     counts = dict(study.trials().group_by("status").len().collect().iter_rows())
     forecast = recipe.forecast
     spent = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from froude.promote.checks import table
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Score, score
 from froude.promote.monitor import Alarm, alarms
-from froude.promote.promotion import extrapolation, predict
+from froude.promote.promotion import extrapolation, parameters, predict
 from froude.promote.recipe import FILE, Recipe, read
 from froude.promote.token_audit import TokenAccount, token_account
 from froude.runlog import LogReader
@@ -125,8 +126,8 @@ def _run(study: Study, recipe: Recipe) -> dict[str, Any]:
         .collect()
     )
     elastic = history(study, run.name)
-    last = evals.filter(pl.col("step") == run.steps, pl.col("loss").is_finite())
-    actual = float(last["loss"][-1]) if elastic and elastic.finished and last.height else None
+    loss = elastic.loss if elastic is not None else None
+    actual = loss if loss is not None and math.isfinite(loss) else None
     return {
         "elastic": elastic,
         "steps": steps,
@@ -151,4 +152,5 @@ def _present_checks(study: Study, fits: Fits | None, *, trust: bool) -> tuple[ga
         return ()
     if fits.best is None or fits.target.parametrization not in fits.transfer:
         return ()
-    return table(Case(study, fits, predict(fits, trust=trust), extrapolation(fits, trust=trust)))
+    params = parameters(fits.target, trust=trust)
+    return table(Case(study, fits, predict(fits, params), extrapolation(fits, params)))

@@ -80,8 +80,11 @@ def write_failed(study: Location, trial: Trial, *, error: str, attempts: int) ->
     write(study, trial, trials=[{**describe(run), **told, "workers": run.max_workers} for run in trial.runs])
 
 
-def read(study: Location, name: str) -> Stored:
-    """The stored trial of this name; ConfigError if the file is none that a sweep wrote."""
+def read(study: Location, name: str, trial: Trial | None = None) -> Stored:
+    """The stored trial of this name; ConfigError if the file is none that a sweep wrote.
+
+    `trial` saves parsing its description again.
+    """
     place = study / "trials" / f"{name}.parquet"
     with reported(place, "a study must be readable"):
         content = place.read()
@@ -101,9 +104,8 @@ def read(study: Location, name: str) -> Stored:
         for name, kind in known.items()
     }
     material = Material.from_dict(json.loads(metadata[_MATERIAL])) if _MATERIAL in metadata else None
-    return Stored(
-        Trial.from_json(metadata[_KEY].decode()), pa.table(columns, schema=schemas.TRIALS), material
-    )
+    trial = trial or Trial.from_json(metadata[_KEY].decode())
+    return Stored(trial, pa.table(columns, schema=schemas.TRIALS), material)
 
 
 def read_all(study: Location) -> dict[str, Stored]:

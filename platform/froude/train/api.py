@@ -94,12 +94,6 @@ class Supervisor(Protocol):
     def poll(self, step: int) -> Request:
         """What to do after this step; every rank must get the same answer."""
 
-    def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Take rows of the steps frame, on rank 0 only."""
-
-    def tell(self, events: Sequence[Mapping[str, Any]]) -> None:
-        """Take rows of the events frame, on rank 0 only."""
-
 
 @dataclass
 class Unsupervised:
@@ -109,12 +103,6 @@ class Unsupervised:
 
     def poll(self, step: int) -> Request:
         return "none"
-
-    def report(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        return None
-
-    def tell(self, events: Sequence[Mapping[str, Any]]) -> None:
-        return None
 
 
 def check_trust(run: Run, trust: bool) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from froude.config import Run
 from froude.train import parallel
@@ -13,7 +13,6 @@ from froude.train.observers import Observer
 from froude.train.observers.layer_norms import LayerNorms
 from froude.train.observers.noise_scale import GradientNoise
 from froude.train.parallel import World
-from froude.train.rows import Row
 from froude.train.trainer import only_trainer
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ def run_worker(
     the policy gives up: what was committed stays.
     """
     trainer = only_trainer(run, World.current(parallel.resolve_device(device)))
-    watching = (GradientNoise(), LayerNorms(), _Reports(supervisor), *observers)
+    watching = (GradientNoise(), LayerNorms(), *observers)
     loop = Loop(run, trainer, store, watching, attempt=supervisor.attempt, left_out=left_out)
     del trainer  # a loop that goes back to the run's start builds another, once this one's memory is free
     while loop.step < run.steps:
@@ -65,16 +64,3 @@ def _save(loop: Loop, supervisor: Supervisor) -> str:
     elif loop.step % run.checkpoint_every == 0:
         loop.commit(background=True)
     return asked
-
-
-class _Reports(Observer):
-    """Hands rows to the supervisor."""
-
-    def __init__(self, supervisor: Supervisor) -> None:
-        self.supervisor = supervisor
-
-    def decided(self, events: Sequence[Mapping[str, Any]]) -> None:
-        self.supervisor.tell(events)
-
-    def wrote(self, row: Row) -> None:
-        self.supervisor.report([row])

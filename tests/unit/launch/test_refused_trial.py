@@ -28,7 +28,7 @@ class Heard:
 
 
 def test_a_config_error_in_a_trial_s_process_is_an_end_with_its_text_and_no_reason_to_try_again(tmp_path):
-    task = Task(Trial("a", (RUN,)).to_json(), Location.parse(tmp_path / "study").url, "cpu", name="a")
+    task = Task("a", Trial("a", (RUN,)).to_json(), Location.parse(tmp_path / "study").url, "cpu")
     proxy = Proxy(config=task.config())
     try:
         result = {"done": False}

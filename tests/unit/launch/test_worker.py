@@ -8,10 +8,9 @@ import time
 import pytest
 
 from froude.config import Run
-from froude.launch import control_channel, ray_internals
+from froude.launch import ray_internals
 from froude.launch.control_channel import ControlChannel
 from froude.launch.worker import RaySupervisor
-from froude.train.stability.spikes import SpikePolicy
 
 RUN = Run(name="large", tokens=768 * 100)
 
@@ -49,31 +48,3 @@ def test_slow_steps_are_asked_after_one_by_one(
         monkeypatch.setattr(ControlChannel, "asked_to_hold", lambda *_, step=step: when.append(step))
         supervisor.poll(step)
     assert when == asked
-
-
-def test_what_the_policy_does_is_said_and_what_it_only_notices_is_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    kept: dict[str, dict] = {}
-    monkeypatch.setattr(control_channel, "put_value", kept.__setitem__)
-    monkeypatch.setattr(control_channel, "get_value", kept.get)
-    policy = SpikePolicy(RUN.replace(tokens=768 * 100_000))
-    supervisor = RaySupervisor(attempt=1, run=RUN, channel=ControlChannel("run"), rank=0, world=1)
-    for step in range(1, 70):
-        policy.judge(step, 3.0 + 0.01 * (step % 3), 1.0)
-    policy.judge(70, 9.0, 1.0)  # noticed
-    for step in (71, 72, 73):
-        policy.judge(step, float("nan"), 1.0)
-    assert {event["action"] for event in policy.events} == {"spike", "skip", "rollback"}
-    supervisor.tell(policy.events)
-    said = ControlChannel("run").said()
-    assert [line.split(":")[0] for line in said] == [
-        "batch 70 is left out at step 71",
-        "batch 71 is left out at step 72",
-        "back to before step 73",
-    ]
-    assert "loss nan" in said[0]
-    assert "are left out: 3 updates left out" in said[2]
-    assert ControlChannel("run").alarms() == ()
-    ControlChannel("run").clear()
-    assert not ControlChannel("run").said()

@@ -89,9 +89,9 @@ def test_the_recipe_is_the_target_with_what_the_sweep_found(small_study: Path) -
 
 def test_forecast_and_extrapolation(small_study: Path) -> None:
     fits = fit(Study(small_study))
-    forecast, ratios = predict(fits), extrapolation(fits)
-    assert forecast is not None
     params = parameters(fits.target)
+    forecast, ratios = predict(fits, params), extrapolation(fits, params)
+    assert forecast is not None
     truth = 0.9 + 12 / params**0.35 + 30 / fits.target.tokens**0.35
     assert forecast.loss == pytest.approx(truth, abs=0.02)
     assert forecast.low < truth < forecast.high

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -42,13 +43,22 @@ def test_the_log_tells_the_world_sizes_and_what_each_restart_cost(finished: Stud
     assert run.world_sizes == [3, 2, 3]
     assert run.restarts == 2
     assert run.finished
-    assert run.step == 1300
+    assert (run.step, run.loss) == (1300, 1.245)
     assert [attempt.step for attempt in run.attempts] == [0, 433, 900]
     last = 9.0 + 432 * STEP
     assert run.recovery_seconds == pytest.approx([47.5 - last, 101.0 - (47.5 + 466 * STEP)], abs=1e-5)
     whole = 101.0 + 399 * STEP
     assert run.seconds == pytest.approx(whole)
     assert run.goodput == pytest.approx(1 - sum(run.recovery_seconds) / (whole - 9.0))
+
+
+def test_a_run_has_a_final_loss_once_it_is_finished(promoted: Any, tmp_path: Path) -> None:
+    """Its evaluations on the way are none."""
+    study = promoted.copy(tmp_path / "running", lives=2)
+    run = history(study, "large")
+    assert run is not None
+    assert study.evals().filter(pl.col("run") == "large").collect().height == 9
+    assert (run.finished, run.step, run.loss) == (False, 900, None)
 
 
 def test_a_run_that_has_not_begun_has_no_history(tmp_path: Path) -> None:

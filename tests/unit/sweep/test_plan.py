@@ -1,12 +1,15 @@
 """The plan: what it counts, what it times, when it refuses."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
 from froude.config import ConfigError, Run
-from froude.launch.trainable import resources
+from froude.launch.trainable import Proxy
+from froude.launch.tuning import Queue
 from froude.space import Grid, Search, Space, Trial, Uniform
+from froude.store import Location
 from froude.sweep import plan as planning
 from froude.sweep import speed
 from froude.sweep.plan import memory, plan, worker_bytes
@@ -132,12 +135,19 @@ def test_a_real_step_is_timed(monkeypatch):
     assert 0 < speed._time(RUN) < 60
 
 
-def test_a_trial_reserves_what_its_runs_may_use():
-    single, double = Trial("a", (RUN,)), Trial("b", (RUN.replace(slots=12, workers=2),))
-    assert resources(single, 0, {"CPU": 2}).bundles == [{"CPU": 1.0, "memory": 1.0}]
-    assert resources(single, 1, {"CPU": 2, "GPU": 4}).bundles == [{"GPU": 1.0, "memory": 2.0}]
-    on_cpu = Trial("c", (RUN.replace(device="cpu"),))
-    assert resources(on_cpu, 0, {"CPU": 2, "GPU": 4}).bundles == [{"CPU": 1.0, "memory": 1.0}]
-    assert resources(double, -1, {"CPU": 2}).bundles == [{"node:__internal_head__": 0.01}]
+def test_a_trial_reserves_what_its_runs_may_use(tmp_path):
+    single, double, on_cpu = RUN, RUN.replace(slots=12, workers=2), RUN.replace(device="cpu")
+    without, with_gpus = {"CPU": 2.0}, {"CPU": 2.0, "GPU": 4.0}
+
+    def reserved(cluster, *runs):
+        trials = iter([Trial(f"t{i}", (run,)) for i, run in enumerate(runs)])
+        agenda = SimpleNamespace(done=False, changed={}, next=lambda: next(trials))
+        queue = Queue(agenda, Location.parse(tmp_path), 2, cluster)
+        return [Proxy.default_resource_request(queue.suggest(str(i))).bundles[0] for i, _ in enumerate(runs)]
+
+    assert reserved(without, single) == [{"CPU": 1.0, "memory": 1.0}]
+    assert reserved(with_gpus, single, single) == [{"GPU": 1.0, "memory": 1.0}, {"GPU": 1.0, "memory": 2.0}]
+    assert reserved(with_gpus, on_cpu) == [{"CPU": 1.0, "memory": 1.0}]
+    assert reserved(without, double) == [{"node:__internal_head__": 0.01}]
     with pytest.raises(ConfigError, match="GPU"):
-        resources(Trial("d", (RUN.replace(device="cuda"),)), 0, {"CPU": 2})
+        reserved(without, RUN.replace(device="cuda"))
