@@ -61,7 +61,7 @@ def agree(*values: int) -> tuple[int, ...]:
 
 @dataclass
 class RaySupervisor:
-    """Host of the training loop inside a Ray Train worker.
+    """Steers the training loop inside a Ray Train worker.
 
     Rank 0 leaves a beat on the head, and asks there every few steps whether the group shall pause; the answer is
     broadcast, so that all ranks stop after the same step, and with it which step is the next to ask after. Ray gets the

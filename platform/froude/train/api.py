@@ -1,4 +1,4 @@
-"""The doors through which models, data and hosts come in; the package's own use the same ones."""
+"""The doors through which models, data and supervisors come in; the package's own use the same ones."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Source(Protocol):
 
 
 class Supervisor(Protocol):
-    """Who runs the loop: a test, a process of its own, or a worker of a cluster."""
+    """Who steers the training loop: a test, a process of its own, or a worker of a cluster."""
 
     attempt: int
 
@@ -97,7 +97,7 @@ class Supervisor(Protocol):
 
 @dataclass
 class Unsupervised:
-    """The host of a run that nobody orchestrates."""
+    """Lets the run go on to its end."""
 
     attempt: int = 1
 
