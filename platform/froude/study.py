@@ -25,7 +25,8 @@ _SUFFIX = ".parquet"
 
 def _foreign(location: Location) -> ConfigError:
     return ConfigError(
-        f"a study's directory must hold nothing else, but got {location}; move it away or choose another directory"
+        f"a study's directory must hold only its own files, but got {location}; move it away or choose "
+        "another directory"
     )
 
 

@@ -66,8 +66,8 @@ def load_state(run: Location, parts: tuple[Part, ...], state: dict[str, Any]) ->
     missing, unknown = set(_flat(state)) - set(manifest.tensors), set(manifest.tensors) - set(_flat(state))
     if missing or unknown:
         raise ValueError(
-            f"a state must have the tensors of its checkpoint {parts[-1].path}; without: {sorted(missing)[:3]} of "
-            f"{len(missing)}, only there: {sorted(unknown)[:3]} of {len(unknown)}; use the run's own recipe"
+            f"a state must have the tensors of its checkpoint {parts[-1].path}; not in it: {sorted(missing)[:3]} of "
+            f"{len(missing)}, only in it: {sorted(unknown)[:3]} of {len(unknown)}; use the run's own recipe"
         )
     with _plain_errors():
         dcp_load(state, storage_reader=ParquetReader(run, parts, manifest), planner=DefaultLoadPlanner())

@@ -23,7 +23,7 @@ app = typer.Typer(
 )
 
 UNKNOWN = (
-    "the recipe of this run is not beside it, so nothing is known of its model; under muP the forward multiplies "
+    "this run has no recipe next to it, so nothing is known about its model; under muP the forward pass multiplies "
     "logits, and maybe more, by factors that are not in the weights"
 )
 
@@ -115,7 +115,7 @@ def verify(
 def digest(
     run: Place, name: Name = "", step: Step = None, as_json: Json = False, debug: Debug = False
 ) -> int | None:
-    """Print the SHA-256 over all tensors in order of names: parameters and optimizer state, however sharded.
+    """Print the SHA-256 over all tensors in the order of their names: parameters and optimizer state, however sharded.
 
     Example: froude checkpoints digest runs/quickstart
     """
@@ -157,7 +157,9 @@ def diff(
         emit({"a": first.step, "b": second.step, "equal": not found, "differences": rows})
     else:
         for item in found[:20]:
-            amount = f": {item.elements} elements, by at most {item.largest:.3g}" if item.elements else ""
+            amount = (
+                f": {item.elements} elements differ, by at most {item.largest:.3g}" if item.elements else ""
+            )
             print(f"{item.name}: {item.what}{amount}")
         more = f", {len(found) - 20} more not shown" if len(found) > 20 else ""
         verdict = f"{len(found)} tensors differ{more}" if found else "the same bits"
@@ -171,7 +173,7 @@ def export(
     name: Name = "",
     step: Step = None,
     format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="safetensors is the only one.")
+        str, typer.Option(metavar="FORMAT", help="File format; safetensors is the only one.")
     ] = "safetensors",
     out: Annotated[
         str, typer.Option(metavar="FILE", help="A path or s3:// URL.", show_default="RUN-STEP.safetensors")
@@ -204,7 +206,7 @@ def export(
         print(f"{target}: step {record.step}, {size / 2**20:.1f} MiB", flush=True)
         if about["note"]:
             print(f"froude: warning: {about['note']}", file=sys.stderr)
-            print("froude: the file's metadata say so, too, in their key `froude`", file=sys.stderr)
+            print("froude: the file's metadata say so, too, under the key `froude`", file=sys.stderr)
     return None
 
 

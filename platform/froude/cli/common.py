@@ -35,19 +35,23 @@ SkipProbe = Annotated[
 ]
 Address = Annotated[
     str,
-    typer.Option(metavar="ADDRESS", help="Ray cluster, e.g. auto; without it RAY_ADDRESS, else --simulate."),
+    typer.Option(
+        metavar="ADDRESS",
+        help="Address of a Ray cluster, e.g. auto; without it RAY_ADDRESS, else --simulate.",
+    ),
 ]
 Simulate = Annotated[
     int,
     typer.Option(
         metavar="NODES",
-        help="Worker nodes of a cluster simulated here; without a cluster's address one a core, at most 4.",
+        help="Worker nodes of a cluster simulated here; without a cluster's address one per core, at most 4.",
         min=0,
         show_default=False,
     ),
 ]
 Shared = Annotated[
-    bool, typer.Option("--shared", help="A local study path is on a file system that all hosts share.")
+    bool,
+    typer.Option("--shared", help="Say that the local study path is on a file system that all hosts share."),
 ]
 
 P = ParamSpec("P")

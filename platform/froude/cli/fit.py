@@ -36,15 +36,15 @@ def fit(
         str,
         typer.Option(
             metavar="params=N,…",
-            help="With --from: froude's names = the file's; params, tokens, loss are needed; status= ignores a column.",
+            help="With --from: froude's names = the file's; params, tokens, loss are required; status= drops a column.",
         ),
     ] = "",
     out: Annotated[str, typer.Option(metavar="STUDY", help="With --from: where the study is written.")] = "",
     target: Annotated[
-        str, typer.Option(metavar="FILE.toml", help="With --from: the target run that they are for.")
+        str, typer.Option(metavar="FILE.toml", help="With --from: the target run that these runs are for.")
     ] = "",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="With --from: replace a study that was made of a table before.")
+        bool, typer.Option("--fresh", help="With --from: replace a study that was made from a table before.")
     ] = False,
     predict: Annotated[
         str, typer.Option(metavar="params=N,tokens=D", help="Also forecast the loss of this run.")
@@ -128,11 +128,13 @@ def _imported(study: str, source: str, columns: str, out: str, target: str, *, f
     from froude.promote.imported_runs.history import make_study
 
     if bool(study) == bool(source) or bool(source) != bool(out):
-        raise ConfigError("a fit is of a study, or of a table; give STUDY, or --from FILE and --out STUDY")
+        raise ConfigError(
+            "a fit needs either a study or a table of runs; give STUDY, or --from FILE and --out STUDY"
+        )
     if not source:
         if columns or target or fresh:
             raise ConfigError(
-                "--columns, --target and --fresh belong to a table of runs; give --from FILE, too"
+                "--columns, --target and --fresh are for a table of runs; give --from FILE, too"
             )
         return None
     large = None

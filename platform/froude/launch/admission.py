@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from froude.train.exact.environment import Build
 
 SHOWN = 3  # hosts in one error
-ALIKE = "an exact run needs hosts alike, or --other-build, which gives up that all of it is reproducible"
+ALIKE = (
+    "an exact run needs hosts of one build, or --other-build, which gives up that all of it is reproducible"
+)
 
 
 class Unfit(RuntimeError):

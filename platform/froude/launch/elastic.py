@@ -181,7 +181,7 @@ def train(
     result = result_of(run, study)
     if not result.finished:
         raise RunFailed(
-            f"run {run.name}: Ray ended it without an error at step {result.step} of {run.steps}; begin it again"
+            f"run {run.name}: Ray ended it without an error at step {result.step} of {run.steps}; start it again"
         )
     return result
 

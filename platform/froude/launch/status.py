@@ -47,7 +47,7 @@ class BadTrial:
         """The same for people."""
         which = self.trial if self.run == self.trial else f"{self.trial} ({self.run})"
         tries = f" in {self.attempts} attempts" if self.status == "failed" and self.attempts > 1 else ""
-        reason = " ".join(self.reason.split()) or "no reason was kept, by the version that trained it"
+        reason = " ".join(self.reason.split()) or "the version that trained it kept no reason"
         cut = reason if len(reason) <= REASON_CHARACTERS else reason[: REASON_CHARACTERS - 1] + "…"
         return f"{self.status:<9} {which}{tries}: {cut}"
 

@@ -111,7 +111,7 @@ def open_study(
     meta = opened.meta
     if meta.get("schema", SCHEMA) != SCHEMA or meta.get("seed", space.seed) != space.seed:
         raise ConfigError(
-            f"a study is of one schema and seed, but {study} has schema {meta.get('schema')} and seed "
+            f"a study must have one schema and seed, but {study} has schema {meta.get('schema')} and seed "
             f"{meta.get('seed')}, not {SCHEMA} and {space.seed}; use another directory, or --fresh"
         )
     stored, materials = trial_store.read_all(study), Materials()

@@ -50,7 +50,7 @@ class Fits:
         """The run that the study is for; ConfigError for a history without one."""
         if self.large is None:
             raise ConfigError(
-                "a study must have a target for this, but this history was made without one; make it again with "
+                "this needs a study with a target, but this history was made without one; make it again with "
                 "`froude fit --from … --target target.toml`"
             )
         return self.large

@@ -96,6 +96,6 @@ def _cost(ratio: float) -> Check:
         ratio <= 1,
         f"{ratio:.2g}×",
         "at most 1× the target's FLOPs for all proxies",
-        "so small a target tries the method out, and saves nothing",
+        "such a small target tries the method out, and saves nothing",
         kind="warn",
     )

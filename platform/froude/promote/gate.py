@@ -127,7 +127,7 @@ def override(checks: Sequence[Check], reasons: Mapping[str, str]) -> tuple[Check
             raise ConfigError(f"an override must name a check of the gate, but got `{name}`; {hint}")
         if not reason.strip():
             raise ConfigError(
-                f"an override must have a reason, but `{name}` has none; say why it may be passed over"
+                f"an override must have a reason, but `{name}` has none; say why the check may fail"
             )
     return tuple(
         replace(check, overridden=True, reason=reasons[check.name].strip())

@@ -76,7 +76,7 @@ def promote(
     if LogReader(study.location / "runs" / (kept or recipe).run.name).head() is not None:
         raise ConfigError(
             f"a recipe must stay as it was sealed once its run has begun, but these fits or settings give another than "
-            f"the run's below {study.location}; train that one, or promote in a new study"
+            f"that of the run below {study.location}; train that run, or promote in a new study"
         )
     recipe.write(place)
     return recipe

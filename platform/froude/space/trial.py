@@ -47,7 +47,7 @@ class Trial:
         alike = {run.replace(tokens=horizons[-1]).fingerprint for run in self.runs}
         if len(alike) > 1 or self.runs[0].schedule.name != "wsd" or self.runs[0].max_workers > 1:
             raise ConfigError(
-                f"branches of a trial must be one-worker WSD runs equal but for name and tokens, but those of "
+                f"branches of a trial must be one-worker WSD runs that differ in name and tokens only, but those of "
                 f"{self.name!r} differ in more; make them trials of their own"
             )
         if horizons != sorted(set(horizons)):

@@ -167,8 +167,9 @@ class Agenda:
         name = found.trial.name
         if not self._rerun_changed:
             raise ConfigError(
-                f"a trial's name stands for one configuration, but the study has {name!r} with other {difference}; "
-                "use another directory, --rerun-changed to train it again (the old rows are kept, apart), or --fresh"
+                f"a trial's name must stand for one configuration, but the study has {name!r} with other {difference}; "
+                "use another directory, --rerun-changed to train it again (the old rows are kept separately), or "
+                "--fresh"
             )
         self.changed[name] = self.stored.pop(name)
 

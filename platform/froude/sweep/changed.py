@@ -68,7 +68,7 @@ def compare(stored: Iterable[Stored], runs: Iterable[Run], materials: Materials)
         elif other := then.other_versions(alike[0]):
             versions.setdefault(", ".join(other), []).append(name)
     notes = [
-        f"{_trials(names)} of froude 0.1, which recorded neither content nor code of {what}: taken as unchanged"
+        f"{_trials(names)} from froude 0.1, which recorded neither content nor code of {what}: taken as unchanged"
         for what, names in unsaid.items()
     ]
     notes += [
@@ -98,5 +98,5 @@ def refusal(changed: Mapping[str, list[str]]) -> str:
     more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
     return (
         f"a study's trials must be of one corpus and code, but since {name!r}{more} {'; '.join(changes[:3])}; "
-        "restore it, use another directory, or --rerun-changed to train again (the old rows are kept, apart)"
+        "restore it, use another directory, or --rerun-changed to train again (the old rows are kept separately)"
     )

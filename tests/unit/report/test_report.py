@@ -296,7 +296,7 @@ def test_a_damaged_log_is_reported_and_the_rest_stays(
     (study.location / "runs" / "large" / "commits" / "00000002.parquet").delete()
     text = Page(render(study, fits=promoted.fits)).text
     assert "The target run could not be read" in text
-    assert "What became of it could not be read." in text
+    assert "Its outcome could not be read." in text
     assert "not begun" not in text
     assert "SP slope −1.00" in text
 

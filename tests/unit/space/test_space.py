@@ -112,8 +112,11 @@ def test_branches_share_their_trunk():
         ((), "must have a run"),
         (branches(8, 4), "sorted by tokens"),
         ((RUN, RUN), "different names"),
-        (branches(4, 8, **{"schedule.name": "cosine"}), "WSD runs equal but for name"),
-        ((*branches(4), *branches(8, **{"optimizer.lr": 1e-3})), "WSD runs equal but for name"),
+        (branches(4, 8, **{"schedule.name": "cosine"}), "WSD runs that differ in name and tokens only"),
+        (
+            (*branches(4), *branches(8, **{"optimizer.lr": 1e-3})),
+            "WSD runs that differ in name and tokens only",
+        ),
         (branches(4, 8, workers=2, slots=12), "one-worker"),
     ],
 )

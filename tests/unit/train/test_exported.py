@@ -106,7 +106,10 @@ def test_of_a_foreign_model_it_is_said_what_is_not_known(
     _, file = exported(tmp_path, FOREIGN)
     said = about(file)
     assert said["multipliers"] is None
-    assert "foreign_model:factory multiplies by in its forward is not in the weights" in said["note"]
+    assert (
+        "the factors in the forward pass of foreign_model:factory are neither in the weights nor known here"
+        in said["note"]
+    )
     assert "muP at width 96 of base width 32 asks for logits times 0.333333" in said["note"]
     assert said["note"] in capsys.readouterr().err
 
@@ -126,4 +129,4 @@ def test_without_its_recipe_nothing_is_claimed(tmp_path: Path, capsys: pytest.Ca
     target = Location.parse(tmp_path / "alone.safetensors")
     assert main(["checkpoints", "export", str(tmp_path / "alone"), "--out", target.url]) == 0
     assert "multipliers" not in about(target)
-    assert "the recipe of this run is not beside it" in capsys.readouterr().err
+    assert "this run has no recipe next to it" in capsys.readouterr().err

@@ -22,7 +22,7 @@ def chosen(asked: Sequence[str], place: Location) -> tuple[list[str], dict[str, 
     Without any `asked` for, all that are possible; ConfigError for one that is unknown, or asked for and not possible.
     """
     if unknown := [kind for kind in asked if kind not in KINDS]:
-        raise ConfigError(f"--kinds must be of {', '.join(KINDS)}, but got {', '.join(unknown)}")
+        raise ConfigError(f"--kinds must be among {', '.join(KINDS)}, but got {', '.join(unknown)}")
     lacking = {kind: why for kind in KINDS if (why := missing(kind, place))}
     if impossible := [kind for kind in asked if kind in lacking]:
         raise ConfigError("; ".join(f"{kind} {lacking[kind]}" for kind in impossible))
@@ -43,7 +43,7 @@ def _s3(place: Location) -> str:
     endpoint = Settings.from_environment().endpoint or ""
     if not endpoint.startswith("http://"):
         return (
-            f"puts a proxy before the S3 server, which needs AWS_ENDPOINT_URL=http://host:port, but it is "
+            f"puts a proxy in front of the S3 server, which needs AWS_ENDPOINT_URL=http://host:port, but it is "
             f"{endpoint or 'not set'}"
         )
     return ""

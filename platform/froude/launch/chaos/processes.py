@@ -89,7 +89,7 @@ def zombie(scene: Scene, target: float) -> Act:
     finally:
         suspended.close()
         scene.lives.remove(suspended)
-    kind, text = suspended.end or ("nothing", "it ended without a word")
+    kind, text = suspended.end or ("nothing", "it ended without saying why")
     if kind != "Fenced":
         raise NotInjected(f"the woken driver had to end as fenced, but ended with {kind}: {text}")
 

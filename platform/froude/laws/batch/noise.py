@@ -46,7 +46,7 @@ class BatchRamp:
             if self.factor > 1
             else "no reason to raise the batch"
         )
-        return f"{seen}: {what} (a trend signal, no measured critical batch)"
+        return f"{seen}: {what} (a trend signal, not a measured critical batch)"
 
 
 @dataclass(frozen=True, eq=False)

@@ -131,7 +131,7 @@ def runs_of(
     if step.size and (np.any(step != np.floor(step)) or step.max() > MAX_STEPS):
         raise ValueError(
             f"Column 'step' must count optimizer steps in whole numbers up to {MAX_STEPS:,}, but goes up to"
-            f" {float(step.max()):g}, or lies between two. Tokens are no steps."
+            f" {float(step.max()):g}, or has fractions. Tokens are not steps."
         )
     order = np.lexsort((step, sample.groups))
     runs, warm = [], np.zeros(step.size, dtype=bool)
@@ -140,7 +140,8 @@ def runs_of(
         if np.any(np.diff(at) == 0):
             twice = float(at[np.flatnonzero(np.diff(at) == 0)[0]])
             raise ValueError(
-                f"Column 'step' must not repeat within a run, but step {twice:g} does. Keep one attempt or seed a run."
+                f"Column 'step' must not repeat within a run, but step {twice:g} does. Keep one attempt or "
+                "seed per run."
             )
         if np.any(floors[rows] != floors[rows[0]]):
             raise ValueError(f"Column {floor!r} must be the same in all rows of a run.")

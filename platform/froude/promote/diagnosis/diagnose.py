@@ -153,8 +153,8 @@ def _shown(rows: pl.DataFrame) -> list[Cause]:
 
 
 WORDS = {
-    "edge": "the best rate is the last of the grid, so the optimum is beyond; add rates",
-    "flat": "the loss hardly depends on the rate, so the optimum is not placed; widen the grid or add seeds",
+    "edge": "the best rate is the last of the grid, so the optimum lies beyond it; add rates there",
+    "flat": "the loss hardly depends on the rate, so it places no optimum; widen the grid or add seeds",
     "too_few_points": "too few rates finished to place the optimum; add rates",
 }
 
@@ -174,10 +174,10 @@ def _effect(rows: pl.DataFrame, column: str) -> list[Cause]:
         and (law := laws.lr_transfer(here, over=column)).status in ("ok", "flat")
     ]
     exponent = float(np.mean(own)) if own else PRIOR[column]
-    source = "measured at one width" if own else "of other people's runs: add one width at two values"
+    source = "measured at one width" if own else "from other people's runs: train one width at two values"
     text = (
-        f"{column} grow as width^{growth:.2f}, and the best rate moves as {column}^{exponent:+.2f} ({source}): "
-        "so much of the slope over width is theirs"
+        f"{column} grow as width^{growth:.2f}, and the best rate moves as {column}^{exponent:+.2f} ({source}), "
+        "which accounts for this much of the slope over width"
     )
     effect = growth * exponent
     return [Cause(EFFECTS[column], f"stage's {column}", effect, 0.0, abs(effect), text)]

@@ -73,13 +73,15 @@ def _json(content: bytes, *, lines: bool) -> pl.DataFrame:
         found = json.loads(content)
         if isinstance(found, dict) and any(isinstance(value, dict | list) for value in found.values()):
             raise ValueError(
-                "it must be an array of objects, a run each, but is one object of columns "
+                "it must be an array of objects, one per run, but is one object of columns "
                 "(pandas writes the array with orient='records')"
             )
         rows = found if isinstance(found, list) else [found]
     for row in rows:
         if not isinstance(row, dict):
-            raise ValueError(f"a run must be an object {{…}} with a value a column, but one is {row!r:.40}")
+            raise ValueError(
+                f"a run must be an object {{…}} with one value per column, but one is {row!r:.40}"
+            )
     flat = [
         {key: json.dumps(value) if isinstance(value, dict | list) else value for key, value in row.items()}
         for row in rows

@@ -287,7 +287,7 @@ def judge(over: Over, rows: Sequence[Row]) -> CoordinateCheck:
     control = [s.slope for s in slopes if not _transfers(s.parametrization) and s.name != "logits"]
     if control and not any(slope >= CONTROL or math.isnan(slope) for slope in control):
         reached = f"the control, {STANDARD.label}, reaches only {max(control):+.3f} instead of {CONTROL:+.1f}"
-        reasons.append(f"{reached}: no power; add wider --widths, or raise the rate")
+        reasons.append(f"{reached}, so the check has no power; add wider --widths, or raise the rate")
     return CoordinateCheck(over, tuple(rows), slopes, "inconclusive" if reasons else "passed", tuple(reasons))
 
 

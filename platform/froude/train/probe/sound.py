@@ -93,8 +93,8 @@ class _Look:
                 self.causal(whole)
         return (
             [
-                f"{self.name} has constant buffers ({_some(lasting)}): built again with the model, in no checkpoint or "
-                "export"
+                f"{self.name} has constant buffers ({_some(lasting)}), which are built again with the model: they "
+                "are in no checkpoint or export"
             ]
             if lasting
             else []
@@ -205,8 +205,8 @@ class _Look:
         theirs, own = float(moved[1:].max()), float(moved[0].max())
         if not own <= TOLERANCE * theirs:
             self.refuse(
-                "a sequence's logits must not depend on the others of its batch",
-                f"moves them by {own / theirs if theirs else math.inf:.2g} of what those move when they change",
+                "a sequence's logits must not depend on the other sequences of its batch",
+                f"moves them {own / theirs if theirs else math.inf:.2g} times as far as those move when they change",
                 "normalise within a sequence (LayerNorm, RMSNorm)",
             )
 
@@ -222,13 +222,13 @@ class _Look:
             if not after > 0:
                 self.refuse(
                     "logits must depend on the tokens",
-                    f"has the same ones when token {t} is another",
+                    f"gives the same ones when token {t} changes",
                     "use the tokens that forward is given",
                 )
             if not before <= TOLERANCE * after:
                 self.refuse(
                     "logits must not depend on later tokens",
-                    f"moves those before token {t} by {before / after:.2g} of those after it when that token changes",
+                    f"moves those before token {t} {before / after:.2g} times as far as those after it when it changes",
                     "give its attention a causal mask",
                 )
 
