@@ -157,7 +157,7 @@ def polars(settings: Settings) -> dict[str, Any]:
 
 
 class Refused(PermissionError):
-    """A server takes the requests of this host for nobody's, or for those of somebody without the right."""
+    """A server does not know the keys of this host's requests, or does not allow them what they ask for."""
 
     def __init__(self, code: str) -> None:
         super().__init__(

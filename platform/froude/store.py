@@ -182,7 +182,7 @@ class Location:
             try:
                 os.link(temporary, self.path)
             except FileExistsError:
-                # Over NFS the answer to a link that succeeded can get lost; the count of links tells.
+                # Over NFS the answer to a link that succeeded can get lost; the count of links shows it.
                 return os.stat(temporary).st_nlink == 2
             durable.sync_folder(self.path.parent)
         return True

@@ -184,8 +184,8 @@ class RunStore:
         """Write this rank's shards and tables (`records.TABLES`: the rows since the last save), then commit.
 
         `state` holds tensors only; `scalars` (JSON) are rank 0's. The rows become visible with the record. In the
-        background the state is only copied, and the rest goes on beside what the caller does next; one at a time: each
-        call waits for the save before it, and raises what that one met. Fenced if another attempt has taken over.
+        background the state is only copied, and the rest goes on while the caller continues; one at a time: each call
+        waits for the save before it, and raises what that one met. Fenced if another attempt has taken over.
         """
         self.wait()
         if self._attempt is None or self._head is None:

@@ -39,7 +39,7 @@ def chaos(
             "--out",
             metavar="STUDY",
             help="A fresh folder or s3:// URL to train in.",
-            show_default="chaos-SEED beside the recipe",
+            show_default="chaos-SEED next to the recipe",
         ),
     ] = "",
     trust: Trust = False,
@@ -134,7 +134,7 @@ def chaos(
 
 
 def check_fresh(place: Location) -> None:
-    """ConfigError unless nothing is there."""
+    """ConfigError if there is anything at this place."""
     from froude.config import ConfigError
     from froude.store import reported
 

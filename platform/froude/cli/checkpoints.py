@@ -30,7 +30,7 @@ UNKNOWN = (
 Place = Annotated[
     str, typer.Argument(metavar="RUN", help="Directory of a run or its study, or an s3:// URL.")
 ]
-Name = Annotated[str, typer.Option("--run", metavar="NAME", help="Which run of a study that has several.")]
+Name = Annotated[str, typer.Option("--run", metavar="NAME", help="Which run, if the study has several.")]
 Step = Annotated[
     int | None, typer.Option(metavar="N", help="The checkpoint of this step.", show_default="newest")
 ]
@@ -136,8 +136,10 @@ def digest(
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="A run, as RUN above.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another run, or the same one.")],
-    step: Annotated[int | None, typer.Option(metavar="N", help="Of A.", show_default="newest")] = None,
-    step_b: Annotated[int | None, typer.Option(metavar="N", help="Of B.", show_default="that of A")] = None,
+    step: Annotated[int | None, typer.Option(metavar="N", help="Step of A.", show_default="newest")] = None,
+    step_b: Annotated[
+        int | None, typer.Option(metavar="N", help="Step of B.", show_default="that of A")
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -181,7 +183,7 @@ def export(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Write a checkpoint's parameters as a file that other tools read; its metadata have the run and muP's multipliers.
+    """Write a checkpoint's parameters as a file that other tools read; its metadata hold the run and muP's multipliers.
 
     Example: froude checkpoints export runs/quickstart --out large.safetensors
     """
@@ -211,7 +213,7 @@ def export(
 
 
 def _trained(place: Location, record: Record) -> Run | None:
-    """The run that the recipe of the study around describes; None if there is none, or if the record names another."""
+    """The run that its study's recipe describes; None without a recipe, or if the record names another."""
     from froude.config import ConfigError
     from froude.promote.recipe import FILE, read
 

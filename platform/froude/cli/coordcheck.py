@@ -20,15 +20,19 @@ def coordcheck(
     ],
     widths: Annotated[
         str,
-        typer.Option(help="Three or more widths, separated by commas; without it five doublings from 64."),
+        typer.Option(
+            help="Three or more widths, separated by commas; without this option, five doublings from 64."
+        ),
     ] = "",
-    depths: Annotated[str, typer.Option(help="Check over depth instead, at the run's own width.")] = "",
+    depths: Annotated[
+        str, typer.Option(help="Three or more depths: check over depth instead, at the run's own width.")
+    ] = "",
     seeds: Annotated[int, typer.Option(min=1, help="Initialisations and batches to average over.")] = 3,
     times: Annotated[str, typer.Option(help="After how many updates to measure.")] = "1,3,10",
     plot: Annotated[
         str, typer.Option(metavar="FILE", help="Where to write a plot (.svg, .png or .pdf).")
     ] = "coordcheck.svg",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")] = "auto",
     trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -103,7 +107,7 @@ def coordcheck(
 
 
 def _rules(broken: list[Cause], widths: list[int]) -> list[str]:
-    """The rules that the code breaks, each with its remedy; or that none was seen."""
+    """The rules that the code breaks, each with its remedy; or a line that says that none was found."""
     from froude.promote.diagnosis.causes import REMEDIES
 
     where = f"by what real updates do at widths {', '.join(map(str, widths))}"
@@ -135,7 +139,7 @@ def load_run(path: str) -> Run:
 
 
 def integers(option: str, text: str) -> list[int]:
-    """Numbers with commas between them; ConfigError for anything else."""
+    """Whole numbers separated by commas; ConfigError for anything else."""
     from froude.config import ConfigError
 
     try:

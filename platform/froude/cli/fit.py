@@ -29,7 +29,7 @@ def fit(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Make a study of the runs in a .csv, .tsv, .parquet, .jsonl or .json file.",
+            help="Make a study from the runs in a .csv, .tsv, .parquet, .jsonl or .json file.",
         ),
     ] = "",
     columns: Annotated[
@@ -50,7 +50,8 @@ def fit(
         str, typer.Option(metavar="params=N,tokens=D", help="Also forecast the loss of this run.")
     ] = "",
     diagnose: Annotated[
-        bool, typer.Option("--diagnose", help="Say why learning rates do not transfer: trains a few steps.")
+        bool,
+        typer.Option("--diagnose", help="Say why learning rates do not transfer; this trains a few steps."),
     ] = False,
     branches: Annotated[
         bool,
@@ -149,7 +150,7 @@ def _imported(study: str, source: str, columns: str, out: str, target: str, *, f
 
 
 def _diagnoses(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> list[Diagnosis]:
-    """One of each parametrization that the study has a transfer curve of, from the runs of its trials."""
+    """A diagnosis for each parametrization of which the study has a transfer curve, from the runs of its trials."""
     import torch
 
     from froude.config import ConfigError
@@ -179,7 +180,7 @@ def _diagnoses(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> list[Di
 
 
 def _branched(study: Study, run: Run, *, trust: bool, quiet: bool) -> Branched:
-    """The critical batch of the study's target run, where its newest checkpoint stands."""
+    """The critical batch of the study's target run, measured at its newest checkpoint."""
     from froude.checkpoint.run_store import RunStore
     from froude.launch.display import Display
     from froude.train.api import check_trust

@@ -46,7 +46,7 @@ def plan(
         str, typer.Option(metavar="FILE.py", help="Write the set (or the best run) as a search space.")
     ] = "",
     profile: Annotated[str, typer.Option(help="Profile with the bounds of promotion's gate.")] = "production",
-    seed: Annotated[int, typer.Option(min=0, help="Of every run.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every run.")] = 0,
     trust: Trust = False,
     skip_probe: SkipProbe = None,
     as_json: Json = False,

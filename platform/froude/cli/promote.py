@@ -19,7 +19,7 @@ def promote(
     ] = None,
     reason: Annotated[
         list[str] | None,
-        typer.Option("--reason", metavar="TEXT", help="Why it may fail; one for each --override."),
+        typer.Option("--reason", metavar="TEXT", help="Why the check may fail; one for each --override."),
     ] = None,
     trust: Trust = False,
     as_json: Json = False,

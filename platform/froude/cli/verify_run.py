@@ -14,7 +14,7 @@ def verify_run(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="A recipe.toml, its study or its run's directory; or an s3:// URL."
+            metavar="RUN", help="A recipe.toml, its study or its run's directory; a path or s3:// URL."
         ),
     ],
     rerun: Annotated[

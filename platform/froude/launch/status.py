@@ -1,4 +1,4 @@
-"""What of a study is done: trials by stage, the recipe, how far the target run is."""
+"""How far a study is: trials by stage, the recipe, the progress of the target run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StageStatus:
 
 @dataclass(frozen=True)
 class BadTrial:
-    """A trial that failed, or of which a run diverged: the first such run, and how many of the trial's did."""
+    """A trial that failed or had a run that diverged: the first such run, and how many of the trial's runs did so."""
 
     status: str
     trial: str

@@ -22,7 +22,7 @@ class Foretold:
     """Reach of the target over the largest proxy of the loss law, by axis ({} without that stage); what fails.
 
     A failed check of kind "refuse" is one by which promote would refuse the study as it is planned. `close` are checks
-    that pass by less than a tenth of their bounds, `unknown` the names of those that only running tells.
+    that pass by less than a tenth of their bounds, `unknown` the names of those that only running can decide.
     """
 
     reach: Mapping[str, float]

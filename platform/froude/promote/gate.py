@@ -59,7 +59,7 @@ class Rule(Generic[Value]):
 
     `asks` are words with {bound} in them, or {percent} for a hundred times it. `find` holds a value against a bound;
     `bound` is production's, NaN where there is no number. `foresee` has the value that a plan decides, None where only
-    running tells.
+    running decides.
     """
 
     name: str
@@ -105,7 +105,7 @@ PROFILES = {PRODUCTION.name: PRODUCTION}
 class Refused(Exception):
     """The gate's answer no: every check that refuses, with value, bound and remedy.
 
-    `beyond` is what no override helps against: the study does not tell a number that the recipe needs.
+    `beyond` is what no override helps against: the study lacks a number that the recipe needs.
     """
 
     exit_code = 3

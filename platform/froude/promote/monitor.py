@@ -37,7 +37,7 @@ class Alarm:
     expected: float
 
     def line(self) -> str:
-        """What a person is told."""
+        """The alarm in words."""
         side = "above" if self.seen > self.expected else "below"
         if self.kind == "rate":
             return (

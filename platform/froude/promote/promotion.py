@@ -93,7 +93,7 @@ def _unfinished(study: Study, role: str) -> str:
 
 
 def _beyond(fits: Fits, *, has_rate: bool) -> str:
-    """What the study does not tell, so that no override helps, and what to add to it."""
+    """What the study lacks, so that no override helps, and what to add to it."""
     if has_rate:
         assert fits.loss is not None
         why = "; ".join(fits.loss.reasons) or fits.loss.status

@@ -232,7 +232,7 @@ def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress
 
 
 def _is_slot(run: Run) -> pl.Expr:
-    """Whether a row of the ledger tells of one whole slot: sums would not see halves, or what adds up to nothing."""
+    """Whether a ledger row is for one whole slot: sums would not notice halves, or rows that cancel out."""
     whole = {"run": run.name, "samples": run.windows_per_slot, "tokens": run.batch // run.slots}
     return pl.all_horizontal(
         pl.col("disposition").is_in(["trained", "skipped_by_policy"]),
@@ -287,7 +287,7 @@ def _again(
     device: torch.device,
     progress: Progress,
 ) -> Iterator[Verdict]:
-    """Train the recipe once more from step 0, in this process alone, beside the store; compare the bits."""
+    """Train the recipe once more from step 0, in this process alone, outside the store; compare the bits."""
     from froude.checkpoint.run_store import RunStore
     from froude.checkpoint.tensors import digest
     from froude.train.api import Unsupervised

@@ -133,7 +133,7 @@ def _limits(
 
 
 def _shaded(forecast: Forecast, limits: tuple[float, float]) -> bool:
-    """Whether shading the band, or the interval, tells more than that it covers the whole figure."""
+    """Whether shading the band, or the interval, would show anything but a fully shaded figure."""
     low, high = limits
     points: Sequence[BandPoint | Forecast] = forecast.band or (forecast,)
     return any(point.low > low or point.high < high for point in points)

@@ -23,7 +23,7 @@ class Trial:
     """What one worker computes in one go: a run, or several that are WSD branches off one trunk.
 
     Its runs are proxies, so their `stability` is off, whatever it was (`Run.as_proxy`).
-    Branches are equal but for name and tokens, and sorted by tokens. Those after the first that reaches `stop_loss`
+    Branches differ only in name and tokens, and are sorted by tokens. Those after the first that reaches `stop_loss`
     (nats per token) are not trained. `params` is where a search placed the trial.
     """
 

@@ -319,7 +319,7 @@ def test_write_replaces_the_report_in_the_study(promoted: Promoted, tmp_path: Pa
 
 def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").touch()
-    with pytest.raises(ValueError, match="hold nothing else"):
+    with pytest.raises(ValueError, match="hold only its own files"):
         write(Study(tmp_path))
 
 

@@ -70,7 +70,7 @@ def test_the_multipliers_of_a_file_give_the_logits_of_its_run(
     assert torch.equal(logits(plain) * said["multipliers"]["logits"], wanted)
     warned = capsys.readouterr().err
     assert "do not give this model's logits" in warned
-    assert "logits by 0.333333 (muP at width 96 of base width 32)" in warned
+    assert "logits by 0.333333 (muP at width 96 with base width 32)" in warned
     assert "attention scores by 0.176777" in warned
 
 
@@ -110,7 +110,7 @@ def test_of_a_foreign_model_it_is_said_what_is_not_known(
         "the factors in the forward pass of foreign_model:factory are neither in the weights nor known here"
         in said["note"]
     )
-    assert "muP at width 96 of base width 32 asks for logits times 0.333333" in said["note"]
+    assert "muP at width 96 with base width 32 asks for logits times 0.333333" in said["note"]
     assert said["note"] in capsys.readouterr().err
 
 

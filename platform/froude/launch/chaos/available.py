@@ -19,7 +19,7 @@ CAP_SYS_ADMIN = 1 << 21
 def chosen(asked: Sequence[str], place: Location) -> tuple[list[str], dict[str, str]]:
     """The kinds to use for a study at `place`, and those left out, each with the reason.
 
-    Without any `asked` for, all that are possible; ConfigError for one that is unknown, or asked for and not possible.
+    Without `asked` all possible kinds; ConfigError for a kind that is unknown, or asked for but not possible.
     """
     if unknown := [kind for kind in asked if kind not in KINDS]:
         raise ConfigError(f"--kinds must be among {', '.join(KINDS)}, but got {', '.join(unknown)}")

@@ -59,7 +59,7 @@ def node_add(scene: Scene, target: float) -> Act:
     wait_for(lambda: len(scene.life.nodes) > before or scene.life.refused, "a new node")
     if scene.life.refused:
         raise NotInjected(scene.life.refused.pop())
-    yield f"beside {before} nodes"
+    yield f"added to {before} nodes"
 
 
 def head_kill(scene: Scene, target: float) -> Act:

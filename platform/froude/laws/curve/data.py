@@ -14,10 +14,10 @@ from froude.laws.stats.frames import Array, Mask, Sample
 POINTS = (
     200  # of each run's curve, log-spaced in steps after the warmup (Tissue et al. 2408.11029 thin likewise)
 )
-NODES = 128  # a schedule's falls are summed in so many places at most
+NODES = 128  # a schedule's falls are summed in at most this many places
 BLOCKS = 10  # pieces of a curve whose residuals go together
 MAX_STEPS = 10_000_000
-ALONE = 5.0  # times the changes beside it; a 1-sqrt decay begins 2.4 times as steeply as it goes on
+ALONE = 5.0  # times the changes next to it; a 1-sqrt decay begins 2.4 times as steeply as it goes on
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,10 +161,10 @@ def runs_of(
 
 
 def rates(step: Array, lr: Array) -> Array:
-    """Return the rate of every step up to the last row, of rows ascending in step: interpolated, but for lone jumps.
+    """Return the rate of every step up to the last row, of rows ascending in step: interpolated, except for lone jumps.
 
-    A change after the peak that is ALONE times as steep as both beside it is a step of the schedule: the rate of the
-    row after it holds from the row before on. A ramp there would spread what falls at once over rates between.
+    A change after the peak that is ALONE times as steep as both its neighbours is a step of the schedule: the rate of
+    the row after it holds from the row before on. A ramp there would spread what falls at once over rates between.
     """
     every = np.arange(1, max(step[-1], 1) + 1)
     between = np.interp(every, step, lr)

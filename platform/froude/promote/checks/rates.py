@@ -18,7 +18,7 @@ from froude.promote.gate import Finding, Rule
 if TYPE_CHECKING:
     from froude.promote.planned import Planned
 
-#: What is said of the best rate where the curves have none, and what then comes first.
+#: The text for the best rate where the curves have none, and what to do first.
 NO_RATE = "unknown: there is no best rate"
 FIRST = "first correct what `lr_edge`, `lr_points` and the other `lr_` checks refuse"
 
@@ -138,7 +138,7 @@ LR_ONE_MINIMUM = Rule(
 
 
 def half_width(case: Case) -> float:
-    """That of the pooled optimum's 95% interval in ln lr, NaN without an optimum."""
+    """Half the width of the pooled optimum's 95% interval in ln lr, NaN without an optimum."""
     return math.log(case.rate.high / case.rate.low) / 2 if case.rate else math.nan
 
 

@@ -118,7 +118,7 @@ SEEDS = Rule(
     remedy="repeat the stage's central runs with another seed",
     measure=_seeds,
     find=_repeated,
-    bound=2,  # without a second one nothing tells a law from a seed
+    bound=2,  # without a second one, the effect of a seed cannot be told from a law
     foresee=lambda plan: _seeds(plan) or None,
 )
 

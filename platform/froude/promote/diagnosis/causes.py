@@ -180,7 +180,7 @@ NAMES: dict[TensorRole, str] = {
     "table": "embeddings and readout",
     "other": "norms, biases",
 }
-#: What is told of each role, how it is measured, and its rule.
+#: What is reported of each role, how it is measured, and its rule.
 COLUMNS: tuple[tuple[str, Callable[[Measured], float], Callable[[Powers], float]], ...] = (
     ("initial RMS", lambda t: t.init, lambda rule: rule.init),
     ("rate", lambda t: t.lr, lambda rule: rule.lr),
@@ -211,7 +211,7 @@ def _rates(examined: Examined, told: Sequence[str]) -> Iterator[Cause]:
 
 
 def _decay(examined: Examined, told: Sequence[str]) -> Iterator[Cause]:
-    """Of the decay by itself, so that a wrong rate is not told twice."""
+    """Of the decay by itself, so that a wrong rate is not reported twice."""
     text = "decay must rise as their rate falls, so that each update shrinks weights by the same share"
     for role in ("matrix", "table"):
         decays = examined.all(role, lambda t: t.decay / t.lr if t.lr else math.nan)

@@ -16,7 +16,7 @@ from froude.promote.diagnosis.causes import Cause, Examined, Exponent, causes, e
 from froude.train.probe import coordcheck
 from froude.train.probe.updates import probe
 
-#: The narrowest that a study has: what is measured is nearly exact, so the cheapest widths tell as much as any.
+#: The narrowest that a study has: what is measured is nearly exact, so the cheapest widths show as much as any.
 WIDTHS = 3
 #: Of the coordinate check: after more updates at a production rate seeds differ more than widths.
 SEEDS, TIMES = 2, (1, 3)
@@ -83,7 +83,7 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose runs of one parametrization at several widths; `rows` are their rows of `trials()`, if there are any.
 
-    Builds the models and makes a few real updates at the narrowest widths; `runs` may be empty, then only `rows` tell.
+    Builds the models and makes a few real updates at the narrowest widths; with empty `runs` only `rows` are used.
     """
     shown = () if rows is None else tuple(_shown(rows))
     compared = comparable(runs)
@@ -160,7 +160,7 @@ WORDS = {
 
 
 def _effect(rows: pl.DataFrame, column: str) -> list[Cause]:
-    """What of the slope over width tokens, or the batch, account for where they grow with the width."""
+    """The part of the slope over width that tokens, or the batch, account for where they grow with the width."""
     by_width = rows.group_by("width").agg(pl.col(column).cast(pl.Float64).log().mean()).sort("width")
     if by_width.height < 2:
         return []

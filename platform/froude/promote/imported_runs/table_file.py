@@ -19,7 +19,7 @@ NOTHING = [*("nan", "NaN", "NAN", "inf", "Inf", "-inf", "-Inf"), *("None", "null
 
 
 def read(source: Location) -> pl.DataFrame:
-    """The table, by the ending of the file's name; ConfigError where there is none, or it is not what it says."""
+    """The table, by the ending of the file's name; ConfigError where the ending or the content is not one of these."""
     kind = source.name.rpartition(".")[2].lower()
     if kind not in READERS:
         raise ConfigError(
@@ -57,7 +57,7 @@ def _delimited(content: bytes) -> pl.DataFrame:
         null_values=NOTHING,
     )
     empty = [name for name in table.columns if table[name].null_count() == table.height]
-    return table.with_columns(pl.col(empty).cast(pl.Float64))  # no cell says of which type it would be
+    return table.with_columns(pl.col(empty).cast(pl.Float64))  # no cell says which type it would be
 
 
 def _json(content: bytes, *, lines: bool) -> pl.DataFrame:

@@ -24,8 +24,8 @@ from froude.promote.gate import Profile, profile_named
 from froude.promote.planner.candidates import candidates
 
 Cost = Literal["tokens", "flops"]
-BEYOND = 2.0  # candidates go beyond the largest proxy by so much in params and in tokens,
-FAR_BEYOND = 4.0  # and by so much where the gate's bounds on extrapolation ask for larger ones
+BEYOND = 2.0  # candidates go up to this many times the largest proxy in params and in tokens,
+FAR_BEYOND = 4.0  # and up to this many times where the gate's bounds on extrapolation ask for larger ones
 LINE = 110  # characters of a line of text
 #: What is printed of a candidate: heading and width, and the text of a value.
 COLUMNS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
@@ -246,7 +246,7 @@ def _failing(forecast: Prediction, bounds: Profile) -> tuple[dict[str, str], boo
 def _closes(
     offered: pl.DataFrame, forecast: Prediction, bounds: Profile, params: float, tokens: float
 ) -> Array:
-    """The proportion of what extrapolation is beyond the bounds, in log over all axes, that each candidate mends."""
+    """The proportion of the excess over the extrapolation bounds, in log over all axes, that each candidate removes."""
     target = {"params": params, "tokens": tokens, "flops": 6 * params * tokens}
     before, after = 0.0, np.zeros(offered.height)
     for axis, name in AXES.items():

@@ -300,7 +300,7 @@ def _slopes(over: Over, rows: Sequence[Row]) -> Iterator[Slope]:
         here = [row for row in rows if (row["parametrization"], row["name"], row["t"]) == (p, name, t)]
         sizes = sorted({row[over] for row in here})
         deltas = [[row["delta"] for row in here if row[over] == size] for size in sizes]
-        # With a readout of zeros the first gradient is zero but for its own: decay alone moves the blocks.
+        # With a readout of zeros the first gradient is zero except for its own: decay alone moves the blocks.
         if any(map(any, deltas)) and (random or t > 1 or name == "logits"):
             (slope, se), (top, _) = _fit(sizes, deltas), _fit(sizes[-3:], deltas[-3:])
             low, high = bounds.get(name, RANDOM_BLOCK if random else BLOCK)

@@ -20,11 +20,11 @@ from froude.train.exact.reduce import refuse_hooks
 from froude.train.objective import precision
 from froude.user_code import Raised, call_user
 
-#: Of what a change moves where it may, so much may move where it must not. Rounding alone moves nothing: the tensors
-#: compared come from the same kernels in the same places of a batch.
+#: The largest move where a change must move nothing, as a share of its moves elsewhere. Rounding alone moves nothing:
+#: the tensors compared come from the same kernels in the same places of a batch.
 TOLERANCE = 1e-5
 SEQUENCES, SHORTEST, LONGEST = 4, 8, 256  # of a batch; tokens of a sequence
-#: A batch's forward pass has at most about so many FLOPs, and its logits so many numbers: tens of milliseconds.
+#: At most about this many FLOPs for a batch's forward pass, and this many numbers in its logits: tens of milliseconds.
 FLOPS, LOGITS = 5e8, 2**25
 
 
@@ -234,7 +234,7 @@ class _Look:
 
 
 def lasting_state(model: nn.Module) -> dict[str, Any]:
-    """What the model's state_dict has beside parameters: buffers that are to last, and extra state."""
+    """What the model's state_dict has besides parameters: buffers that are to last, and extra state."""
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return {name: value for name, value in model.state_dict().items() if name not in parameters}
 
