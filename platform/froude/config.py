@@ -159,7 +159,7 @@ class Run(Section):
             able = [f'"{p.name}"' for p in PARAMETRIZATIONS.values() if p.covers(optimizer.family)]
             raise ConfigError(
                 f'`parametrization` must be {listing(able)} with {optimizer.name}, but got "{rules.name}", whose rules '
-                f"here are those of {' and '.join(rules.table)}"
+                f"here are only for {' and '.join(rules.table)}"
             )
         if high > 1 and not optimizer.by_rows:
             raise ConfigError(

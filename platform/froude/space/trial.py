@@ -41,7 +41,7 @@ class Trial:
             return
         if len({run.name for run in self.runs}) < len(self.runs):
             raise ConfigError(
-                f"branches of a trial must have different names, but those of {self.name!r} do not"
+                f"branches of a trial must have different names, but those of {self.name!r} do not; rename them"
             )
         horizons = [run.tokens for run in self.runs]
         alike = {run.replace(tokens=horizons[-1]).fingerprint for run in self.runs}

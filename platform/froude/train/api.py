@@ -163,7 +163,8 @@ def _check_kinds(model: nn.Module, factory: str) -> None:
     named = {name for name, _ in model.named_parameters()}
     if odd := named.symmetric_difference(kinds):
         raise ConfigError(
-            f"kinds() must name each parameter of {factory} once, but differs in {', '.join(sorted(odd)[:4])}"
+            f"kinds() must name each parameter of {factory} once, but differs in {', '.join(sorted(odd)[:4])}; "
+            "correct kinds()"
         )
     known = get_args(Kind)
     for name, kind in kinds.items():

@@ -151,7 +151,7 @@ def test_a_stage_table_has_roles_and_the_target_loss():
     [
         ((), "must have a stage"),
         ((grid(), grid()), "'g' comes twice"),
-        ((grid(after=("h",)),), "can only come after stages before it, but got h"),
+        ((grid(after=("h",)),), "must name stages before it, but got h"),
         ((grid(trials=lambda rows: ["no"]),), "list of Trial"),
         (
             (grid(trials=lambda rows: 1 / 0),),

@@ -44,7 +44,7 @@ def _s3(place: Location) -> str:
     if not endpoint.startswith("http://"):
         return (
             f"puts a proxy in front of the S3 server, which needs AWS_ENDPOINT_URL=http://host:port, but it is "
-            f"{endpoint or 'not set'}"
+            f"{endpoint or 'not set'}; set it, or leave the kind out"
         )
     return ""
 
@@ -67,7 +67,10 @@ def _may_mount() -> bool:
 
 def _clock(place: Location) -> str:
     if not place.is_local:
-        return "needs a study on a local disk: an S3 server refuses what a clock that is hours off has signed"
+        return (
+            "needs a study on a local disk, as an S3 server refuses requests signed hours off its clock; pass --out "
+            "with a path"
+        )
     if not sys.platform.startswith("linux") or not shutil.which("cc"):
         return "needs a C compiler on Linux; install one (Debian, Ubuntu: apt install gcc libc6-dev) or leave it out"
     return ""
