@@ -209,7 +209,9 @@ def test_a_check_without_its_stage_is_not_measured(promoted: Promoted, tmp_path:
         assert found[name].value == "not measured: no trials of the role critical_batch"
     text = Page(render(study)).text
     assert "Not measured. batch_edge and batch_below_critical: no trials of the role critical_batch." in text
-    assert re.search(r"batch_edge not measured: no trials .{0,90} not measured to find out, sweep a stage", text)
+    assert re.search(
+        r"batch_edge not measured: no trials .{0,90} not measured to find out, sweep a stage", text
+    )
     assert "Warning: batch" not in text
 
 
