@@ -94,10 +94,11 @@ def history(study: Study, run: str) -> Elastic | None:
 
 
 def trace(run: str, records: Sequence[Record], steps: pl.DataFrame) -> Elastic | None:
-    """The history that these commit records and kept steps (attempt, time) tell.
+    """The history according to these commit records and kept steps (attempt, time).
 
     A step that a failed attempt made after its last commit is in no frame. The time of the last one is known from the
-    next attempt's record, where its driver wrote it (`alive`, seconds since 1970), and else is that of the last kept.
+    next attempt's record, where its driver wrote it (`alive`, seconds since 1970), and is otherwise that of the last
+    kept step.
     """
     if not records:
         return None

@@ -47,7 +47,7 @@ class Run(Section):
     slots: int = Field(
         default=0,
         ge=0,
-        description="fixed parts of a batch, of which a worker computes whole ones; 0: the least common multiple of "
+        description="fixed parts of a batch, each computed by one worker; 0: the least common multiple of "
         "the numbers of workers, as long as it is at most four times the largest, else the largest",
     )
     reduction: Literal["exact", "fast"] = Field(
@@ -73,7 +73,7 @@ class Run(Section):
     checkpoint_every: int = Field(default=50, gt=0, description="steps")
     keep_checkpoints: int = Field(default=3, ge=0, description="the newest ones; 0: all")
     keep_every: int = Field(
-        default=0, ge=0, description="every so many checkpoints one is kept for good; 0: none"
+        default=0, ge=0, description="one in this many checkpoints is kept for good; 0: none"
     )
     stability: Literal["ladder", "off"] = Field(
         default="ladder",
@@ -154,7 +154,7 @@ class Run(Section):
             able = [f'"{p.name}"' for p in PARAMETRIZATIONS.values() if p.covers(optimizer.family)]
             raise ConfigError(
                 f'`parametrization` must be {listing(able)} with {optimizer.name}, but got "{rules.name}", whose rules '
-                f"here are those of {' and '.join(rules.table)}"
+                f"here are only for {' and '.join(rules.table)}"
             )
         if high > 1 and not optimizer.by_rows:
             raise ConfigError(

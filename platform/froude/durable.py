@@ -13,7 +13,7 @@ TEMPORARY = ".tmp"
 
 @contextlib.contextmanager
 def temporary(path: Path, data: bytes | None = None) -> Iterator[Path]:
-    """A hidden name beside a file, with its folder made, holding the data; gone on leaving."""
+    """A hidden file next to the given one, which holds the data; its folder is made, and it is gone on leaving."""
     folder = path.parent
     missing = [folder, *folder.parents]
     missing = missing[: next(i for i, parent in enumerate(missing) if parent.is_dir())]

@@ -29,7 +29,8 @@ LIBRARIES = ("froude", "torch", "numpy")
 class Material:
     """SHA-256 of the `corpus` (or of `train` and `validation`) and of foreign modules' files; versions of libraries.
 
-    Nothing in it depends on where corpus and code lie. Versions are told, the rest decides whether two are the same.
+    Nothing in it depends on where corpus and code lie. Versions are only reported; the rest decides whether two
+    are the same.
     """
 
     corpus: Mapping[str, str] = field(default_factory=dict)
@@ -43,7 +44,7 @@ class Material:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def changes(self, now: Material) -> list[str]:
-        """What of this is another `now`, a phrase each; [] if corpus and modules are the same."""
+        """What of this differs `now`, a phrase each; [] if corpus and modules are the same."""
         names = {"corpus": "the corpus", "train": "the training split", "validation": "the validation split"}
         return [
             *_differences(
@@ -55,7 +56,7 @@ class Material:
         ]
 
     def other_versions(self, now: Material) -> list[str]:
-        """Libraries whose version is another `now`, a phrase each."""
+        """Libraries whose version differs `now`, a phrase each."""
         return [
             f"{name} {old} (now {now.versions[name]})"
             for name, old in self.versions.items()
@@ -96,7 +97,7 @@ def foreign_code(paths: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Modules outside site-packages that these import paths bring in, with the SHA-256 of their files; versions.
 
     The modules must have been imported. What they import, anywhere in their code, is followed; an import by a computed
-    name is not seen. Of packages in site-packages only the version is told.
+    name is not seen. Of packages in site-packages only the version is recorded.
     """
     modules: dict[str, str] = {}
     packages = set(LIBRARIES)

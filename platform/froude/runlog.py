@@ -118,7 +118,7 @@ class Record:
                 )
             (row,) = table.select(RECORD.names).cast(RECORD).to_pylist()
             if _row_hash(row) != about["sha256"]:
-                raise ValueError("its content is not that of its hash")
+                raise ValueError("its content does not match its hash")
             row["scalars"], row["meta"] = json.loads(row["scalars"]), json.loads(row["meta"])
             row["parts"] = tuple(Part(**part) for part in row["parts"])
             record = cls(**row, digest=hashlib.sha256(data).hexdigest())

@@ -157,7 +157,7 @@ def polars(settings: Settings) -> dict[str, Any]:
 
 
 class Refused(PermissionError):
-    """A server takes the requests of this host for nobody's, or for those of somebody without the right."""
+    """A server does not know the keys of this host's requests, or does not allow them what they ask for."""
 
     def __init__(self, code: str) -> None:
         super().__init__(
@@ -188,7 +188,7 @@ def os_errors() -> Iterator[None]:
         code = refusal.response.get("Error", {}).get("Code")
         if code == "RequestTimeTooSkewed":
             raise ConfigError(
-                f"an S3 server refuses what was signed at another time than its own, but the clock of "
+                f"an S3 server refuses requests signed at a time that is not its own, but the clock of "
                 f"{socket.gethostname()} says {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC; set it (NTP), then start again"
             ) from error
         if isinstance(error, PermissionError) or code in RUN_OUT:

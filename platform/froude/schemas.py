@@ -165,7 +165,7 @@ def to_bytes(frame: pa.Table) -> bytes:
 
 
 def table_of(content: bytes) -> pa.Table:
-    """A small Parquet file in memory as a table; ValueError (Arrow's too) or OSError if it is none, or is not small."""
+    """A small Parquet file in memory as a table; ValueError (Arrow's too) or OSError if it is not one, or not small."""
     # Arrow's threads may hold a Python file until after the interpreter has ended, which aborts the process.
     file = pq.ParquetFile(pa.BufferReader(content))
     groups = [file.metadata.row_group(i) for i in range(file.metadata.num_row_groups)]

@@ -62,7 +62,7 @@ def listing(words: Iterable[str]) -> str:
 
 
 def one_of(value: object, names: Collection[str]) -> object:
-    """A field's value, if it is one of these names; else the error that a Literal has, which can't be told of more."""
+    """A field's value, if it is one of these names; else the error of a Literal (which cannot be given new names)."""
     if value not in tuple(names):
         raise PydanticKnownError("literal_error", {"expected": listing(map(repr, names))})
     return value

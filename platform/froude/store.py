@@ -41,7 +41,7 @@ class Location:
         if scheme != "s3" or not bucket or any(mark in rest for mark in "?#"):
             raise ConfigError(
                 f"a store must be a local path or s3://bucket/prefix, but got {text!r}; "
-                "other settings, such as the endpoint, come from AWS_ENDPOINT_URL and its kin"
+                "other settings, such as the endpoint, come from AWS_ENDPOINT_URL and the like"
             )
         return cls("s3://" + "/".join([bucket, *(part for part in key.split("/") if part)]))
 
@@ -182,7 +182,7 @@ class Location:
             try:
                 os.link(temporary, self.path)
             except FileExistsError:
-                # Over NFS the answer to a link that succeeded can get lost; the count of links tells.
+                # Over NFS the answer to a link that succeeded can get lost; the count of links shows it.
                 return os.stat(temporary).st_nlink == 2
             durable.sync_folder(self.path.parent)
         return True

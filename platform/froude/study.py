@@ -25,7 +25,8 @@ _SUFFIX = ".parquet"
 
 def _foreign(location: Location) -> ConfigError:
     return ConfigError(
-        f"a study's directory must hold nothing else, but got {location}; move it away or choose another directory"
+        f"a study's directory must hold only its own files, but got {location}; move it away or choose "
+        "another directory"
     )
 
 
@@ -53,7 +54,7 @@ class Study:
 
     @property
     def meta(self) -> dict[str, Any]:
-        """What the sweep wrote down of itself (study.json); {} where there is none yet."""
+        """What the sweep wrote down about itself (study.json); {} where there is none yet."""
         file = self.location / "study.json"
         try:
             with reported(file, "a study must be readable"):
@@ -67,26 +68,26 @@ class Study:
         return content
 
     def trials(self) -> pl.LazyFrame:
-        """One row a finished trial or branch of one; diverged and failed ones included."""
+        """One row per finished trial or branch of one; diverged and failed ones included."""
         return self._scan(schemas.TRIALS, [self.location / "trials" / name for name in self._parts("trials")])
 
     def steps(self, *, trials: bool = True) -> pl.LazyFrame:
-        """One row a training step of every trial (unless without) and every run; each once, whatever was repeated."""
+        """One row per training step of every run and, with `trials`, every trial; a repeated step has one row."""
         return self._scan(schemas.STEPS, self._metrics("steps") if trials else self._reached("steps"))
 
     def evals(self) -> pl.LazyFrame:
-        """One row an evaluation of every trial and every run."""
+        """One row per evaluation of every trial and every run."""
         return self._scan(schemas.EVALS, self._metrics("evals"))
 
     def commits(self) -> pl.LazyFrame:
-        """One row a commit record of every run: attempts and checkpoints, in order."""
+        """One row per commit record of every run: attempts and checkpoints, in order."""
         rows = []
         for record in (record for chain in self._chains().values() for record in chain):
             rows.append({name: getattr(record, name) for name in schemas.COMMITS.names})
         return _frame(schemas.table(schemas.COMMITS, rows)).lazy()
 
     def ledger(self, all: bool = False) -> pl.LazyFrame:
-        """One row a slot that entered the weights, as the commit log reaches it; `all`: also what attempts lost."""
+        """One row per slot that entered the weights, according to the commit log; `all`: also what attempts lost."""
         if all:
             runs = self.location / "runs"
             files = [
@@ -100,7 +101,7 @@ class Study:
         return self._scan(schemas.LEDGER, files)
 
     def events(self) -> pl.LazyFrame:
-        """One row for all that a run's spike policy noticed or did, also on the way that it went back from."""
+        """One row per event that a run's spike policy noticed or caused, also in steps that a rollback discarded."""
         files = [
             self.location / "runs" / run / part.path
             for run, chain in self._chains().items()
@@ -109,7 +110,7 @@ class Study:
         return self._scan(schemas.EVENTS, files)
 
     def norms(self) -> pl.LazyFrame:
-        """One row a layer's norm of gradient, parameter or activation, every `norms_every` steps of a run."""
+        """One row per layer's norm of gradient, parameter or activation, every `norms_every` steps of a run."""
         return self._scan(schemas.NORMS, self._reached("norms"))
 
     def committed(self, run: str, kind: str, by: Iterable[Record]) -> pl.LazyFrame:

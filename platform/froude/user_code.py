@@ -30,10 +30,10 @@ def call_user(
     but: tuple[type[Exception], ...] = (),
     remedy: str = "correct it there",
 ) -> Any:
-    """Call a user's function; what it raises becomes a ConfigError that says where, but for `but`, which passes.
+    """Call a user's function; what it raises becomes a ConfigError that says where, except errors of the types `but`.
 
     The place is the innermost line of the user's own, which need not be where a library raised. A ConfigError keeps
-    its words, and is told the place, too.
+    its words, and gets the place added.
     """
     try:
         return function(*arguments)

@@ -1,4 +1,4 @@
-"""Work beside the training: a copy of the state that stays as it was, and a thread that writes it."""
+"""Work in the background of the training: a copy of the state that stays as it was, and a thread that writes it."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ def load_state(run: Location, parts: tuple[Part, ...], state: dict[str, Any]) ->
     missing, unknown = set(_flat(state)) - set(manifest.tensors), set(manifest.tensors) - set(_flat(state))
     if missing or unknown:
         raise ValueError(
-            f"a state must have the tensors of its checkpoint {parts[-1].path}; without: {sorted(missing)[:3]} of "
-            f"{len(missing)}, only there: {sorted(unknown)[:3]} of {len(unknown)}; use the run's own recipe"
+            f"a state must have the tensors of its checkpoint {parts[-1].path}; not in it: {sorted(missing)[:3]} of "
+            f"{len(missing)}, only in it: {sorted(unknown)[:3]} of {len(unknown)}; use the run's own recipe"
         )
     with _plain_errors():
         dcp_load(state, storage_reader=ParquetReader(run, parts, manifest), planner=DefaultLoadPlanner())
@@ -184,8 +184,8 @@ class RunStore:
         """Write this rank's shards and tables (`records.TABLES`: the rows since the last save), then commit.
 
         `state` holds tensors only; `scalars` (JSON) are rank 0's. The rows become visible with the record. In the
-        background the state is only copied, and the rest goes on beside what the caller does next; one at a time: each
-        call waits for the save before it, and raises what that one met. Fenced if another attempt has taken over.
+        background the state is only copied, and the rest goes on while the caller continues; one at a time: each call
+        waits for the save before it, and raises what that one met. Fenced if another attempt has taken over.
         """
         self.wait()
         if self._attempt is None or self._head is None:

@@ -1,4 +1,4 @@
-"""A checkpoint's tensors, whole and one at a time, without a model or other ranks; and what tells two apart."""
+"""A checkpoint's tensors, whole and one at a time, without a model or other ranks; and how two checkpoints differ."""
 
 from __future__ import annotations
 

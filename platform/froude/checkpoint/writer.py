@@ -107,7 +107,7 @@ class ParquetWriter(StorageWriter):
         for item in plan.items:
             if item.type == WriteItemType.BYTE_IO:
                 raise TypeError(
-                    f"a checkpoint's state must hold tensors only, but `{item.index.fqn}` is none"
+                    f"a checkpoint's state must hold tensors only, but `{item.index.fqn}` is not one"
                 )
         return plan
 

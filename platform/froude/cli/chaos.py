@@ -18,13 +18,15 @@ def chaos(
         str, typer.Argument(metavar="RECIPE", help="recipe.toml of a study, a path or s3:// URL.")
     ],
     failures: Annotated[int, typer.Option("--failures", metavar="N", help="Failures to inject.", min=1)] = 10,
-    seed: Annotated[int, typer.Option("--seed", help="Of the schedule: which failure strikes when.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed of the schedule: which failure strikes when.")
+    ] = 0,
     kinds: Annotated[
         str,
         typer.Option(
             "--kinds",
             metavar="A,B,…",
-            help="Kinds of failure, by comma.",
+            help="Kinds of failure, separated by commas.",
             show_default="all that are possible here",
         ),
     ] = "",
@@ -37,7 +39,7 @@ def chaos(
             "--out",
             metavar="STUDY",
             help="A fresh folder or s3:// URL to train in.",
-            show_default="chaos-SEED beside the recipe",
+            show_default="chaos-SEED next to the recipe",
         ),
     ] = "",
     trust: Trust = False,
@@ -108,7 +110,7 @@ def chaos(
     try:
         course = conduct(found, study, planned, nodes=nodes, trust=trust, progress=show)
     except KeyboardInterrupt:
-        return say(f"interrupted; begin again elsewhere, or delete {study}", INTERRUPTED)
+        return say(f"interrupted; start again with another --out, or delete {study}", INTERRUPTED)
     display.done(f"{len(course.recoveries)} failures")
     display.stage("verify")
     checks = []
@@ -124,7 +126,7 @@ def chaos(
         display.line("\n".join(["", *table(rows(course.recoveries)), ""]))
         if run.reduction != "exact":
             display.line(
-                "compared: ledger and log only, since the bits of a run with fast reduction may differ"
+                "compared only ledger and log, since the bits of a run with fast reduction may differ"
             )
         display.line(
             "the run is what it would have been" if good else "the run is NOT what it would have been"
@@ -133,7 +135,7 @@ def chaos(
 
 
 def check_fresh(place: Location) -> None:
-    """ConfigError unless nothing is there."""
+    """ConfigError if there is anything at this place."""
     from froude.config import ConfigError
     from froude.store import reported
 
@@ -141,5 +143,5 @@ def check_fresh(place: Location) -> None:
         there = place.children()
     if there:
         raise ConfigError(
-            f"chaos trains in a place of its own, but {place} holds {there[0]}; name another with --out, or delete it"
+            f"chaos must train in an empty place, but {place} holds {there[0]}; name another with --out, or delete it"
         )

@@ -23,14 +23,14 @@ app = typer.Typer(
 )
 
 UNKNOWN = (
-    "the recipe of this run is not beside it, so nothing is known of its model; under muP the forward multiplies "
+    "this run has no recipe next to it, so nothing is known about its model; under muP the forward pass multiplies "
     "logits, and maybe more, by factors that are not in the weights"
 )
 
 Place = Annotated[
     str, typer.Argument(metavar="RUN", help="Directory of a run or its study, or an s3:// URL.")
 ]
-Name = Annotated[str, typer.Option("--run", metavar="NAME", help="Which run of a study that has several.")]
+Name = Annotated[str, typer.Option("--run", metavar="NAME", help="Which run, if the study has several.")]
 Step = Annotated[
     int | None, typer.Option(metavar="N", help="The checkpoint of this step.", show_default="newest")
 ]
@@ -115,7 +115,7 @@ def verify(
 def digest(
     run: Place, name: Name = "", step: Step = None, as_json: Json = False, debug: Debug = False
 ) -> int | None:
-    """Print the SHA-256 over all tensors in order of names: parameters and optimizer state, however sharded.
+    """Print the SHA-256 over all tensors in the order of their names: parameters and optimizer state, however sharded.
 
     Example: froude checkpoints digest runs/quickstart
     """
@@ -136,8 +136,10 @@ def digest(
 def diff(
     a: Annotated[str, typer.Argument(metavar="A", help="A run, as RUN above.")],
     b: Annotated[str, typer.Argument(metavar="B", help="Another run, or the same one.")],
-    step: Annotated[int | None, typer.Option(metavar="N", help="Of A.", show_default="newest")] = None,
-    step_b: Annotated[int | None, typer.Option(metavar="N", help="Of B.", show_default="that of A")] = None,
+    step: Annotated[int | None, typer.Option(metavar="N", help="Step of A.", show_default="newest")] = None,
+    step_b: Annotated[
+        int | None, typer.Option(metavar="N", help="Step of B.", show_default="that of A")
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -157,7 +159,9 @@ def diff(
         emit({"a": first.step, "b": second.step, "equal": not found, "differences": rows})
     else:
         for item in found[:20]:
-            amount = f": {item.elements} elements, by at most {item.largest:.3g}" if item.elements else ""
+            amount = (
+                f": {item.elements} elements differ, by at most {item.largest:.3g}" if item.elements else ""
+            )
             print(f"{item.name}: {item.what}{amount}")
         more = f", {len(found) - 20} more not shown" if len(found) > 20 else ""
         verdict = f"{len(found)} tensors differ{more}" if found else "the same bits"
@@ -171,7 +175,7 @@ def export(
     name: Name = "",
     step: Step = None,
     format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="safetensors is the only one.")
+        str, typer.Option(metavar="FORMAT", help="File format; safetensors is the only one.")
     ] = "safetensors",
     out: Annotated[
         str, typer.Option(metavar="FILE", help="A path or s3:// URL.", show_default="RUN-STEP.safetensors")
@@ -179,7 +183,7 @@ def export(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Write a checkpoint's parameters as a file that other tools read; its metadata have the run and muP's multipliers.
+    """Write a checkpoint's parameters as a file that other tools read; its metadata hold the run and muP's multipliers.
 
     Example: froude checkpoints export runs/quickstart --out large.safetensors
     """
@@ -204,12 +208,12 @@ def export(
         print(f"{target}: step {record.step}, {size / 2**20:.1f} MiB", flush=True)
         if about["note"]:
             print(f"froude: warning: {about['note']}", file=sys.stderr)
-            print("froude: the file's metadata say so, too, in their key `froude`", file=sys.stderr)
+            print("froude: the file's metadata say so, too, under the key `froude`", file=sys.stderr)
     return None
 
 
 def _trained(place: Location, record: Record) -> Run | None:
-    """The run that the recipe of the study around describes; None if there is none, or if the record names another."""
+    """The run that its study's recipe describes; None without a recipe, or if the record names another."""
     from froude.config import ConfigError
     from froude.promote.recipe import FILE, read
 

@@ -28,26 +28,30 @@ SkipProbe = Annotated[
     typer.Option(
         "--skip-probe",
         metavar="CHECK",
-        help="Pass over one check of models and data (repeat it for more): corpus, forward, random, gradients, state, "
+        help="Skip one check of models and data (repeat it for more): corpus, forward, random, gradients, state, "
         "independent, causal.",
         show_default=False,
     ),
 ]
 Address = Annotated[
     str,
-    typer.Option(metavar="ADDRESS", help="Ray cluster, e.g. auto; without it RAY_ADDRESS, else --simulate."),
+    typer.Option(
+        metavar="ADDRESS",
+        help="Address of a Ray cluster, e.g. auto; without it RAY_ADDRESS, else --simulate.",
+    ),
 ]
 Simulate = Annotated[
     int,
     typer.Option(
         metavar="NODES",
-        help="Worker nodes of a cluster simulated here; without a cluster's address one a core, at most 4.",
+        help="Worker nodes of a cluster simulated here; without a cluster's address one per core, at most 4.",
         min=0,
         show_default=False,
     ),
 ]
 Shared = Annotated[
-    bool, typer.Option("--shared", help="A local study path is on a file system that all hosts share.")
+    bool,
+    typer.Option("--shared", help="Say that the local study path is on a file system that all hosts share."),
 ]
 
 P = ParamSpec("P")
@@ -93,7 +97,7 @@ def guarded(action: Callable[[], int | None], *, debug: bool = False) -> int:
 
 
 def message(error: Exception) -> str:
-    """All lines of an error's message as one of at most 400 characters; of another process's traceback the last."""
+    """An error's message as one line of at most 400 characters; only the last line of another process's traceback."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     if any(line.lstrip().startswith(("Traceback (most recent", 'File "')) for line in lines):
         lines = lines[-1:]
@@ -122,7 +126,7 @@ def refused(error: Exception) -> int:
 
 
 def skipped(names: list[str] | None) -> tuple[str, ...]:
-    """The checks of the probe to pass over, said on stderr; ConfigError for one that there is not."""
+    """The checks of the probe to pass over, printed to stderr; ConfigError for an unknown one."""
     from froude.train.probe.contract import check_names
 
     if found := check_names(names or ()):
@@ -136,7 +140,7 @@ def emit(content: Mapping[str, Any]) -> None:
 
 
 def plain(value: Any) -> Any:
-    """The value with what JSON lacks replaced by null."""
+    """The value, with null in place of anything that JSON cannot hold."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
@@ -177,7 +181,7 @@ def cluster(address: str, simulate: int, location: Location, *, shared: bool) ->
 
 
 def simulated_nodes(address: str, simulate: int) -> int:
-    """Worker nodes to simulate here: as asked for, else one a core and at most four; 0 where a cluster is named."""
+    """Worker nodes to simulate here: as asked for, else one per core and at most four; 0 where a cluster is named."""
     from froude.sweep.preflight import cores
 
     if simulate or address or os.environ.get("RAY_ADDRESS"):

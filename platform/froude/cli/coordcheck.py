@@ -19,20 +19,25 @@ def coordcheck(
         str, typer.Argument(metavar="PATH", help="Search space (.py), recipe.toml, or a run as TOML.")
     ],
     widths: Annotated[
-        str, typer.Option(help="Three or more, with commas; without it five doublings from 64.")
+        str,
+        typer.Option(
+            help="Three or more widths, separated by commas; without this option, five doublings from 64."
+        ),
     ] = "",
-    depths: Annotated[str, typer.Option(help="Check over depth instead, at the run's own width.")] = "",
+    depths: Annotated[
+        str, typer.Option(help="Three or more depths: check over depth instead, at the run's own width.")
+    ] = "",
     seeds: Annotated[int, typer.Option(min=1, help="Initialisations and batches to average over.")] = 3,
-    times: Annotated[str, typer.Option(help="Updates after which to look.")] = "1,3,10",
+    times: Annotated[str, typer.Option(help="After how many updates to measure.")] = "1,3,10",
     plot: Annotated[
-        str, typer.Option(metavar="FILE", help="Where to draw (.svg, .png or .pdf).")
+        str, typer.Option(metavar="FILE", help="Where to write a plot (.svg, .png or .pdf).")
     ] = "coordcheck.svg",
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")] = "auto",
     trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Check that updates move a run's blocks equally far at every width; exit code 1 if they do not, or can't be told.
+    """Check that updates move a run's blocks equally far at every width; exit code 1 if not, or if that is unclear.
 
     A check that fails names the rules of muP that the code breaks, as measured at the narrowest widths.
 
@@ -59,10 +64,10 @@ def coordcheck(
     if depths and widths:
         raise ConfigError("a check is over width or depth, but got --widths and --depths; drop one")
     if Path(plot).suffix not in (".svg", ".png", ".pdf"):
-        raise ConfigError(f"--plot must be a file .svg, .png or .pdf, but got {plot!r}; rename it")
+        raise ConfigError(f"--plot must be a .svg, .png or .pdf file, but got {plot!r}; rename it")
     if not Path(plot).resolve().parent.is_dir():
         raise ConfigError(
-            f"--plot must be in a folder that is there, but got {plot!r}; make it, or name another"
+            f"--plot must be in a folder that exists, but got {plot!r}; create it, or name another"
         )
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"--device must be auto, cpu or cuda, but got {device!r}; name one")
@@ -102,7 +107,7 @@ def coordcheck(
 
 
 def _rules(broken: list[Cause], widths: list[int]) -> list[str]:
-    """The rules that the code breaks, each with its remedy; or that none was seen."""
+    """The rules that the code breaks, each with its remedy; or a line that says that none was found."""
     from froude.promote.diagnosis.causes import REMEDIES
 
     where = f"by what real updates do at widths {', '.join(map(str, widths))}"
@@ -134,12 +139,12 @@ def load_run(path: str) -> Run:
 
 
 def integers(option: str, text: str) -> list[int]:
-    """Numbers with commas between them; ConfigError for anything else."""
+    """Whole numbers separated by commas; ConfigError for anything else."""
     from froude.config import ConfigError
 
     try:
         return [int(word) for word in text.split(",")]
     except ValueError:
         raise ConfigError(
-            f"{option} must be whole numbers with commas, e.g. 64,128,256, but got {text!r}"
+            f"{option} must be whole numbers separated by commas, e.g. 64,128,256, but got {text!r}"
         ) from None

@@ -29,28 +29,29 @@ def fit(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Make a study of the runs in a .csv, .tsv, .parquet, .jsonl or .json file.",
+            help="Make a study from the runs in a .csv, .tsv, .parquet, .jsonl or .json file.",
         ),
     ] = "",
     columns: Annotated[
         str,
         typer.Option(
             metavar="params=N,…",
-            help="With --from: froude's names = the file's; params, tokens, loss are needed; status= ignores a column.",
+            help="With --from: froude's names = the file's; params, tokens, loss are required; status= drops a column.",
         ),
     ] = "",
     out: Annotated[str, typer.Option(metavar="STUDY", help="With --from: where the study is written.")] = "",
     target: Annotated[
-        str, typer.Option(metavar="FILE.toml", help="With --from: the target run that they are for.")
+        str, typer.Option(metavar="FILE.toml", help="With --from: the target run that these runs are for.")
     ] = "",
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="With --from: replace a study that was made of a table before.")
+        bool, typer.Option("--fresh", help="With --from: replace a study that was made from a table before.")
     ] = False,
     predict: Annotated[
         str, typer.Option(metavar="params=N,tokens=D", help="Also forecast the loss of this run.")
     ] = "",
     diagnose: Annotated[
-        bool, typer.Option("--diagnose", help="Say why learning rates do not transfer: trains a few steps.")
+        bool,
+        typer.Option("--diagnose", help="Say why learning rates do not transfer; this trains a few steps."),
     ] = False,
     branches: Annotated[
         bool,
@@ -128,11 +129,13 @@ def _imported(study: str, source: str, columns: str, out: str, target: str, *, f
     from froude.promote.imported_runs.history import make_study
 
     if bool(study) == bool(source) or bool(source) != bool(out):
-        raise ConfigError("a fit is of a study, or of a table; give STUDY, or --from FILE and --out STUDY")
+        raise ConfigError(
+            "a fit needs either a study or a table of runs; give STUDY, or --from FILE and --out STUDY"
+        )
     if not source:
         if columns or target or fresh:
             raise ConfigError(
-                "--columns, --target and --fresh belong to a table of runs; give --from FILE, too"
+                "--columns, --target and --fresh are for a table of runs; give --from FILE, too"
             )
         return None
     large = None
@@ -147,7 +150,7 @@ def _imported(study: str, source: str, columns: str, out: str, target: str, *, f
 
 
 def _diagnoses(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> list[Diagnosis]:
-    """One of each parametrization that the study has a transfer curve of, from the runs of its trials."""
+    """A diagnosis for each parametrization of which the study has a transfer curve, from the runs of its trials."""
     import torch
 
     from froude.config import ConfigError
@@ -177,7 +180,7 @@ def _diagnoses(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> list[Di
 
 
 def _branched(study: Study, run: Run, *, trust: bool, quiet: bool) -> Branched:
-    """The critical batch of the study's target run, where its newest checkpoint stands."""
+    """The critical batch of the study's target run, measured at its newest checkpoint."""
     from froude.checkpoint.run_store import RunStore
     from froude.launch.display import Display
     from froude.train.api import check_trust

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 def pairs(option: str, text: str, *, empty: bool = False) -> dict[str, str]:
-    """`name=value,name=value` as a mapping; ConfigError for anything else. Values may be `empty` where that says so."""
+    """`name=value,name=value` as a mapping; ConfigError for anything else. With `empty`, values may be empty."""
     from froude.config import ConfigError
 
     found: dict[str, str] = {}

@@ -34,7 +34,7 @@ def plan(
         float | None,
         typer.Option(
             metavar="TOKENS",
-            help="Choose a set of next runs that costs no more.",
+            help="Choose a set of next runs that costs no more than this.",
             show_default="the best run alone",
         ),
     ] = None,
@@ -45,8 +45,8 @@ def plan(
     write: Annotated[
         str, typer.Option(metavar="FILE.py", help="Write the set (or the best run) as a search space.")
     ] = "",
-    profile: Annotated[str, typer.Option(help="Bounds of promotion's gate.")] = "production",
-    seed: Annotated[int, typer.Option(min=0, help="Of every run.")] = 0,
+    profile: Annotated[str, typer.Option(help="Profile with the bounds of promotion's gate.")] = "production",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every run.")] = 0,
     trust: Trust = False,
     skip_probe: SkipProbe = None,
     as_json: Json = False,
@@ -65,7 +65,7 @@ def plan(
 
     if bool(space) == bool(next_of):
         raise ConfigError(
-            f"a plan is of a search space or of a study's next runs, but got {'both' if space else 'neither'}; "
+            f"a plan is for a search space or for a study's next runs, but got {'both' if space else 'neither'}; "
             "give SPACE, or --next STUDY"
         )
     if next_of:
@@ -123,7 +123,7 @@ def _next(
         raise ConfigError(f"--write must name a new Python file, but got {write}; choose another name")
     if write and not Path(write).resolve().parent.is_dir():
         raise ConfigError(
-            f"--write must be in a folder that is there, but got {write}; make it, or name another"
+            f"--write must be in a folder that exists, but got {write}; create it, or name another"
         )
     template = _template(study, fits)
     found = next_runs(

@@ -12,14 +12,14 @@ from froude.cli.common import Debug, Json, Trust, emit, verb
 @verb
 def promote(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="Path or s3:// URL of a study.")],
-    profile: Annotated[str, typer.Option(help="Bounds of the gate.")] = "production",
+    profile: Annotated[str, typer.Option(help="Profile with the bounds of the gate.")] = "production",
     override: Annotated[
         list[str] | None,
-        typer.Option("--override", metavar="CHECK", help="Pass over a check; needs --reason."),
+        typer.Option("--override", metavar="CHECK", help="Override a failed check; needs --reason."),
     ] = None,
     reason: Annotated[
         list[str] | None,
-        typer.Option("--reason", metavar="TEXT", help="Why, one for each --override."),
+        typer.Option("--reason", metavar="TEXT", help="Why the check may fail; one for each --override."),
     ] = None,
     trust: Trust = False,
     as_json: Json = False,

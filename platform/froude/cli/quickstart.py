@@ -14,10 +14,11 @@ def quickstart(
     out: Annotated[
         str, typer.Option(metavar="STUDY", help="Path or s3:// URL of the study.")
     ] = "runs/quickstart",
-    seed: Annotated[int, typer.Option(min=0, help="Of every run and every choice.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every run and every choice.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Delete the study and start over.")] = False,
     space: Annotated[
-        str, typer.Option(metavar="FILE", help="Search space; without it search_spaces/quickstart.py.")
+        str,
+        typer.Option(metavar="FILE", help="Search space; without this option, search_spaces/quickstart.py."),
     ] = "",
     as_json: Json = False,
     debug: Debug = False,

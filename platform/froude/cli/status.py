@@ -15,7 +15,7 @@ def status(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Say what of a study is done: trials by stage, the recipe, the run's progress.
+    """Show how far a study is: trials by stage, the recipe, the run's progress.
 
     Example: froude status runs/quickstart
     """

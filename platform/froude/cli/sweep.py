@@ -29,7 +29,7 @@ from froude.cli.common import (
 def sweep(
     space: Annotated[str, typer.Argument(metavar="SPACE", help="Python file that defines space().")],
     out: Annotated[str, typer.Option(metavar="STUDY", help="Path or s3:// URL of the study to write.")],
-    seed: Annotated[int, typer.Option(min=0, help="Of every run and every choice.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of every run and every choice.")] = 0,
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Delete the study's results and start over.")
     ] = False,
@@ -37,7 +37,7 @@ def sweep(
         bool,
         typer.Option(
             "--rerun-changed",
-            help="Train again what was made of other settings, code or data; old rows are kept below retired/.",
+            help="Train again what was made with other settings, code or data; old rows are kept below retired/.",
         ),
     ] = False,
     concurrency: Annotated[

@@ -51,7 +51,7 @@ def train(
 ) -> int | None:
     """Train the target run to its end, with as many workers as the cluster has, through failures and growth.
 
-    Writes into the recipe's study; goes on from the newest committed checkpoint; at once done if it is finished.
+    Writes into the recipe's study and goes on from the newest committed checkpoint; a finished run is left as it is.
 
     Example: froude train runs/study/recipe.toml --simulate 3
     """

@@ -14,15 +14,17 @@ def verify_run(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="A recipe.toml, its study or its run's directory; or an s3:// URL."
+            metavar="RUN", help="A recipe.toml, its study or its run's directory; a path or s3:// URL."
         ),
     ],
     rerun: Annotated[
         bool,
-        typer.Option("--rerun", help="Also train it undisturbed, here, and compare every bit (exact runs)."),
+        typer.Option(
+            "--rerun", help="Also train it again here, undisturbed, and compare every bit (exact runs only)."
+        ),
     ] = False,
     other_build: Annotated[
-        bool, typer.Option("--other-build", help="Rerun even though this machine's build is another.")
+        bool, typer.Option("--other-build", help="Rerun even if this machine's build is another.")
     ] = False,
     trust: Trust = False,
     as_json: Json = False,

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from froude.train.exact.environment import Build
 
 SHOWN = 3  # hosts in one error
-ALIKE = "an exact run needs hosts alike, or --other-build, which gives up that all of it is reproducible"
+ALIKE = (
+    "an exact run needs hosts of one build, or --other-build, which gives up that all of it is reproducible"
+)
 
 
 class Unfit(RuntimeError):
-    """Some hosts of a worker group may not take part: `hosts` says of each, by the id of its node, why."""
+    """Some hosts of a worker group may not take part: `hosts` has the reason for each, by the id of its node."""
 
     def __init__(self, hosts: Mapping[str, str]) -> None:
         super().__init__(dict(hosts))
@@ -28,7 +30,7 @@ class Unfit(RuntimeError):
 
     @property
     def text(self) -> str:
-        """What a user is told where no other host is left."""
+        """The message where no other host is left."""
         lines = list(self.hosts.values())
         more = f"; and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
         return f"no host is left that may take part: {'; '.join(lines[:SHOWN])}{more}"
@@ -45,10 +47,10 @@ class Guest:
 
 
 def admit(run: Run, store: RunStore, device: torch.device, *, other_build: bool = False) -> Build:
-    """Collective: rank 0's build; on every rank Unfit, of the hosts that may not take part, if there are such.
+    """Collective: return rank 0's build; raise Unfit on every rank if some hosts may not take part.
 
-    An exact run's hosts must have the build that it has had so far, or before its first attempt the one that most of
-    them have; with `other_build` it goes on with any, and is reproducible from that step on only.
+    An exact run's hosts must have the build that it has had so far; before its first attempt, the one that most of them
+    have. With `other_build` it goes on with any build, and is reproducible only from that step on.
     """
     from froude.checkpoint.collective import on_every_rank
     from froude.train.exact import environment

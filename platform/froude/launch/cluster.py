@@ -146,7 +146,7 @@ def simulated(
 
 
 def log_dir(location: Location) -> Path:
-    """Where a simulated cluster's logs go: beside a local study, else in the working directory."""
+    """Where a simulated cluster's logs go: inside a local study, else in the working directory."""
     return location.path / "logs" if location.is_local else Path("logs") / location.name
 
 

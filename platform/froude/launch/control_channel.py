@@ -1,6 +1,6 @@
 """How driver, controller and workers of a run speak to each other: short messages, kept on the cluster's head.
 
-They steer and show; nothing that must survive is in them. Where Ray's internals are not used there are none, and
+They steer and show; they hold nothing that must survive. Where Ray's internals are not used there are no messages, and
 progress is that of the commit log.
 """
 
@@ -53,9 +53,9 @@ class ControlChannel:
         put_value(f"{self.run}#hold", None)
 
     def confirm_held(self, attempt: int) -> bool:
-        """Say that all workers of this attempt have committed and wait, as they were asked to; whether they still are.
+        """Say that all workers of this attempt have committed and wait; return whether they are still asked to.
 
-        It answers one request. What was said to an earlier one, that nobody waited for any longer, counts no more.
+        It answers one request only: an answer to an earlier request, which nobody waits for any longer, does not count.
         """
         asked = get_value(f"{self.run}#hold")
         if asked is None or asked["attempt"] != attempt:
@@ -69,7 +69,7 @@ class ControlChannel:
         return asked is not None and asked["attempt"] == attempt and get_value(f"{self.run}#held") == asked
 
     def note_reservation(self, run_id: str) -> None:
-        """Tell under which id this driver reserves resources, for one that follows it."""
+        """Leave the id under which this driver reserves resources, for the next driver."""
         put_value(f"{self.run}#reservation", {"run_id": run_id})
 
     def reservation(self) -> str:
@@ -77,11 +77,11 @@ class ControlChannel:
         return str((get_value(f"{self.run}#reservation") or {}).get("run_id", ""))
 
     def offer_template(self, attempt: int, template: dict[str, Any]) -> None:
-        """Tell what a process must be like to take the place of a worker of this attempt."""
+        """Leave what a process must be like to take the place of a worker of this attempt."""
         put_value(f"{self.run}#template", {"attempt": attempt, **template})
 
     def template(self) -> dict[str, Any] | None:
-        """That of the running attempt, None until it has told."""
+        """That of the running attempt, None until it has left one."""
         note, beat = get_value(f"{self.run}#template"), self.beat()
         return note if note and beat and note["attempt"] == beat.attempt else None
 
@@ -102,7 +102,7 @@ class ControlChannel:
         return tuple((get_value(f"{self.run}#said") or {}).get("lines", ()))
 
     def leave_out(self, hosts: Mapping[str, str]) -> None:
-        """Tell which nodes the run does without from now on, by their ids, and why."""
+        """Record which nodes the run does without from now on, by their ids, and why."""
         put_value(f"{self.run}#left-out", {**self.left_out(), **hosts})
 
     def left_out(self) -> dict[str, str]:

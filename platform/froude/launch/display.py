@@ -42,7 +42,7 @@ class Display:
         self._printed, self._complete = 0.0, False
 
     def update(self, fraction: float, text: str) -> None:
-        """Say that so much of the stage (0 to 1) is done; the time left is a linear guess from this stage's speed."""
+        """Show the share of the stage (0 to 1) that is done; the time left is a linear guess from its speed."""
         now = time.monotonic()
         if self._first is None or fraction == self._first[1]:
             self._first = (now, fraction)  # before it moves, nothing is known of its speed

@@ -27,7 +27,7 @@ ABORT_SECONDS = 10.0
 class RunFailed(RuntimeError):
     """The run ended before its last step; what was committed stays, and the same call goes on from there.
 
-    `kind` names the class of the error, where it is one that no restart mends (Diverged, Corrupt, Fenced).
+    `kind` names the class of the error, where it is one that no restart can get past (Diverged, Corrupt, Fenced).
     """
 
     def __init__(self, text: str, kind: str = "") -> None:
@@ -130,7 +130,7 @@ def train(
     library, processor or number of threads than it had. `spares` keeps a process ready on each node for a quicker
     restart (None: as `spares_after` says). New nodes are looked for every `resize_seconds` (1 on a simulated cluster,
     else 10). Raises NoProgress when more than `no_progress` failures in a row commit nothing, RunFailed for any other
-    end before the last step (`max_failures` in all, or an error that no restart mends), ConfigError for what the user
+    end before the last step (`max_failures` in all, or one that no restart can get past), ConfigError for what the user
     can correct.
     """
     location = study / "runs" / run.name
@@ -181,13 +181,13 @@ def train(
     result = result_of(run, study)
     if not result.finished:
         raise RunFailed(
-            f"run {run.name}: Ray ended it without an error at step {result.step} of {run.steps}; begin it again"
+            f"run {run.name}: Ray ended it without an error at step {result.step} of {run.steps}; start it again"
         )
     return result
 
 
 def result_of(run: Run, study: Location) -> ElasticResult:
-    """The result of a run as its commit log and metrics tell it, also before its end."""
+    """The result of a run according to its commit log and metrics, also before its end."""
     from froude.attempts import history
     from froude.study import Study
 
@@ -259,7 +259,7 @@ def _trainer(
 
 
 def _fit(trainer: Any, run_id: str, watch: Callable[[], None]) -> Exception | None:
-    """Run the trainer beside this thread, which stays free to watch and to be interrupted; its error, if any."""
+    """Run the trainer in another thread, so that this one can watch and be interrupted; its error, if any."""
     outcome: list[Exception] = []
 
     def fit() -> None:
@@ -303,7 +303,7 @@ def _position(run: Run, log: LogReader, channel: ControlChannel, before: Record 
 def _explain(
     error: Exception, run: Run, log: LogReader, channel: ControlChannel, limits: Limits
 ) -> Exception:
-    """What a user is told of a failed run."""
+    """The error that a user sees for a failed run."""
     from froude.launch.ray_internals.policy import find_cause
 
     if ray_internals.supported():

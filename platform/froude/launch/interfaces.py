@@ -1,6 +1,6 @@
 """By which network interface the workers of a run find each other: the one that has Ray's address of their node.
 
-gloo asks the hostname otherwise, and that is 127.0.1.1 on many a Debian, or resolves to nothing; NCCL takes the first
+Otherwise gloo resolves the hostname, which is 127.0.1.1 on many Debian hosts, or nothing at all; NCCL takes the first
 interface of the machine that is neither loopback nor a container's.
 """
 

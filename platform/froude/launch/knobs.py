@@ -1,4 +1,4 @@
-"""Which failure knobs are in force: how soon a silent node is given up, and a worker that failed is missed."""
+"""Which failure knobs are in force: how soon a silent node is given up, and a failed worker is detected."""
 
 from __future__ import annotations
 

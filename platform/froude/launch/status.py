@@ -1,4 +1,4 @@
-"""What of a study is done: trials by stage, the recipe, how far the target run is."""
+"""How far a study is: trials by stage, the recipe, the progress of the target run."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class StageStatus:
 
 @dataclass(frozen=True)
 class BadTrial:
-    """A trial that failed, or of which a run diverged: the first such run, and how many of the trial's did."""
+    """A trial that failed or had a run that diverged: the first such run, and how many of the trial's runs did so."""
 
     status: str
     trial: str
@@ -47,7 +47,7 @@ class BadTrial:
         """The same for people."""
         which = self.trial if self.run == self.trial else f"{self.trial} ({self.run})"
         tries = f" in {self.attempts} attempts" if self.status == "failed" and self.attempts > 1 else ""
-        reason = " ".join(self.reason.split()) or "no reason was kept, by the version that trained it"
+        reason = " ".join(self.reason.split()) or "the version that trained it kept no reason"
         cut = reason if len(reason) <= REASON_CHARACTERS else reason[: REASON_CHARACTERS - 1] + "…"
         return f"{self.status:<9} {which}{tries}: {cut}"
 

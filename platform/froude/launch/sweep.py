@@ -46,7 +46,7 @@ def sweep(
     concurrency: int | None = None,
     skip_probe: Collection[str] = (),
 ) -> None:
-    """Run every trial of the space that the study does not have yet; its rows are all that a later call goes by.
+    """Run every trial of the space that the study does not have yet; a later call goes by its rows alone.
 
     `progress` is called a few times a second. `fresh` deletes the study's results first; `rerun_changed` trains again
     what was made of other settings, code or data, and keeps the old rows below `retired/`. `concurrency` bounds the
@@ -100,10 +100,10 @@ def open_study(
     skip_probe: Collection[str] = (),
     begin: bool = True,
 ) -> Agenda:
-    """Check the space, the store and what the study has against each other, before anything starts.
+    """Check that the space, the store and the contents of the study fit together, before anything starts.
 
-    ConfigError if what is stored was made of another corpus or code; with `rerun_changed` it is retired instead. Unless
-    it is to `begin`, it writes nothing while there are trials to run: they may be refused for want of a cluster.
+    ConfigError if stored trials were made with another corpus or code; with `rerun_changed` they are retired instead.
+    Without `begin` nothing is written while there are trials to run: a missing cluster may still refuse them.
     """
     opened = check_inputs(space, study, trust=trust, skip_probe=skip_probe)
     if fresh:
@@ -111,7 +111,7 @@ def open_study(
     meta = opened.meta
     if meta.get("schema", SCHEMA) != SCHEMA or meta.get("seed", space.seed) != space.seed:
         raise ConfigError(
-            f"a study is of one schema and seed, but {study} has schema {meta.get('schema')} and seed "
+            f"a study must have one schema and seed, but {study} has schema {meta.get('schema')} and seed "
             f"{meta.get('seed')}, not {SCHEMA} and {space.seed}; use another directory, or --fresh"
         )
     stored, materials = trial_store.read_all(study), Materials()
@@ -174,7 +174,7 @@ def capacity(cluster: dict[str, float], trials: list[Trial], one_machine: bool) 
 
 
 def _one_machine() -> bool:
-    """Whether all nodes are on this host, so that the CPUs that they claim may be claimed several times."""
+    """Whether all nodes are on this host, so that several nodes may claim the same CPUs."""
     import ray
 
     hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}

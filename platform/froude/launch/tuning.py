@@ -70,7 +70,7 @@ class _Unpickled:
 
 
 class Queue(_Unpickled, Searcher):
-    """Feeds an agenda's trials to Tune as workers come free; a trial counts as many as it has ranks."""
+    """Feeds an agenda's trials to Tune as workers come free; a trial takes one place per rank."""
 
     def __init__(
         self, agenda: Agenda, study: Location, concurrency: int, cluster: Mapping[str, float]
@@ -163,7 +163,7 @@ def _last_error(trial: TuneTrial) -> str:
 
 
 class _Ear(_Unpickled, tune.Callback):
-    """What Tune tells of its trials, for the queue."""
+    """Passes what Tune reports about its trials to the queue."""
 
     def __init__(self, queue: Queue, progress: Callable[[SweepProgress], None] | None) -> None:
         self._queue, self._progress = queue, progress

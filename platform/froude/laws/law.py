@@ -1,7 +1,7 @@
 """What every fitted law is: a typed status with reasons, the rows that it was fitted to, a table and a drawing.
 
 A law of one's own is a frozen dataclass that inherits `Law`, with an `Estimate` for each parameter, `drawing` and
-`residuals`: one file, and nothing else to be told of it.
+`residuals`: one file, and nothing else has to know of it.
 """
 
 from abc import ABC, abstractmethod

@@ -8,5 +8,5 @@ from froude.optimizers.spec import Settings, Spec
 
 __all__ = ["OPTIMIZERS", "Settings", "Spec"]
 
-#: By name, in the order in which they are told.
+#: By name, in the order in which they are listed.
 OPTIMIZERS: dict[str, Spec] = {each.name: each for each in (ADAMW, SGD)}

@@ -18,7 +18,7 @@ __all__ = [
     "Powers",
 ]
 
-#: By name, in the order in which they are told and drawn.
+#: By name, in the order in which they are listed and drawn.
 PARAMETRIZATIONS: dict[str, Parametrization] = {each.name: each for each in (SP, MUP)}
 #: That of rows that do not say theirs, and the control of those under which the best rate is to stay.
 STANDARD = SP

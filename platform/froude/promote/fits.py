@@ -50,7 +50,7 @@ class Fits:
         """The run that the study is for; ConfigError for a history without one."""
         if self.large is None:
             raise ConfigError(
-                "a study must have a target for this, but this history was made without one; make it again with "
+                "this needs a study with a target, but this history was made without one; make it again with "
                 "`froude fit --from … --target target.toml`"
             )
         return self.large
@@ -151,7 +151,7 @@ class Fits:
 
 
 def none_finished(counts: Mapping[str, int], where: str, *, table: bool = False) -> str:
-    """What is to be said of trials (how many of each status) of which none finished; empty if one did, or none ran.
+    """The error where no trial finished, given how many have each status; empty if one finished, or none ran.
 
     Those of a `table` were trained elsewhere, and cannot be swept again.
     """
@@ -254,7 +254,7 @@ def peak_lr(law: LrTransfer, target: Run) -> Estimate | None:
     """The rate for the target on the law's line, None if there is none.
 
     Under SP it is read at the target's width. Under muP the optimum does not move with width, so the line is read
-    at the geometric mean of the widths fitted, where it is known best: extrapolating a slope that is zero but for
+    at the geometric mean of the widths fitted, where it is known best: extrapolating a slope that is zero except for
     noise would add that noise to the rate.
     """
     sizes = law.curves.filter(pl.col("status").is_in(["ok", "flat"]))[law.over].log()

@@ -95,7 +95,7 @@ class Forecast:
 class Score:
     """A forecast against what happened; `relative_error` is (forecast - actual) / actual, a proportion.
 
-    `erred` names the stage that most of the error comes from: "law" where the whole curve lay beside the band by as
+    `erred` names the stage that most of the error comes from: "law" where the whole curve missed the band by as
     much, "curve" where the run bent away from it (rate, batch, data or shape of the curve), "" where the actual loss is
     inside the interval or there is no band to tell.
     """

@@ -22,7 +22,7 @@ class Foretold:
     """Reach of the target over the largest proxy of the loss law, by axis ({} without that stage); what fails.
 
     A failed check of kind "refuse" is one by which promote would refuse the study as it is planned. `close` are checks
-    that pass by less than a tenth of their bounds, `unknown` the names of those that only running tells.
+    that pass by less than a tenth of their bounds, `unknown` the names of those that only running can decide.
     """
 
     reach: Mapping[str, float]
@@ -96,6 +96,6 @@ def _cost(ratio: float) -> Check:
         ratio <= 1,
         f"{ratio:.2g}×",
         "at most 1× the target's FLOPs for all proxies",
-        "so small a target tries the method out, and saves nothing",
+        "such a small target tries the method out, and saves nothing",
         kind="warn",
     )

@@ -59,7 +59,7 @@ class Rule(Generic[Value]):
 
     `asks` are words with {bound} in them, or {percent} for a hundred times it. `find` holds a value against a bound;
     `bound` is production's, NaN where there is no number. `foresee` has the value that a plan decides, None where only
-    running tells.
+    running decides.
     """
 
     name: str
@@ -105,7 +105,7 @@ PROFILES = {PRODUCTION.name: PRODUCTION}
 class Refused(Exception):
     """The gate's answer no: every check that refuses, with value, bound and remedy.
 
-    `beyond` is what no override helps against: the study does not tell a number that the recipe needs.
+    `beyond` is what no override helps against: the study lacks a number that the recipe needs.
     """
 
     exit_code = 3
@@ -127,7 +127,7 @@ def override(checks: Sequence[Check], reasons: Mapping[str, str]) -> tuple[Check
             raise ConfigError(f"an override must name a check of the gate, but got `{name}`; {hint}")
         if not reason.strip():
             raise ConfigError(
-                f"an override must have a reason, but `{name}` has none; say why it may be passed over"
+                f"an override must have a reason, but `{name}` has none; say why the check may fail"
             )
     return tuple(
         replace(check, overridden=True, reason=reasons[check.name].strip())

@@ -37,16 +37,16 @@ class Alarm:
     expected: float
 
     def line(self) -> str:
-        """What a person is told."""
+        """The alarm in words."""
         side = "above" if self.seen > self.expected else "below"
         if self.kind == "rate":
             return (
-                f"learning rate {self.seen:.3g} is {side} the recipe's ({self.expected:.3g}) since {self.since:,} "
-                "tokens; look at the spike policy's actions and the optimizer"
+                f"learning rate {self.seen:.3g} has been {side} the recipe's ({self.expected:.3g}) since "
+                f"{self.since:,} tokens; look at the spike policy's actions and the optimizer"
             )
         what = "the sealed band" if self.kind == "band" else "its own curve"
         return (
-            f"training loss {self.seen:.3f} is {side} {what} ({self.expected:.3f}) since {self.since:,} tokens; "
+            f"training loss {self.seen:.3f} has been {side} {what} ({self.expected:.3f}) since {self.since:,} tokens; "
             "look at the data and the rate of that stretch"
         )
 

@@ -1,4 +1,4 @@
-"""What the gate's checks can look at before anything has run: a search space's trials, but for what they measure."""
+"""What the gate's checks can look at before anything has run: a search space's trials, without what they measure."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def promote(
     if LogReader(study.location / "runs" / (kept or recipe).run.name).head() is not None:
         raise ConfigError(
             f"a recipe must stay as it was sealed once its run has begun, but these fits or settings give another than "
-            f"the run's below {study.location}; train that one, or promote in a new study"
+            f"that of the run below {study.location}; train that run, or promote in a new study"
         )
     recipe.write(place)
     return recipe
@@ -93,7 +93,7 @@ def _unfinished(study: Study, role: str) -> str:
 
 
 def _beyond(fits: Fits, *, has_rate: bool) -> str:
-    """What the study does not tell, so that no override helps, and what to add to it."""
+    """What the study lacks, so that no override helps, and what to add to it."""
     if has_rate:
         assert fits.loss is not None
         why = "; ".join(fits.loss.reasons) or fits.loss.status

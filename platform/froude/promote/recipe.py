@@ -72,7 +72,7 @@ class Recipe:
         return HEADER + tomli_w.dumps({**self.content(), "seal": {"sha256": self.sha256}})
 
     def write(self, location: Location) -> None:
-        """Write the recipe, and the sealed forecast beside it as forecast.json."""
+        """Write the recipe, and the sealed forecast next to it as forecast.json."""
         (location.parent / "forecast.json").replace(self.forecast_json())
         location.replace(self.to_toml().encode())
 
@@ -108,7 +108,7 @@ def seal(
 def read(location: Location | str) -> Recipe:
     """The recipe at this place, its seal verified.
 
-    ConfigError if there is none, if it is no recipe of this schema, or if its content is not what was sealed.
+    ConfigError if there is none, if it is not a recipe of this schema, or if its content is not what was sealed.
     """
     place = Location.parse(location)
     if place.name != FILE and (place / FILE).exists():

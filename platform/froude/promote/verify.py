@@ -126,7 +126,7 @@ def _checkpoint(
         bits = "" if damage else digest(log.location, last)
     except (Corrupt, ConfigError) as error:
         damage = "" if last.seq in _given_up(log, records) else str(error)
-    seen = damage or (f"digest {bits}" if bits else "given up since for a newer one")
+    seen = damage or (f"digest {bits}" if bits else "deleted since, when newer ones were kept")
     return Verdict(f"the checkpoint of step {last.step} is whole", not damage, seen), bits
 
 
@@ -205,7 +205,7 @@ def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress
         return
     rows, ledger = ledger.height, ledger.filter(_is_slot(run))
     account = token_account(ledger.lazy(), run, last.step)
-    strange = f", {rows - ledger.height} rows are no slots of this run" if rows > ledger.height else ""
+    strange = f", {rows - ledger.height} rows are not slots of this run" if rows > ledger.height else ""
     yield Verdict(
         "every planned token was trained once",
         account.whole and not strange,
@@ -232,7 +232,7 @@ def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress
 
 
 def _is_slot(run: Run) -> pl.Expr:
-    """Whether a row of the ledger tells of one whole slot: sums would not see halves, or what adds up to nothing."""
+    """Whether a ledger row is for one whole slot: sums would not notice halves, or rows that cancel out."""
     whole = {"run": run.name, "samples": run.windows_per_slot, "tokens": run.batch // run.slots}
     return pl.all_horizontal(
         pl.col("disposition").is_in(["trained", "skipped_by_policy"]),
@@ -267,7 +267,7 @@ def _rerun_device(recipe: Recipe, head: Record, *, other_build: bool) -> torch.d
         )
     if head.kind != "finished":
         raise ConfigError(
-            f"--rerun needs a finished run, but {recipe.run.name} is at step {head.step}; train on"
+            f"--rerun needs a finished run, but {recipe.run.name} is at step {head.step}; train it to its end"
         )
     before = head.meta.get("build", {})
     torch.set_num_threads(int(before.get("threads", torch.get_num_threads())))
@@ -287,7 +287,7 @@ def _again(
     device: torch.device,
     progress: Progress,
 ) -> Iterator[Verdict]:
-    """Train the recipe once more from step 0, in this process alone, beside the store; compare the bits."""
+    """Train the recipe once more from step 0, in this process alone, outside the store; compare the bits."""
     from froude.checkpoint.run_store import RunStore
     from froude.checkpoint.tensors import digest
     from froude.train.api import Unsupervised

@@ -13,8 +13,8 @@ from froude.launch.elastic import Progress
 class Drill:
     """Kills a worker node (SIGKILL) at `kill_at` of the steps, and adds one at `add_at`; called with progress.
 
-    The kill waits until all nodes work; the node comes after the run went on without the lost one. `say` is told
-    of both. A run that resumes with its kill behind it (`killed`) is left alone.
+    The kill waits until all nodes work; the node comes after the run went on without the lost one. `say` is called
+    for both. A run that resumes with its kill behind it (`killed`) is left alone.
     """
 
     cluster: SimulatedCluster

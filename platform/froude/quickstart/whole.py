@@ -115,7 +115,7 @@ def quickstart(
 
 
 def default_space() -> Path:
-    """The quickstart's search space: below the working directory, else beside the package's source."""
+    """The quickstart's search space: below the working directory, else next to the package's source."""
     beside = Path(froude.__file__).resolve().parents[2] / SPACE
     return next((path for path in (Path(SPACE), beside) if path.is_file()), Path(SPACE))
 
@@ -240,7 +240,7 @@ def conclude(loop: Loop, fits: Fits, recipe: Recipe, began: float) -> dict[str, 
 def total_seconds(loop: Loop, recipe: Recipe, began: float) -> Mapping[str, float]:
     """Seconds of each stage over all passes: this one's, and what the study remembers of the ones before.
 
-    A pass that was interrupted left no summary: then the times of its trials and commits tell how long it was at work.
+    A pass that was interrupted left no summary: then the times of its trials and commits show how long it was at work.
     """
     before: dict[str, float] = summary.stored(loop.location).get("seconds", {})
     remembered = before or worked_before(loop.study, recipe.run.name, began)

@@ -1,4 +1,4 @@
-"""The view laid out as one HTML document by the template beside this file."""
+"""The view laid out as one HTML document by the template next to this file."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from froude.report import text
 from froude.report.view import View
 
 ERRED = {
-    "law": " The whole curve lay beside its band by as much: the loss law erred.",
+    "law": " The whole curve missed its band by as much: the loss law erred.",
     "curve": " The run bent away from its band: look at its rate, batch and data, or at the curve law.",
 }
 
@@ -52,7 +52,7 @@ def verdict(view: View) -> str:
     loss = text.loss(forecast.loss)
     sealed = f"Before its first step the run was forecast to end at {loss} nats per token ({interval})."
     if view.unread:
-        return f"{sealed} What became of it could not be read."
+        return f"{sealed} Its outcome could not be read."
     if score is None:
         if view.elastic is None:
             return f"{sealed} It has not begun."
@@ -113,7 +113,10 @@ def notes(view: View) -> list[Note]:
         return found
     forecast = recipe.forecast
     if view.fits is not None and dict(view.fits.fingerprints) != dict(recipe.fingerprints):
-        words = "Figures of the fits show today's trials; the recipe and its forecast rest on those of its sealing."
+        words = (
+            "Figures of the fits show today's trials; the recipe and its forecast rest on the trials that were there "
+            "when it was sealed."
+        )
         found.append(Note("Trials have changed since the recipe was sealed", words))
     if forecast.status == "prior_driven":
         found.append(Note("Prior-driven", _prior_words(view, forecast)))
@@ -126,7 +129,7 @@ def notes(view: View) -> list[Note]:
         found.append(Note("Not certified", f"No calibration vouches for the interval's level: {reasons}."))
     if overridden := [f"{check.name} ({check.reason})" for check in recipe.checks if check.overridden]:
         title = f"{text.plural(len(overridden), 'check')} overridden"
-        found.append(Note(title, f"These failed and were passed over by name: {'; '.join(overridden)}."))
+        found.append(Note(title, f"These failed and were overridden by name: {'; '.join(overridden)}."))
     if unmeasured := [check for check in recipe.checks if check.kind == "unmeasured"]:
         names = text.listing([check.name for check in unmeasured])
         found.append(Note("Not measured", f"{names}: {unmeasured[0].value.partition(': ')[2]}."))
@@ -240,8 +243,8 @@ def critical(view: View) -> list[Tile]:
 def ladder(view: View) -> str:
     """What the loss law's rows are."""
     if any(stage["role"] == HISTORY for stage in view.meta.get("stages", {}).values()):
-        return "the table's runs, of each size and horizon those of the best settings"
-    return "the branches of one trunk a size"
+        return "the table's runs: for each size and horizon those with the best settings"
+    return "the branches of one trunk per size"
 
 
 def loss_words(law: LossLaw) -> str:
@@ -266,7 +269,7 @@ import polars as pl
 ledger = froude.Study({view.url!r}).ledger().filter(pl.col("run") == {run.name!r}).collect()
 trained = ledger.filter(pl.col("disposition") == "trained")
 by_policy = ledger.filter(pl.col("disposition") == "skipped_by_policy")
-# The plan: {run.steps} steps of {slots} slots, each of {windows} samples and {due} tokens, but for those left out.
+# The plan: {run.steps} steps of {slots} slots, each of {windows} samples and {due} tokens, except those left out.
 left_out = by_policy.select("first_sample").unique()
 n = pl.int_range({run.steps * slots} + left_out.height, eager=True).alias("first_sample") * {windows}
 planned = n.to_frame().join(left_out, on="first_sample", how="anti").sort("first_sample").select(

@@ -133,7 +133,7 @@ def _limits(
 
 
 def _shaded(forecast: Forecast, limits: tuple[float, float]) -> bool:
-    """Whether shading the band, or the interval, tells more than that it covers the whole figure."""
+    """Whether shading the band, or the interval, would show anything but a fully shaded figure."""
     low, high = limits
     points: Sequence[BandPoint | Forecast] = forecast.band or (forecast,)
     return any(point.low > low or point.high < high for point in points)
@@ -148,7 +148,7 @@ def _band_words(forecast: Forecast, limits: tuple[float, float]) -> str:
     what = f"the {100 * level:.0f}% {name} that was sealed before step 0"
     reach = f"from {text.number(end[0])} to {text.number(end[1])} nats per token at the end"
     if not _shaded(forecast, limits):
-        return f"Not shaded: {what}, for it is wider than the figure ({reach})."
+        return f"Not shaded: {what}, which is wider than the figure ({reach})."
     beyond = end[0] < limits[0] or end[1] > limits[1]
     return f"Shaded: {what}" + (f"; it goes beyond the figure ({reach})." if beyond else ".")
 
@@ -178,8 +178,10 @@ def world_size(elastic: Elastic) -> Plot:
             sizes = " then ".join(str(size) for size in elastic.world_sizes)
             svg = inline(drawing, f"world-{name}", f"World size over time: {sizes} workers.")
             svgs.append(f'<div class="{name}">{svg}</div>')
-    caption = "Bars: an attempt from its first to its last kept step, as high as its number of workers. "
-    caption += "The number between two: seconds from the last step, kept or lost, to the first new one."
+    caption = (
+        "Each bar is an attempt from its first to its last kept step, as high as its number of workers. "
+    )
+    caption += "The number between two bars: seconds from the last step, kept or lost, to the first new one."
     return Plot("World size over time", "".join(svgs), caption)
 
 

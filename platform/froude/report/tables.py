@@ -119,7 +119,7 @@ def optima(view: View) -> Table | None:
 
 
 def loss_table(view: View) -> Table | None:
-    """The loss law's parameters with 95% intervals, and those of the fit with free exponents beside them."""
+    """The loss law's parameters with 95% intervals, next to those of the fit with free exponents."""
     law = view.fits.loss if view.fits else None
     if law is None or not math.isfinite(law.E):
         return None

@@ -16,7 +16,7 @@ def loss(value: float | None) -> str:
 
 
 def count(value: float | None, digits: int = 3) -> str:
-    """A count in k, M, B (10⁹), T or P (10¹⁵), with so many significant digits."""
+    """A count in k, M, B (10⁹), T or P (10¹⁵), with `digits` significant digits."""
     if value is None or not math.isfinite(value):
         return NOTHING
     for unit, name in _UNITS:
@@ -43,7 +43,7 @@ def rate(value: float | None) -> str:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Any number with so many significant digits, a true minus sign and no exponent between 10⁻³ and 10⁵."""
+    """Any number with `digits` significant digits, a true minus sign and no exponent between 10⁻³ and 10⁵."""
     if value is None or not math.isfinite(value):
         return NOTHING
     if value and not 1e-3 <= abs(value) < 1e5:

@@ -40,7 +40,8 @@ class Space:
                 )
             if unknown := set(stage.after or ()) - set(seen):
                 raise ConfigError(
-                    f"stage {stage.name!r} can only come after stages before it, but got {', '.join(sorted(unknown))}"
+                    f"`after` of stage {stage.name!r} must name stages before it, but got "
+                    f"{', '.join(sorted(unknown))}; reorder the stages, or correct `after`"
                 )
             seen.append(stage.name)
         if not seen:

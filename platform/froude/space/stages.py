@@ -120,12 +120,14 @@ class Search:
         if set(self.default) != set(self.axes):
             odd = sorted(set(self.default) ^ set(self.axes))
             raise ConfigError(
-                f"the default of a search must name each axis, but {self.name!r} differs in {', '.join(odd)}"
+                f"the default of a search must name each axis, but {self.name!r} differs in {', '.join(odd)}; "
+                "name each axis once"
             )
         for key, axis in self.axes.items():
             if self.default[key] not in axis:
                 raise ConfigError(
-                    f"the default of axis {key!r} must lie on it, but got {self.default[key]!r} for {axis}"
+                    f"the default of axis {key!r} must lie on it, but got {self.default[key]!r} for {axis}; "
+                    "choose a value on the axis"
                 )
         self.trial(0, self.default)
         for key, axis in self.axes.items():

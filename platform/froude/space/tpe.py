@@ -19,7 +19,7 @@ def propose(
 ) -> dict[str, Scalar]:
     """Axis values of a trial, given those of the trials that it may see; `key` stands for its place in all studies.
 
-    They are TPE's (Bergstra et al., NeurIPS 2011), or random. What is past is told anew each time: so a study that was
+    They are TPE's (Bergstra et al., NeurIPS 2011), or random. The past is passed in anew each time, so a study that was
     interrupted goes on as it would have.
     """
     import optuna

@@ -24,7 +24,7 @@ class Trial:
     """What one worker computes in one go: a run, or several that are branches off one trunk.
 
     Its runs are proxies, so their `stability` is off, whatever it was (`Run.as_proxy`).
-    Branches are equal but for name and tokens, and sorted by tokens. Those after the first that reaches `stop_loss`
+    Branches differ only in name and tokens, and are sorted by tokens. Those after the first that reaches `stop_loss`
     (nats per token) are not trained. `params` is where a search placed the trial.
     """
 
@@ -42,14 +42,14 @@ class Trial:
             return
         if len({run.name for run in self.runs}) < len(self.runs):
             raise ConfigError(
-                f"branches of a trial must have different names, but those of {self.name!r} do not"
+                f"branches of a trial must have different names, but those of {self.name!r} do not; rename them"
             )
         horizons = [run.tokens for run in self.runs]
         alike = {run.replace(tokens=horizons[-1]).fingerprint for run in self.runs}
         if len(alike) > 1 or self.runs[0].max_workers > 1:
             raise ConfigError(
-                "branches of a trial must be one-worker runs equal but for name and tokens, but those of "
-                f"{self.name!r} are not; make them trials of their own"
+                "branches of a trial must be one-worker runs that differ in name and tokens only, but those of "
+                f"{self.name!r} differ in more; make them trials of their own"
             )
         have = [name for name, spec in schedules.SCHEDULES.items() if spec.trunk]
         if self.runs[0].schedule.name not in have:

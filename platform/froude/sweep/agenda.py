@@ -153,7 +153,7 @@ class Agenda:
         return stage.done
 
     def _replaced(self, trials: Sequence[Trial]) -> bool:
-        """Whether a stored trial was another one than that of its name now, and counts as not there from here on."""
+        """Whether the stored trial of this name is another one than is planned now; it then counts as not there."""
         changed = False
         for trial in trials:
             found = self.stored.get(trial.name)
@@ -167,8 +167,9 @@ class Agenda:
         name = found.trial.name
         if not self._rerun_changed:
             raise ConfigError(
-                f"a trial's name stands for one configuration, but the study has {name!r} with other {difference}; "
-                "use another directory, --rerun-changed to train it again (the old rows are kept, apart), or --fresh"
+                f"a trial's name must stand for one configuration, but the study has {name!r} with other {difference}; "
+                "use another directory, --rerun-changed to train it again (the old rows are kept separately), or "
+                "--fresh"
             )
         self.changed[name] = self.stored.pop(name)
 
@@ -184,7 +185,7 @@ class Agenda:
 
 
 def _difference(trial: Trial, stored: Stored) -> str:
-    """What of a trial the study has otherwise, or not whole, under its name; "" if it has that trial."""
+    """How the study's trial of this name differs, or what it lacks; "" if it is the same trial."""
     if axes := set(trial.params) ^ set(stored.trial.params):
         return f"axes {', '.join(sorted(axes))}"
     have = dict(zip(stored.rows["run"].to_pylist(), stored.rows["fingerprint"].to_pylist(), strict=True))

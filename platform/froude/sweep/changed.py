@@ -1,4 +1,4 @@
-"""Which stored trials were made of another corpus or code than what is here now. A policy: it changes nothing."""
+"""Which stored trials were made with another corpus or code than is here now. It only decides, and changes nothing."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class Comparison:
 
 
 def compare(stored: Iterable[Stored], runs: Iterable[Run], materials: Materials) -> Comparison:
-    """Hold what a study has against the runs that are to go on with it.
+    """Compare what a study has with the runs that are to go on with it.
 
-    A trial is held against the runs of its factory, source and options; where there are none, its corpus must be one
+    A trial is compared with the runs of its factory, source and options; where there are none, its corpus must be one
     of theirs: a study is of the corpora of its space. Failed trials count for nothing, and are trained again anyway.
     """
     now: dict[str, dict[str, Material]] = {}
@@ -68,7 +68,7 @@ def compare(stored: Iterable[Stored], runs: Iterable[Run], materials: Materials)
         elif other := then.other_versions(alike[0]):
             versions.setdefault(", ".join(other), []).append(name)
     notes = [
-        f"{_trials(names)} of froude 0.1, which recorded neither content nor code of {what}: taken as unchanged"
+        f"{_trials(names)} from froude 0.1, which recorded neither content nor code of {what}: taken as unchanged"
         for what, names in unsaid.items()
     ]
     notes += [
@@ -93,10 +93,10 @@ def _trials(names: list[str]) -> str:
 
 
 def refusal(changed: Mapping[str, list[str]]) -> str:
-    """What a user is told of changed trials: the first change, and how to go on."""
+    """The error about changed trials: the first change, and how to go on."""
     name, changes = next(iter(changed.items()))
     more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
     return (
         f"a study's trials must be of one corpus and code, but since {name!r}{more} {'; '.join(changes[:3])}; "
-        "restore it, use another directory, or --rerun-changed to train again (the old rows are kept, apart)"
+        "restore it, use another directory, or --rerun-changed to train again (the old rows are kept separately)"
     )

@@ -25,7 +25,7 @@ EVALUATION_WINDOWS = 96
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One stage, or the target run: `seconds` of one worker in all, `adaptive` says what is known only on the way."""
+    """One stage, or the target run: `seconds` of one worker in all, `adaptive` says what only the sweep will tell."""
 
     name: str
     role: str
@@ -70,7 +70,8 @@ class Plan:
 
     def lines(self) -> list[str]:
         """The same for people."""
-        head = f"{'stage':<16}{'trials':>7}{'runs':>6}{'tokens':>13}{'FLOPs':>10}{'CPU min':>14}  known only on the way"
+        head = f"{'stage':<16}{'trials':>7}{'runs':>6}{'tokens':>13}{'FLOPs':>10}{'CPU min':>14}  "
+        head += "known only during the sweep"
         total = StagePlan(
             name="sweep",
             role="",

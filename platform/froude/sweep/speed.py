@@ -47,7 +47,7 @@ class Speed:
         self.points = sorted(points)
 
     def seconds(self, flops: float) -> float:
-        """Seconds of a step of so many FLOPs: piecewise a power of the FLOPs, beyond the ends proportional to them."""
+        """Seconds of a step of `flops` FLOPs: piecewise a power of the FLOPs, beyond the ends proportional to them."""
         below = [point for point in self.points if point[0] <= flops]
         above = [point for point in self.points if point[0] >= flops]
         if not below or not above:

@@ -81,7 +81,7 @@ def write_failed(study: Location, trial: Trial, *, error: str, attempts: int) ->
 
 
 def read(study: Location, name: str, trial: Trial | None = None) -> Stored:
-    """The stored trial of this name; ConfigError if the file is none that a sweep wrote.
+    """The stored trial of this name; ConfigError if no sweep wrote the file.
 
     `trial` saves parsing its description again.
     """

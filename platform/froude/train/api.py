@@ -106,7 +106,7 @@ class Unsupervised:
 
 
 def check_trust(run: Run, trust: bool) -> None:
-    """Raise a ConfigError when the run would import code from outside the package without the user's word."""
+    """Raise a ConfigError when the run would import code from outside the package without `trust`."""
     if run.foreign and not trust:
         raise ConfigError(
             f"import paths outside the package run only when trusted, but got {', '.join(run.foreign)}; "
@@ -136,7 +136,7 @@ def load(path: str) -> Any:
 def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
     """The run's model, the same bits for the same run wherever it is built (built on the CPU, then moved).
 
-    ConfigError if the factory raises (but for files and memory, which may be there another time) or makes no Model.
+    ConfigError if the factory raises (except about files and memory, which may be there next time) or makes no Model.
     """
     factory, name = load(run.model.factory), run.model.factory
     with torch.random.fork_rng(devices=[]):
@@ -164,7 +164,8 @@ def _check_kinds(model: nn.Module, factory: str) -> None:
     named = {name for name, _ in model.named_parameters()}
     if odd := named.symmetric_difference(kinds):
         raise ConfigError(
-            f"kinds() must name each parameter of {factory} once, but differs in {', '.join(sorted(odd)[:4])}"
+            f"kinds() must name each parameter of {factory} once, but differs in {', '.join(sorted(odd)[:4])}; "
+            "correct kinds()"
         )
     known = get_args(Kind)
     for name, kind in kinds.items():

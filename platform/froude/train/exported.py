@@ -32,12 +32,12 @@ def description(run: Run) -> dict[str, Any]:
 def caution(run: Run) -> str:
     """What must be known before the logits of the weights alone are trusted; empty where there is nothing."""
     shape, factor = run.model, logit_multiplier(run)
-    sizes = f"{run.width_rules.plain_label} at width {shape.width} of base width {shape.base_width}"
+    sizes = f"{run.width_rules.plain_label} at width {shape.width} with base width {shape.base_width}"
     if not _own(run):
         rule = f" ({sizes} asks for logits times {factor:.6g})" if factor != 1 else ""
         return (
-            f"what {shape.factory} multiplies by in its forward is not in the weights and not known here{rule}; load "
-            "them into that class, or apply its multipliers"
+            f"the factors in the forward pass of {shape.factory} are neither in the weights nor known here{rule}; load "
+            "the weights into that class, or apply its factors"
         )
     found = [f"logits by {factor:.6g} ({sizes})"] if factor != 1 else []
     scale = multipliers(run)["attention"]
@@ -46,8 +46,8 @@ def caution(run: Run) -> str:
     if not found:
         return ""
     return (
-        f"the weights alone do not give this model's logits: its forward multiplies {' and '.join(found)}; "
-        "whoever loads them must do so too"
+        f"the weights alone do not give this model's logits: its forward pass multiplies "
+        f"{' and '.join(found)}; whoever loads the weights must do so, too"
     )
 
 

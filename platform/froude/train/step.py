@@ -46,7 +46,7 @@ def train_step(
     *,
     noise: bool = False,
 ) -> StepResult:
-    """The gradient of the batch's mean loss, of which this rank has `windows` [n, context + 1]; clip, update.
+    """Compute the gradient of the batch's mean loss (this rank has `windows` [n, context + 1] of it), clip, update.
 
     `judge` decides by loss and norm what becomes of it. A non-finite one leaves the parameters as they were. With
     `noise` the slots' norms are measured, too.

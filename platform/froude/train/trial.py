@@ -40,10 +40,10 @@ def run_trial(
 ) -> Outcome:
     """Train one run, or branches off one trunk, in this process; one trials row a run.
 
-    `runs` are equal but for name and tokens and sorted by tokens. Each equals, bit for bit, the same run trained alone:
-    until a branch's tail begins its schedule is the longest run's. Branches after the first that reaches `stop_loss`
-    (nats per token) are not trained. `progress` is told (steps done, steps in all). Runs are trained as proxies
-    (`Run.as_proxy`), and their rows say so.
+    `runs` differ only in name and tokens, and are sorted by tokens. Each equals, bit for bit, the same run trained
+    alone: until a branch's tail begins its schedule is the longest run's. Branches after the first that reaches
+    `stop_loss` (nats per token) are not trained. `progress` is called with (steps done, steps in all). Runs are trained
+    as proxies (`Run.as_proxy`), and their rows say so.
     """
     runs = [run.as_proxy() for run in runs]
     longest = runs[-1]

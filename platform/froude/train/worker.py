@@ -30,11 +30,11 @@ def run_worker(
 ) -> float:
     """Train one run as this rank of the current process group; all ranks return the same final validation loss.
 
-    Starts from the newest committed checkpoint, commits one every `checkpoint_every` steps, beside the training, and a
+    Starts from the newest committed checkpoint, commits one every `checkpoint_every` steps, in the background, and a
     `finished` record at the end, each with the ledger of every rank and the metrics of rank 0 since the last one.
     Where the loss or the gradient spikes, the run's policy decides (froude.train.stability.spikes). `left_out` are
-    batches (from, up to) that are never trained; `observers` watch beside those of every run. Raises Diverged when
-    the policy gives up: what was committed stays.
+    batches (from, up to) that are never trained; `observers` watch in addition to those of every run. Raises Diverged
+    when the policy gives up: what was committed stays.
     """
     trainer = only_trainer(run, World.current(parallel.resolve_device(device)))
     watching = (GradientNoise(), LayerNorms(), *observers)

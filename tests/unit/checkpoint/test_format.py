@@ -92,8 +92,8 @@ def test_a_leaf_that_is_no_tensor_is_refused_by_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("state", "error"),
     [
-        ({"w": torch.zeros(2, 3)}, "only there"),
-        ({"w": torch.zeros(2, 3), "n": torch.tensor(0), "x": torch.zeros(1)}, r"without: \['x'\]"),
+        ({"w": torch.zeros(2, 3)}, "only in it"),
+        ({"w": torch.zeros(2, 3), "n": torch.tensor(0), "x": torch.zeros(1)}, r"not in it: \['x'\]"),
         ({"w": torch.zeros(3, 2), "n": torch.tensor(0)}, "Size mismatch"),
         ({"w": torch.zeros(2, 3).double(), "n": torch.tensor(0)}, "must be torch.float32"),
     ],

@@ -122,7 +122,7 @@ def test_runs_that_nothing_tells_apart_are_not_certified(
     assert "(18 of these, e.g. params 1e+06, tokens 1e+08)" in warning
     (forecast,) = [line for line in printed.splitlines() if line.startswith("forecast")]
     assert "not certified" in forecast
-    assert "the table does not say in what several runs" in forecast
+    assert "the table does not say how several runs" in forecast
 
 
 @pytest.mark.parametrize("column", ["seed", "lr"])
@@ -178,4 +178,4 @@ def test_fresh_replaces_nothing_but_a_table(
 
 def test_fresh_is_for_tables(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "study", "--fresh"]) == 2
-    assert "--fresh belong to a table" in capsys.readouterr().err
+    assert "--fresh are for a table of runs" in capsys.readouterr().err

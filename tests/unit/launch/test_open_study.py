@@ -110,7 +110,7 @@ def test_clear_takes_nothing_that_is_not_a_result(study):
 @pytest.mark.parametrize(
     "make, rule",
     [
-        (lambda study: (study / "notes.txt").replace(b"mine"), "hold nothing else"),
+        (lambda study: (study / "notes.txt").replace(b"mine"), "hold only its own files"),
         (lambda study: (study / "study.json").replace(b"["), "must be JSON"),
         (lambda study: (study / "trials" / "a.parquet").replace(b"x"), "must be a Parquet file"),
     ],

@@ -153,7 +153,7 @@ def test_rows_of_before_there_were_reasons_are_shown_too(tmp_path: Path) -> None
     failed, *diverged = find_bad_trials(Study(place))
     assert failed.reason == "OSError: the disk is on fire"
     assert {each.line().partition(": ")[2] for each in diverged} == {
-        "no reason was kept, by the version that trained it"
+        "the version that trained it kept no reason"
     }
     assert trial_store.read(Location.parse(place), "t8").failed
 

@@ -64,7 +64,7 @@ def test_what_passes_by_little_is_said_and_what_only_running_tells_is_named() ->
         "hold the validation data out of the training data",
         "close: seeds: must be >= 2 seeds, and is 2 in lr_transfer, 2 in loss_law; repeat the stage's central runs "
         "with another seed",
-        "close: lr_points: must be >= 7 rates a size, and is 7 fitted rates at width 32, the fewest; "
+        "close: lr_points: must be >= 7 rates per size, and is 7 fitted rates at width 32, the fewest; "
         "add rates to stage `lr_transfer`",
         "unknown until they have run: trials_failed, largest_finished, unstable_proxies, lr_edge, lr_flat, lr_convex, "
         "lr_one_minimum, lr_interval, lr_transfers, diverged_near_optimum, batch_edge, sizes_agree, forecast_interval, "
@@ -79,7 +79,7 @@ def test_missing_seeds_and_rates_are_said_with_the_gate_s_bounds() -> None:
     found = told(space(rates=int(LR_POINTS.bound) - 1, seeds=int(SEEDS.bound) - 1))
     assert names(found) == ["seeds", "lr_points"]
     assert found.lines()[1] == (
-        "promote would refuse: lr_points: must be >= 7 rates a size, but is 6 fitted rates at width 32, the fewest; "
+        "promote would refuse: lr_points: must be >= 7 rates per size, but is 6 fitted rates at width 32, the fewest; "
         "add rates to stage `lr_transfer`"
     )
     loose = Profile("loose", {"seeds": 1, "lr_points": 6})

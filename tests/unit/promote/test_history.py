@@ -232,7 +232,7 @@ ROW = {"params": 1e6, "tokens": 1e7, "loss": 3.0}
             {},
             ["batch · steps", "sequences"],
         ),
-        ({k: [v, v] for k, v in ROW.items()}, {}, ["must come once", "rows 1 and 2"]),
+        ({k: [v, v] for k, v in ROW.items()}, {}, ["must appear once", "rows 1 and 2"]),
         ({**{k: [v] * 3 for k, v in ROW.items()}, "run": ["a", "b", "b"]}, {}, ["run 'b'", "rows 2 and 3"]),
     ],
 )

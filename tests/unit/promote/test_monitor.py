@@ -139,4 +139,4 @@ def test_an_error_is_laid_at_the_stage_that_made_it(bend: NDArray[np.float64] | 
 
 def test_an_alarm_says_what_to_look_at() -> None:
     line = Alarm("band", 1000, 2000, 2.5, 2.0).line()
-    assert line.startswith("training loss 2.500 is above the sealed band (2.000) since 1,000 tokens;")
+    assert line.startswith("training loss 2.500 has been above the sealed band (2.000) since 1,000 tokens;")

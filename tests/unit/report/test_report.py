@@ -209,7 +209,9 @@ def test_a_check_without_its_stage_is_not_measured(promoted: Promoted, tmp_path:
         assert found[name].value == "not measured: no trials of the role critical_batch"
     text = Page(render(study)).text
     assert "Not measured. batch_edge and batch_below_critical: no trials of the role critical_batch." in text
-    assert re.search(r"batch_edge not measured: no trials .{0,90} not measured sweep a stage", text)
+    assert re.search(
+        r"batch_edge not measured: no trials .{0,90} not measured to find out, sweep a stage", text
+    )
     assert "Warning: batch" not in text
 
 
@@ -296,7 +298,7 @@ def test_a_damaged_log_is_reported_and_the_rest_stays(
     (study.location / "runs" / "large" / "commits" / "00000002.parquet").delete()
     text = Page(render(study, fits=promoted.fits)).text
     assert "The target run could not be read" in text
-    assert "What became of it could not be read." in text
+    assert "Its outcome could not be read." in text
     assert "not begun" not in text
     assert "SP slope −1.00" in text
 
@@ -319,7 +321,7 @@ def test_write_replaces_the_report_in_the_study(promoted: Promoted, tmp_path: Pa
 
 def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "holiday.jpg").touch()
-    with pytest.raises(ValueError, match="hold nothing else"):
+    with pytest.raises(ValueError, match="hold only its own files"):
         write(Study(tmp_path))
 
 

@@ -116,7 +116,10 @@ def test_branches_share_their_trunk():
             branches(4, 8, **{"schedule.name": "cosine"}),
             r"a schedule with a trunk \(wsd\), but those of 't' have cosine",
         ),
-        ((*branches(4), *branches(8, **{"optimizer.lr": 1e-3})), "runs equal but for name"),
+        (
+            (*branches(4), *branches(8, **{"optimizer.lr": 1e-3})),
+            "runs that differ in name and tokens only",
+        ),
         (branches(4, 8, workers=2, slots=12), "one-worker"),
     ],
 )
@@ -151,7 +154,7 @@ def test_a_stage_table_has_roles_and_the_target_loss():
     [
         ((), "must have a stage"),
         ((grid(), grid()), "'g' comes twice"),
-        ((grid(after=("h",)),), "can only come after stages before it, but got h"),
+        ((grid(after=("h",)),), "must name stages before it, but got h"),
         ((grid(trials=lambda rows: ["no"]),), "list of Trial"),
         (
             (grid(trials=lambda rows: 1 / 0),),

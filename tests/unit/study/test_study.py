@@ -184,7 +184,9 @@ def test_columns_of_other_versions_do_not_break_the_frame(tmp_path: Path) -> Non
 )
 def test_a_foreign_file_is_named(place: Location, name: str) -> None:
     (place / name).create(b"")
-    with pytest.raises(ConfigError, match=rf"nothing else, but got .*{name.split('/')[0]}; move it away"):
+    with pytest.raises(
+        ConfigError, match=rf"only its own files, but got .*{name.split('/')[0]}; move it away"
+    ):
         Study(place)
 
 

@@ -167,7 +167,7 @@ def test_a_study_of_0_1_goes_on_and_what_it_did_not_record_is_said(tmp_path):
     agenda = again(space, study)
     assert agenda.done
     assert agenda.notes == (
-        "trial theirs is of froude 0.1, which recorded neither content nor code of foreign_model:factory, "
+        "trial theirs is from froude 0.1, which recorded neither content nor code of foreign_model:factory, "
         "foreign_model:Counting: taken as unchanged",
     )
     rows = Study(study).trials().collect()

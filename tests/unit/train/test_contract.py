@@ -41,8 +41,11 @@ def with_fault(fault: str, **changes: object) -> Run:
             "batch_norm",
             r"must be its parameters.* changes buffer norm.running_mean.*; use a layer without running",
         ),
-        ("batch_statistics", r"not depend on the others of its batch, but .*; normalise within a sequence"),
-        ("batch_mean", r"not depend on the others of its batch"),
+        (
+            "batch_statistics",
+            r"not depend on the other sequences of its batch, but .*; normalise within a sequence",
+        ),
+        ("batch_mean", r"not depend on the other sequences of its batch"),
         ("counter", r"changes buffer seen in training"),
         (
             "unseeded",

@@ -70,7 +70,7 @@ def test_the_multipliers_of_a_file_give_the_logits_of_its_run(
     assert torch.equal(logits(plain) * said["multipliers"]["logits"], wanted)
     warned = capsys.readouterr().err
     assert "do not give this model's logits" in warned
-    assert "logits by 0.333333 (muP at width 96 of base width 32)" in warned
+    assert "logits by 0.333333 (muP at width 96 with base width 32)" in warned
     assert "attention scores by 0.176777" in warned
 
 
@@ -106,8 +106,11 @@ def test_of_a_foreign_model_it_is_said_what_is_not_known(
     _, file = exported(tmp_path, FOREIGN)
     said = about(file)
     assert said["multipliers"] is None
-    assert "foreign_model:factory multiplies by in its forward is not in the weights" in said["note"]
-    assert "muP at width 96 of base width 32 asks for logits times 0.333333" in said["note"]
+    assert (
+        "the factors in the forward pass of foreign_model:factory are neither in the weights nor known here"
+        in said["note"]
+    )
+    assert "muP at width 96 with base width 32 asks for logits times 0.333333" in said["note"]
     assert said["note"] in capsys.readouterr().err
 
 
@@ -126,4 +129,4 @@ def test_without_its_recipe_nothing_is_claimed(tmp_path: Path, capsys: pytest.Ca
     target = Location.parse(tmp_path / "alone.safetensors")
     assert main(["checkpoints", "export", str(tmp_path / "alone"), "--out", target.url]) == 0
     assert "multipliers" not in about(target)
-    assert "the recipe of this run is not beside it" in capsys.readouterr().err
+    assert "this run has no recipe next to it" in capsys.readouterr().err

@@ -12,10 +12,10 @@ from froude.store import Location
 def chosen(asked: Sequence[str], place: Location) -> tuple[list[str], dict[str, str]]:
     """The kinds to use for a study at `place`, and those left out, each with the reason.
 
-    Without any `asked` for, all that are possible; ConfigError for one that is unknown, or asked for and not possible.
+    Without `asked` all possible kinds; ConfigError for a kind that is unknown, or asked for but not possible.
     """
     if unknown := [kind for kind in asked if kind not in KINDS]:
-        raise ConfigError(f"--kinds must be of {', '.join(KINDS)}, but got {', '.join(unknown)}")
+        raise ConfigError(f"--kinds must be among {', '.join(KINDS)}, but got {', '.join(unknown)}")
     lacking = {kind: why for kind in KINDS if (why := missing(kind, place))}
     if impossible := [kind for kind in asked if kind in lacking]:
         raise ConfigError("; ".join(f"{kind} {lacking[kind]}" for kind in impossible))

@@ -29,7 +29,7 @@ def node_clock(folder: Path) -> dict[str, str]:
 
 
 def set_clock(process: int, seconds: int) -> None:
-    """Let the wall clock of this process, and of those it started, differ by so many seconds from the machine's."""
+    """Let the wall clock of this process, and of those it started, differ by this many seconds from the machine's."""
     file = Path(psutil.Process(process).environ()[VARIABLE])
     with file.open("r+b", buffering=0) as clock:  # in place: it is mapped
         clock.write(seconds.to_bytes(8, "little", signed=True))

@@ -92,7 +92,7 @@ def conduct(
                 place = last.beat.step, recipe.run.steps, last.beat.world, last.beat.attempt
                 progress(Now(*place, len(recoveries), doing))
             if life.over() and (life.end is None or life.end[0] != "finished"):
-                kind, text = life.end or ("nothing", "it ended without a word")
+                kind, text = life.end or ("nothing", "it ended without saying why")
                 raise Lost(f"the driver ended with {kind}: {text}")
             time.sleep(LOOK_SECONDS)
 

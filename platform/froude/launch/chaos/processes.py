@@ -68,7 +68,7 @@ def node_add(scene: Scene, target: float) -> Act:
     wait_for(lambda: len(scene.life.nodes) > before or scene.life.refused, "a new node")
     if scene.life.refused:
         raise NotInjected(scene.life.refused.pop())
-    yield f"beside {before} nodes"
+    yield f"added to {before} nodes"
 
 
 NODE_ADD = Kind("node-add", "a node joins", node_add, nodes=1)
@@ -106,7 +106,7 @@ def zombie(scene: Scene, target: float) -> Act:
     finally:
         suspended.close()
         scene.lives.remove(suspended)
-    kind, text = suspended.end or ("nothing", "it ended without a word")
+    kind, text = suspended.end or ("nothing", "it ended without saying why")
     if kind != "Fenced":
         raise NotInjected(f"the woken driver had to end as fenced, but ended with {kind}: {text}")
 

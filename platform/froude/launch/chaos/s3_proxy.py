@@ -48,7 +48,7 @@ class S3Proxy:
         self._server.server_close()
 
     def refuse(self, requests: int) -> None:
-        """Answer 503 to the next so many requests."""
+        """Answer 503 to this many of the next requests."""
         with self._lock:
             self._refusals = requests
 

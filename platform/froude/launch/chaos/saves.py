@@ -118,7 +118,7 @@ def strike_save(scene: Scene, begun: InState, not_yet_over: InState) -> int:
             return int(name.partition("/")[0])
         send(workers, signal.SIGCONT)
         known.add(name)
-    raise NotInjected(f"{TRIES} saves went by before the moment was met")
+    raise NotInjected(f"{TRIES} saves went by, and none was caught at the right moment")
 
 
 def folders(run: Location) -> list[str]:

@@ -80,7 +80,7 @@ class Scene:
 
 
 def choose(target: float, among: Sequence[T]) -> T:
-    """The one that a number from 0 to 1 stands for; NotInjected if there is none."""
+    """The item that a number from 0 to 1 picks; NotInjected if there are none."""
     if not among:
         raise NotInjected("there is nothing to strike")
     return among[min(int(target * len(among)), len(among) - 1)]

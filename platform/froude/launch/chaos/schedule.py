@@ -33,9 +33,9 @@ def schedule(
     nodes: int,
     least: int = 1,
 ) -> list[Failure]:
-    """The failures of a run of so many steps on `nodes` nodes, of which never fewer than `least` are left.
+    """The failures of a run of `steps` steps on `nodes` nodes, which never leave fewer than `least` nodes.
 
-    Kinds occur equally often as far as the number of nodes allows. ConfigError if the run is too short for so many
+    Kinds occur equally often as far as the number of nodes allows. ConfigError if the run is too short for this many
     failures, or if these kinds would leave too few nodes.
     """
     needed = failures * COMMITS * checkpoint_every

@@ -37,7 +37,7 @@ class SmallDisk:
 
     @property
     def ballast(self) -> Path:
-        # Beside the runs' directories, where nothing but a study's listing looks.
+        # Next to the runs' directories, where only a study's listing looks.
         return self.folder / BALLAST
 
     def fill(self) -> None:

@@ -73,7 +73,7 @@ def verdict(
     ours = course.damaged - expired(records)
     odd = sorted(bad ^ ours)
     yield Verdict(
-        "each commit that is kept is whole, but for those damaged on purpose, which are found",
+        "each commit that is kept is whole, except those damaged on purpose, which are found",
         not odd,
         f"{len(damage)} commits read, {len(bad)} damaged, {len(ours)} of them on purpose"
         + (f"; record {odd[0]}: {damage[odd[0]] or 'the damage is not found'}" if odd else ""),

@@ -60,7 +60,7 @@ class PlannedResize(ElasticScalingPolicy):
         self._requested = 0  # for how many workers
 
     def _get_num_workers_for_resource_request(self) -> int:
-        """Counts nodes that no worker may go to on top: Ray knows nothing of that, and reserves them like others."""
+        """Adds the places on nodes that no worker may use: Ray does not know of that, and reserves them like others."""
         unfit = self.channel.left_out().keys() | draining_nodes()
         wanted = self.scaling_config._resources_per_worker_not_none
         return int(self.scaling_config.max_workers + sum(places(wanted, unfit).values()))
@@ -182,7 +182,7 @@ def leaving(group: Any) -> set[str]:
 class BoundedFailures(DefaultFailurePolicy):
     """Retries while restarts commit checkpoints; gives up at once on errors that no restart gets past.
 
-    Hosts that may not take part are left out, and the run goes on as long as there is one that may.
+    Hosts that may not take part are left out, and the run goes on while at least one other host is left.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class Spares:
     def refill(self, nodes: set[str]) -> bool:
         """Ask each of these nodes for a spare, once; whether all are warm, or have had the time for it.
 
-        False while a worker is soon to tell what a spare must be like. A node that can't be asked counts as served: its
+        False while a worker is about to say what a spare must be like. A node that can't be asked counts as served: its
         worker then starts cold.
         """
         template = self.channel.template()

@@ -1,1 +1,1 @@
-"""Laws of the batch: the critical one, the rate that goes with it, and the noise of the gradient."""
+"""Laws of the batch: the critical one, the best rate at each, and the noise of the gradient."""

@@ -17,7 +17,7 @@ from froude.laws.stats.results import NO_ESTIMATE, Estimate, Status, positive, t
 
 MIN_BATCHES = 3
 NEGLIGIBLE = 1e-3  # share of steps below which one of the two terms has vanished
-BEYOND = 2.0  # b_crit so many times outside the batches tried is extrapolated
+BEYOND = 2.0  # b_crit this many times outside the batches tried is extrapolated
 VAGUE = math.log(10)  # an interval of b_crit wider than this factor either way places nothing
 
 

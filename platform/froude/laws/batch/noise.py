@@ -46,7 +46,7 @@ class BatchRamp:
             if self.factor > 1
             else "no reason to raise the batch"
         )
-        return f"{seen}: {what} (a trend signal, no measured critical batch)"
+        return f"{seen}: {what} (a trend signal, not a measured critical batch)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class NoiseScale(Law):
         return frame.with_columns(pl.col("noise_scale").fill_nan(None))
 
     def ramp(self, batch: float) -> BatchRamp:
-        """Advise on a batch of so many tokens: twice it, at the root of two times the rate, or to keep it.
+        """Advise on a batch of `batch` tokens: to double it, at the root of two times the rate, or to keep it.
 
         Twice only where all of the 95% interval lies above that: as a rule a measured critical batch is larger still,
         so what this asks for is safe to try, and what it doesn't ask for may be, too. The step of two and the root are

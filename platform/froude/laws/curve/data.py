@@ -14,10 +14,10 @@ from froude.laws.stats.frames import Array, Mask, Sample
 POINTS = (
     200  # of each run's curve, log-spaced in steps after the warmup (Tissue et al. 2408.11029 thin likewise)
 )
-NODES = 128  # a schedule's falls are summed in so many places at most
+NODES = 128  # a schedule's falls are summed in at most this many places
 BLOCKS = 10  # pieces of a curve whose residuals go together
 MAX_STEPS = 10_000_000
-ALONE = 5.0  # times the changes beside it; a 1-sqrt decay begins 2.4 times as steeply as it goes on
+ALONE = 5.0  # times the changes next to it; a 1-sqrt decay begins 2.4 times as steeply as it goes on
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,7 +131,7 @@ def runs_of(
     if step.size and (np.any(step != np.floor(step)) or step.max() > MAX_STEPS):
         raise ValueError(
             f"Column 'step' must count optimizer steps in whole numbers up to {MAX_STEPS:,}, but goes up to"
-            f" {float(step.max()):g}, or lies between two. Tokens are no steps."
+            f" {float(step.max()):g}, or has fractions. Tokens are not steps."
         )
     order = np.lexsort((step, sample.groups))
     runs, warm = [], np.zeros(step.size, dtype=bool)
@@ -140,7 +140,8 @@ def runs_of(
         if np.any(np.diff(at) == 0):
             twice = float(at[np.flatnonzero(np.diff(at) == 0)[0]])
             raise ValueError(
-                f"Column 'step' must not repeat within a run, but step {twice:g} does. Keep one attempt or seed a run."
+                f"Column 'step' must not repeat within a run, but step {twice:g} does. Keep one attempt or "
+                "seed per run."
             )
         if np.any(floors[rows] != floors[rows[0]]):
             raise ValueError(f"Column {floor!r} must be the same in all rows of a run.")
@@ -160,10 +161,10 @@ def runs_of(
 
 
 def rates(step: Array, lr: Array) -> Array:
-    """Return the rate of every step up to the last row, of rows ascending in step: interpolated, but for lone jumps.
+    """Return the rate of every step up to the last row, of rows ascending in step: interpolated, except for lone jumps.
 
-    A change after the peak that is ALONE times as steep as both beside it is a step of the schedule: the rate of the
-    row after it holds from the row before on. A ramp there would spread what falls at once over rates between.
+    A change after the peak that is ALONE times as steep as both its neighbours is a step of the schedule: the rate of
+    the row after it holds from the row before on. A ramp there would spread what falls at once over rates between.
     """
     every = np.arange(1, max(step[-1], 1) + 1)
     between = np.interp(every, step, lr)

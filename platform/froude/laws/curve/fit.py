@@ -213,7 +213,7 @@ def search(runs: Sequence[Trajectory], floors: int, forms: Sequence[Form]) -> tu
 
 
 def _refined(problem: Problem, theta: Array, least: float) -> tuple[Problem, Array]:
-    """Return the best annealing problem with a memory between those of the grid beside the problem's, and its theta."""
+    """Return the best annealing problem with a memory between the grid points next to the problem's, and its theta."""
     assert isinstance(problem.form, Annealing)
     at = DECAYS.index(problem.form.decay)
     ends = np.log1p(-np.array([DECAYS[max(at - 1, 0)], DECAYS[min(at + 1, len(DECAYS) - 1)]]))

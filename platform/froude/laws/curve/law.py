@@ -31,7 +31,7 @@ from froude.laws.stats.results import Prediction, Status, open_unit
 
 MIN_POINTS = 20  # smoothed points after the warmup, over all runs
 MIN_HELD_OUT = 3  # runs that were predicted from the others
-FARTHEST = 10.0  # certified up to so many times the largest sum of learning rates fitted
+FARTHEST = 10.0  # certified up to this many times the largest sum of learning rates fitted
 SAME_PEAK = 1.01  # one law holds for one peak learning rate
 EVALUATED = 2_048  # steps of a long schedule that are computed; between them losses are interpolated
 FEW_RUNS = 7  # of more, a legend names none
@@ -268,9 +268,9 @@ def annealing(frame: pl.DataFrame | pl.LazyFrame, *, floor: str | None = None) -
 
     S1 is the sum of learning rates, S2 that of m_i = decay · m_(i-1) + lr_(i-1) - lr_i, both up to the step; the
     `decay` of that memory is profiled. Curves are fitted after their warmup (the steps before the first at the highest
-    rate), smoothed to 200 log-spaced points, in ln L with Huber's loss. Between rows the rate is interpolated, but for
-    lone jumps, which come right after a row. `floor` names a column (for instance params) each of whose values has an
-    L0 of its own; the rest is shared. Status `too_few_points` below 20 points, `flat` where the losses are equal or
+    rate), smoothed to 200 log-spaced points, in ln L with Huber's loss. Between rows the rate is interpolated, except
+    for lone jumps, which come right after a row. `floor` names a column (for instance params) each of whose values has
+    an L0 of its own; the rest is shared. Status `too_few_points` below 20 points, `flat` where the losses are equal or
     the rates never fall (C is not determined), `at_bound` where a parameter ran to its limit. Raises as
     `froude.laws.stats.frames.read` does, and ValueError for steps that are not whole, repeat within a run, or exceed 10
     million.

@@ -63,7 +63,7 @@ class Mark:
 
 @dataclass(frozen=True, eq=False)
 class Note:
-    """Words beside a point; `edge`, a share of the panel's height, stands for `y`."""
+    """Words next to a point; `edge`, a share of the panel's height, stands for `y`."""
 
     text: str
     x: float

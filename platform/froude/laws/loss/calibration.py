@@ -24,7 +24,7 @@ Groups = NDArray[np.intp]
 
 SPLITS = 10  # at most this many values of c, evenly spaced in the number of rows below them
 SPLIT_REPLICATES = 60  # of the bootstrap of each split
-WINDOW = 10.0  # a split predicts runs up to so many times its largest compute
+WINDOW = 10.0  # a split predicts runs up to this many times its largest compute
 #: Prior sd of the relative change of alpha and of beta from one end of the fitted range to the other. A law with
 #: constant exponents is an approximation (2606.29158 finds curvature) whose error grows with the square of the reach:
 #: scores taken within a decade say too little about two. On 72 synthetic worlds (others than those of
@@ -33,7 +33,7 @@ WINDOW = 10.0  # a split predicts runs up to so many times its largest compute
 DRIFT = 0.1
 ROUNDING = 1e-6  # no error in ln loss is expected to be smaller
 ROWS = 2_000  # with more rows, some of the groups are enough to calibrate on
-SLACK = 0.1  # held-out coverage may fall short of the level by so much
+SLACK = 0.1  # held-out coverage may fall short of the level by up to this
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class ExpectedError:
     def of(
         cls, problem: Problem, theta: Array, replicates: Array, groups: int, least: float = ROUNDING
     ) -> "ExpectedError":
-        """Return the expected error of `theta`, fitted to all rows of `problem`, which stem from so many groups.
+        """Return the expected error of `theta`, fitted to all rows of `problem`, which stem from this many groups.
 
         The scatter of runs is at least `least`.
         """
@@ -223,7 +223,7 @@ def _effects(
 
 
 def _splits(problem: Problem, groups: Groups, need: tuple[int, int]) -> list[tuple[float, Mask, Mask]]:
-    """For each c return ln c, centred, and masks of rows fitted and predicted; a group goes with its largest run."""
+    """For each c return ln c, centred, and masks of rows fitted and predicted; a group counts as its largest run."""
     compute = problem.n + problem.d
     top = np.full(int(groups.max()) + 1, -np.inf)
     np.maximum.at(top, groups, compute)

@@ -1,8 +1,8 @@
 """Which runs to do next so that the forecast of one target run becomes certain: Bayesian c-optimal design.
 
 Believed is ln L(x) = ln f(theta, x) + delta(x) + noise for a run x = (ln params, ln tokens). The law f is linearised at
-theta, whose normal prior is weak but for the exponents of a law that has one. delta, what the law misses, is a
-Gaussian process: next to nothing beside a row, growing with the distance from all rows, so neither a heap of small runs
+theta, whose normal prior is weak, except for the exponents of a law that has one. delta, what the law misses, is a
+Gaussian process: almost zero next to a row, growing with the distance from all rows, so neither a heap of small runs
 nor of repeats of one run makes the target certain (Kennedy and O'Hagan 2001). With c the covariance given the rows, one
 more run at x lowers the variance at the target x* by c(x*, x)² / (c(x, x) + noise): a rank-one update in closed form.
 To choose by it is c-optimality (Chaloner and Verdinelli 1995), which with one target is V-optimality too. What is
@@ -31,7 +31,7 @@ LENGTH, SHARE = math.log(10.0), 1.0
 LEAST_NOISE = 5e-4
 SHOWN_DOF = 1  # weight, in rows, of the posterior's belief in noise where the question is what the rows show
 CELLS = 400  # rows at more points than this are merged: what matters is where they are, and how many
-MOST_COMMON = 0.95  # of a group's noise is shared: a second row always tells something
+MOST_COMMON = 0.95  # of a group's noise is shared: a second row always adds something
 POWERS = (1.0, 0.5, 0.0)  # of the cost, by which greedy sets are tried
 MOST = 50  # runs of a set
 WORTH = 1e-3  # a run that narrows the interval by less, as a proportion of itself, has no place in a set
@@ -64,7 +64,7 @@ class Design:
         return float((self.noise / (self.covariance[:, -1, -1] + self.noise)).mean())
 
     def shrinkage(self) -> Array:
-        """Return by which proportion of itself the forecast's interval is expected to shrink, per candidate."""
+        """Return the proportion by which the forecast's interval is expected to shrink, per candidate."""
         own = np.diagonal(self.covariance, axis1=1, axis2=2)[:, :-1]
         variance = self.covariance[:, -1, -1] + self.noise
         gained = self.covariance[:, -1, :-1] ** 2 / (own + self.noise) / variance[:, None]
@@ -72,7 +72,7 @@ class Design:
 
     @property
     def _settled(self) -> float:
-        """By what factor one run more, whichever it is, lowers the noise."""
+        """The factor by which one more run, whichever it is, lowers the noise."""
         return (self.quiet + (self.noise - self.quiet) * self.weight / (self.weight + 1)) / self.noise
 
     def after(self, candidate: int) -> "Design":
@@ -91,7 +91,7 @@ class Design:
         """Return the best set of candidates within a budget that picking one after the other finds.
 
         Each is the one of most shrinkage, given those before it, per power of its cost: 1 makes sets of many cheap
-        runs, 0 sets of few dear ones, and the set is returned that shrinks the interval most. A candidate may come
+        runs, 0 sets of few expensive ones, and the set is returned that shrinks the interval most. A candidate may come
         again, as another seed, unless `once`; one that shrinks it by less than WORTH is left out.
         """
         sets = [self._greedy(cost, budget, power, once) for power in POWERS]

@@ -137,7 +137,7 @@ def solve(problem: Problem, *, seed: int = 0) -> tuple[Array, float]:
         agree = agree + 1 if abs(value - least) <= 1e-7 * least else 1 if value < least else agree
         if value < least:
             best, least = theta, value
-        # Starts alternate between the grid and chance; once so many ended in the best point, the rest would
+        # Starts alternate between the grid and chance; once this many ended in the best point, the rest would
         # too.
         if agree >= AGREEING or least < EXACT:
             break
@@ -293,7 +293,7 @@ def hits_bound(problem: Problem, theta: Array) -> list[str]:
 def lone_arm(problem: Problem, groups: NDArray[np.intp]) -> str | None:
     """Name a size or horizon whose only run decides an exponent: three values of an axis determine its two parameters.
 
-    A law passes through such a run whatever its noise, of which neither residuals nor resamples then know.
+    A law passes through such a run whatever its noise, so neither residuals nor resamples show that noise.
     """
     if problem.tied:
         return None

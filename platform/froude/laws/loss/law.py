@@ -21,7 +21,7 @@ from froude.laws.stats.results import Allocation, Prediction, Status, open_unit,
 
 MIN_ROWS, MIN_ROWS_TIED, MIN_ROWS_PRIOR = 8, 5, 4
 REPLICATES = 300  # of the bootstrap behind intervals
-#: Certified up to so many times the largest compute fitted, and down to that part of the smallest.
+#: Certified up to this many times the largest compute fitted, and down to that part of the smallest.
 MOST_COMPUTE = 100.0
 RATIO = (5.0, 500.0)  # tokens per parameter outside of which the law's form is less well tested
 # ln of a factor of tokens per parameter: within it either term may stand for the other, as the exchange moves a loss
@@ -54,7 +54,7 @@ class LossLaw(Law):
 
     @cached_property
     def free(self) -> "LossLaw | None":
-        """The fit with free exponents to the same rows, beside a posterior; None for a law without a prior."""
+        """The fit with free exponents to the same rows, to compare with a posterior; None for a law without a prior."""
         return _fit(self.sample, self.delta, "free", None) if self.prior is not None else None
 
     def predict(

@@ -24,7 +24,7 @@ FLAT = 0.7
 QUADRATIC_BIAS = 0.1  # half-width that a quadratic through an asymmetric curve needs on top, within WINDOW
 SEARCH = 1.5  # an interval that reaches so far is cut there: it is flat anyway
 CUBIC_POINTS, MIN_RATES = 6, 4
-TIE = 1.1  # distances from the best rate within which two are equal but for the rounding of the rates
+TIE = 1.1  # distances from the best rate within which two are equal except for the rounding of the rates
 
 
 @dataclass(frozen=True, eq=False)
@@ -222,7 +222,7 @@ def too_high(loss: Array) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
 
 
 def left_out(sample: Sample, over: str = "lr", size: float | None = None) -> str:
-    """Name the rates of a curve (at one size, if given) of which no run is fitted, each with the reason; "" if none."""
+    """Name the rates of a curve (at one size, if given) without a fitted run, each with the reason; "" if none."""
     lr, loss, used = sample.columns["lr"], sample.columns["loss"], sample.used
     here = np.isfinite(lr) if size is None else np.isfinite(lr) & (sample.columns[over] == size)
     best = loss[here & used].min(initial=math.inf)

@@ -308,5 +308,5 @@ class _Search:
         reasons = tuple(reason for _, reason in found)
         if line is None or not (math.isfinite(slope.se) and line.dof > 0):
             return "too_few_points", (*reasons, f"needs {MIN_WIDTHS} widths with runs to spare")
-        # A width with too few runs is left out of a slope that the others determine; the reader is told.
+        # A width with too few runs is left out of a slope that the others determine; the reasons say so.
         return "ok", reasons

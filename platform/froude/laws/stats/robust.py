@@ -71,7 +71,7 @@ def covariance(
     norms = np.where(norms > 0, norms, 1.0)
     unit = jacobian / norms
     rows, parameters = jacobian.shape
-    # So many of the residuals nearly vanish because the fit made them: they say nothing of the errors' density.
+    # This many residuals nearly vanish because the fit made them do so: they say nothing about the errors' density.
     spread = np.sort(np.abs(residual))[min(parameters, rows - 1) :]
     reach = max(delta, BANDWIDTH * 1.4826 * float(np.median(spread)))
     inside = float(np.mean(spread <= reach)) * delta / reach

@@ -48,7 +48,7 @@ def _below(found: Batches, _: float) -> Finding:
         return Finding(False, value, kind="warn")
     # Batch over critical batch is E / E_min - 1, the share of tokens that a loss takes beyond the least.
     price = (
-        f"this batch needs {100 * (found.batch / found.critical):.0f}% more tokens to a loss than a small one: "
+        f"this batch needs {100 * (found.batch / found.critical):.0f}% more tokens to reach a loss than a small one: "
         "the price of its parallelism"
     )
     value = f"{found.batch} against {found.critical:.0f} tokens"
@@ -61,7 +61,7 @@ def _unmeasured(found: Batches) -> Finding:
         if found.status == NO_STAGE
         else f"no critical batch (`{found.status}`)"
     )
-    remedy = "sweep a stage of that role, or one of more batch sizes, to know"
+    remedy = "to find out, sweep a stage of that role, or one with more batch sizes"
     return Finding(False, f"not measured: {why}", remedy, kind="unmeasured")
 
 

@@ -68,7 +68,7 @@ def _certified(found: Certificate, _: float) -> Finding:
 
 SIZES_AGREE = Rule(
     "sizes_agree",
-    asks="sizes that the law of the others predicts",
+    asks="sizes that the law of the other sizes predicts",
     remedy="look at that size's runs (rate, data, stability) and repeat it",
     measure=lambda case: sizes_off(case.fits),
     find=_agree,

@@ -18,9 +18,9 @@ from froude.promote.gate import Finding, Rule
 if TYPE_CHECKING:
     from froude.promote.planned import Planned
 
-#: What is said of the best rate where the curves have none, and what then comes first.
+#: The text for the best rate where the curves have none, and what to do first.
 NO_RATE = "unknown: there is no best rate"
-FIRST = "first see to `lr_edge`, `lr_points` and their kin"
+FIRST = "first correct what `lr_edge`, `lr_points` and the other `lr_` checks refuse"
 
 
 class Curves(NamedTuple):
@@ -64,7 +64,7 @@ LR_CONVEX = _no_curve(
     "lr_convex",
     "not_convex",
     "a convex curve of the loss over ln rate",
-    "add seeds, or rates nearer by",
+    "add seeds, or rates nearer to the best",
 )
 
 
@@ -84,7 +84,7 @@ def _enough(rates: Rates, bound: float) -> Finding:
 
 LR_POINTS = Rule(
     "lr_points",
-    asks=">= {bound:g} rates a size",
+    asks=">= {bound:g} rates per size",
     remedy="add rates to stage `lr_transfer`",
     measure=lambda case: Rates(_by_width(case, "rates"), _by_width(case, "left_out")),
     find=_enough,
@@ -138,7 +138,7 @@ LR_ONE_MINIMUM = Rule(
 
 
 def half_width(case: Case) -> float:
-    """That of the pooled optimum's 95% interval in ln lr, NaN without an optimum."""
+    """Half the width of the pooled optimum's 95% interval in ln lr, NaN without an optimum."""
     return math.log(case.rate.high / case.rate.low) / 2 if case.rate else math.nan
 
 
@@ -171,7 +171,7 @@ LR_INTERVAL = Rule(
 LR_TRANSFERS = Rule(
     "lr_transfers",
     asks="<= {bound:g} in ln rate from the proxies to the target",
-    remedy="the optimum moves with size: `froude fit --diagnose`, or promote by the slope under SP",
+    remedy="the optimum moves with size: see `froude fit --diagnose`, or promote by the slope under SP",
     measure=lambda case: drift(case.transfer, case.target),
     find=_at_most("in ln rate from the proxies to the target"),
     bound=0.35,  # what a rate may be off (lr_interval)

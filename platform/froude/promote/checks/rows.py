@@ -80,7 +80,7 @@ def leaked(case: Case) -> float | None:
 
 def _held_out(share: float | None, bound: float) -> Finding:
     if share is None:
-        return Finding(False, "unknown", "train proxies here, which look", kind="warn")
+        return Finding(False, "unknown", "train proxies with froude, which measures it", kind="warn")
     return Finding(share <= bound, f"{100 * share:.1f}%")
 
 
@@ -118,7 +118,7 @@ SEEDS = Rule(
     remedy="repeat the stage's central runs with another seed",
     measure=_seeds,
     find=_repeated,
-    bound=2,  # without a second one nothing tells a law from a seed
+    bound=2,  # without a second one, the effect of a seed cannot be told from a law
     foresee=lambda plan: _seeds(plan) or None,
 )
 
@@ -165,7 +165,7 @@ def _calm(spiked: Mapping[str, int], _: float) -> Finding:
 
 UNSTABLE_PROXIES = Rule(
     "unstable_proxies",
-    asks="no spike in the largest proxies that does not recover",
+    asks="no spike from which a largest proxy did not recover",
     remedy="lower the rate, lengthen the warmup or clip harder, and run them again",
     measure=lambda case: spikes(case.study, case.ladder),
     find=_calm,

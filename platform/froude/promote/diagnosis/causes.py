@@ -50,15 +50,15 @@ class Cause:
         return f"{self.name} ({self.where}): {self.text}{numbers}"
 
 
-#: What is said of a rule that no text here is of.
-OTHERWISE = "must go with width as the parametrization's table says"
+#: What is said of a rule that has no text of its own here.
+OTHERWISE = "must scale with width as the parametrization's table says"
 #: What a model does about a broken rule; helpers are those of `froude.train.parametrization`. Rates and decay are the
-#: package's own: they are wrong where `kinds()` calls a parameter what it is not.
+#: package's own: they are wrong where `kinds()` gives a parameter the wrong kind.
 REMEDIES = {
     "initialisation": "draw hidden matrices with sd fan_in**-0.5, embeddings and readout with one sd at every width",
     "hidden_lr": "kinds() must call these parameters hidden",
     "other_lr": "kinds() must not call these parameters hidden",
-    "weight_decay": "correct what kinds() calls these parameters",
+    "weight_decay": "correct the kinds that kinds() gives these parameters",
     "tied_embeddings": "multiply logits by logit_multiplier(run) once; kinds() calls the table embedding",
     "output_multiplier": "multiply logits by logit_multiplier(run)",
     "attention_scale": "multiply attention logits by attention_multiplier(run)",
@@ -180,7 +180,7 @@ NAMES: dict[TensorRole, str] = {
     "table": "embeddings and readout",
     "other": "norms, biases",
 }
-#: What is told of each role, how it is measured, and its rule.
+#: What is reported of each role, how it is measured, and its rule.
 COLUMNS: tuple[tuple[str, Callable[[Measured], float], Callable[[Powers], float]], ...] = (
     ("initial RMS", lambda t: t.init, lambda rule: rule.init),
     ("rate", lambda t: t.lr, lambda rule: rule.lr),
@@ -203,7 +203,7 @@ def _rates(examined: Examined, told: Sequence[str]) -> Iterator[Cause]:
     rates = {role: examined.all(role, lambda t: t.lr) for role in NAMES}
     rules = {name: examined.rule(name).lr for found in rates.values() for name in found}
     text = "under this parametrization their rate must fall"
-    texts = {-1.0: f"{text} as 1/width", 0.0: f"{text} not at all"}
+    texts = {-1.0: f"{text} as 1/width", 0.0: "under this parametrization their rate must not fall"}
     yield from _broken("hidden_lr", rates["matrix"], rules, EXACT, texts)
     for role in ("table", "other"):
         found = {name: value for name, value in rates[role].items() if name not in told}
@@ -211,7 +211,7 @@ def _rates(examined: Examined, told: Sequence[str]) -> Iterator[Cause]:
 
 
 def _decay(examined: Examined, told: Sequence[str]) -> Iterator[Cause]:
-    """Of the decay by itself, so that a wrong rate is not told twice."""
+    """Of the decay by itself, so that a wrong rate is not reported twice."""
     text = "decay must rise as their rate falls, so that each update shrinks weights by the same share"
     for role in ("matrix", "table"):
         decays = examined.all(role, lambda t: t.decay / t.lr if t.lr else math.nan)
@@ -229,7 +229,7 @@ def _output(examined: Examined) -> Iterator[Cause]:
     both = multiplier + float(np.mean([examined.of(name, lambda t: t.lr) for name in examined.makes_logits]))
     moves = rule + float(np.mean([examined.rule(name).lr for name in examined.makes_logits]))
     if rule and examined.tied and both < moves - SAMPLED:
-        text = "a tied table must keep its rate where logits are divided by the width, once"
+        text = "a tied table must keep its rate, and logits must be divided by the width only once"
         yield Cause("tied_embeddings", where, both, moves, moves - both, f"{text}: multiplier times rate")
     elif abs(multiplier - rule) > SAMPLED and abs(both - moves) > SAMPLED:
         texts = {-1.0: "logits must be divided by the width", 0.0: "logits must not be scaled by width"}
@@ -254,7 +254,9 @@ def _epsilon(examined: Examined) -> Iterator[Cause]:
     damped = {name: share for name, share in least.items() if share < UNDAMPED}
     if damped:
         worst = min(damped.values())
-        text = "epsilon must be below a tenth of sqrt(v), or updates shrink with the gradient: share that is left"
+        text = (
+            "epsilon must be below a tenth of sqrt(v), or updates shrink with the gradient: share of it left"
+        )
         yield Cause("epsilon", _named(list(damped)), worst, 1.0, -math.log2(max(worst, 1e-9)), text)
 
 

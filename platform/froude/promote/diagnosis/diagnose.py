@@ -16,7 +16,7 @@ from froude.promote.diagnosis.causes import Cause, Examined, Exponent, causes, e
 from froude.train.probe import coordcheck
 from froude.train.probe.updates import probe
 
-#: The narrowest that a study has: what is measured is nearly exact, so the cheapest widths tell as much as any.
+#: The narrowest that a study has: what is measured is nearly exact, so the cheapest widths show as much as any.
 WIDTHS = 3
 #: Of the coordinate check: after more updates at a production rate seeds differ more than widths.
 SEEDS, TIMES = 2, (1, 3)
@@ -83,7 +83,7 @@ def diagnose(
 ) -> Diagnosis:
     """Diagnose runs of one parametrization at several widths; `rows` are their rows of `trials()`, if there are any.
 
-    Builds the models and makes a few real updates at the narrowest widths; `runs` may be empty, then only `rows` tell.
+    Builds the models and makes a few real updates at the narrowest widths; with empty `runs` only `rows` are used.
     """
     shown = () if rows is None else tuple(_shown(rows))
     compared = comparable(runs)
@@ -153,14 +153,14 @@ def _shown(rows: pl.DataFrame) -> list[Cause]:
 
 
 WORDS = {
-    "edge": "the best rate is the last of the grid, so the optimum is beyond; add rates",
-    "flat": "the loss hardly depends on the rate, so the optimum is not placed; widen the grid or add seeds",
+    "edge": "the best rate is the last of the grid, so the optimum lies beyond it; add rates there",
+    "flat": "the loss hardly depends on the rate, so it places no optimum; widen the grid or add seeds",
     "too_few_points": "too few rates finished to place the optimum; add rates",
 }
 
 
 def _effect(rows: pl.DataFrame, column: str) -> list[Cause]:
-    """What of the slope over width tokens, or the batch, account for where they grow with the width."""
+    """The part of the slope over width that tokens, or the batch, account for where they grow with the width."""
     by_width = rows.group_by("width").agg(pl.col(column).cast(pl.Float64).log().mean()).sort("width")
     if by_width.height < 2:
         return []
@@ -174,10 +174,10 @@ def _effect(rows: pl.DataFrame, column: str) -> list[Cause]:
         and (law := laws.lr_transfer(here, over=column)).status in ("ok", "flat")
     ]
     exponent = float(np.mean(own)) if own else PRIOR[column]
-    source = "measured at one width" if own else "of other people's runs: add one width at two values"
+    source = "measured at one width" if own else "from other people's runs: train one width at two values"
     text = (
-        f"{column} grow as width^{growth:.2f}, and the best rate moves as {column}^{exponent:+.2f} ({source}): "
-        "so much of the slope over width is theirs"
+        f"{column} grow as width^{growth:.2f}, and the best rate moves as {column}^{exponent:+.2f} ({source}), "
+        "which accounts for this much of the slope over width"
     )
     effect = growth * exponent
     return [Cause(EFFECTS[column], f"stage's {column}", effect, 0.0, abs(effect), text)]

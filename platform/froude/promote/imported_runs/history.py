@@ -43,7 +43,8 @@ def make_study(
         hint = ", or replace that study with --fresh" if not fresh and _replaceable(study) else ""
         what = "more than a study that was made of a table" if fresh else "something"
         raise ConfigError(
-            f"a study of other runs must be new, but there is {what} at {place} already; choose another directory{hint}"
+            f"a study of imported runs must be new, but there is {what} at {place} already; "
+            f"choose another directory{hint}"
         )
     read = read_table(source, columns or {})
     rows = read.rows.with_columns(stage=pl.lit(ROLE))
@@ -95,7 +96,7 @@ def doubts(rows: pl.DataFrame) -> tuple[str, ...]:
     first = untold.row(0, named=True)
     points = untold.select("params", "tokens").n_unique()
     return (
-        f"the table does not say in what several runs of one size and horizon differ ({points} of these, e.g. params "
+        f"the table does not say how several runs of one size and horizon differ ({points} of these, e.g. params "
         f"{first['params']:g}, tokens {first['tokens']:g}): badly tuned ones may be averaged as seeds; map lr, or seed",
     )
 

@@ -156,10 +156,12 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> _T
     for name, theirs in columns.items():
         if name not in known:
             raise ConfigError(
-                f"--columns maps froude's names, but {name!r} is none; known: {', '.join(known)}"
+                f"--columns maps froude's names, but {name!r} is not one of them; known: {', '.join(known)}"
             )
         if not theirs and name in REQUIRED:
-            raise ConfigError(f"--columns may leave out a column that is not needed, but got {name}=; map it")
+            raise ConfigError(
+                f"--columns may leave out only columns that are not required, but got {name}=; map it"
+            )
         if theirs and theirs not in table.columns:
             raise ConfigError(f"column {theirs!r} (for {name}) is missing; the file has: {have}")
     mapping = {name: columns.get(name, name) for name in known}
@@ -284,9 +286,9 @@ def _names(rows: pl.DataFrame, source: str) -> pl.DataFrame:
     if twice.height:
         what = f"run {twice['run'][0]!r}" if "run" in same else "one run"
         raise ConfigError(
-            f"{source}: a run must come once for each number of tokens, but rows {twice['_row'][0]} and "
+            f"{source}: a run must appear once for each number of tokens, but rows {twice['_row'][0]} and "
             f"{twice.filter(pl.struct(same) == pl.struct(same).first())['_row'][1]} are both {what} at "
-            f"{twice['tokens'][0]:g} tokens; drop one, or name the runs apart"
+            f"{twice['tokens'][0]:g} tokens; drop one, or give the runs different names"
         )
     trial = (
         pl.col("trial").cast(pl.String).fill_null(pl.col("run")) if "trial" in rows.columns else pl.col("run")

@@ -19,7 +19,7 @@ NOTHING = [*("nan", "NaN", "NAN", "inf", "Inf", "-inf", "-Inf"), *("None", "null
 
 
 def read(source: Location) -> pl.DataFrame:
-    """The table, by the ending of the file's name; ConfigError where there is none, or it is not what it says."""
+    """The table, by the ending of the file's name; ConfigError where the ending or the content is not one of these."""
     kind = source.name.rpartition(".")[2].lower()
     if kind not in READERS:
         raise ConfigError(
@@ -57,7 +57,7 @@ def _delimited(content: bytes) -> pl.DataFrame:
         null_values=NOTHING,
     )
     empty = [name for name in table.columns if table[name].null_count() == table.height]
-    return table.with_columns(pl.col(empty).cast(pl.Float64))  # no cell says of which type it would be
+    return table.with_columns(pl.col(empty).cast(pl.Float64))  # no cell says which type it would be
 
 
 def _json(content: bytes, *, lines: bool) -> pl.DataFrame:
@@ -73,13 +73,15 @@ def _json(content: bytes, *, lines: bool) -> pl.DataFrame:
         found = json.loads(content)
         if isinstance(found, dict) and any(isinstance(value, dict | list) for value in found.values()):
             raise ValueError(
-                "it must be an array of objects, a run each, but is one object of columns "
+                "it must be an array of objects, one per run, but is one object of columns "
                 "(pandas writes the array with orient='records')"
             )
         rows = found if isinstance(found, list) else [found]
     for row in rows:
         if not isinstance(row, dict):
-            raise ValueError(f"a run must be an object {{…}} with a value a column, but one is {row!r:.40}")
+            raise ValueError(
+                f"a run must be an object {{…}} with one value per column, but one is {row!r:.40}"
+            )
     flat = [
         {key: json.dumps(value) if isinstance(value, dict | list) else value for key, value in row.items()}
         for row in rows

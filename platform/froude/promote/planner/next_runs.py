@@ -24,8 +24,8 @@ from froude.promote.gate import Profile, profile_named
 from froude.promote.planner.candidates import candidates
 
 Cost = Literal["tokens", "flops"]
-BEYOND = 2.0  # candidates go beyond the largest proxy by so much in params and in tokens,
-FAR_BEYOND = 4.0  # and by so much where the gate's bounds on extrapolation ask for larger ones
+BEYOND = 2.0  # candidates go up to this many times the largest proxy in params and in tokens,
+FAR_BEYOND = 4.0  # and up to this many times where the gate's bounds on extrapolation ask for larger ones
 LINE = 110  # characters of a line of text
 #: What is printed of a candidate: heading and width, and the text of a value.
 COLUMNS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
@@ -127,9 +127,9 @@ class NextRuns:
         narrows = f"narrow the interval by {100 * first['shrink']:.2g}% of itself"
         if self.sought == "closes":
             said.append(
-                "No narrower interval mends what is beyond the gate's bounds on extrapolation, so the candidates are "
-                f"ranked by how far they bring the target back to them, in log: {best} would do "
-                f"{100 * first['closes']:.2g}% of it, {most}, and should {narrows}."
+                "A narrower interval does not help where the target is beyond the gate's bounds on extrapolation, so "
+                f"the candidates are ranked by how far they bring it back to them, in log: {best} would close "
+                f"{100 * first['closes']:.2g}% of the distance, {most}, and should {narrows}."
             )
         else:
             said.append(f"A run of {best} should {narrows}, {most}.")
@@ -137,7 +137,8 @@ class NextRuns:
         if self.sought == "shrink" and have < wanted and math.isfinite(beyond):
             said.append(
                 f"A certificate asks for {wanted} held-out larger runs, those of more than {short(beyond)} FLOPs, and "
-                f"there {'is' if have == 1 else 'are'} {have}; a set begins with the others, as far as its budget goes."
+                f"there {'is' if have == 1 else 'are'} {have}; a set begins with the missing ones, as far as its "
+                "budget goes."
             )
         if self.chosen.height:
             what = "That run" if self.budget is None else f"The set of {self.chosen.height}"
@@ -174,7 +175,7 @@ def next_runs(
     bounds = profile_named(profile)
     if fits.loss is None:
         raise ConfigError(
-            "the next runs are those that a loss law lacks, but this study has no finished rows for one; "
+            "next runs are planned for a fitted loss law, but this study has no finished rows for one; "
             "begin with a few sizes and horizons in a stage of role loss_law"
         )
     forecast = fits.predict(params=params, tokens=tokens)
@@ -245,7 +246,7 @@ def _failing(forecast: Prediction, bounds: Profile) -> tuple[dict[str, str], boo
 def _closes(
     offered: pl.DataFrame, forecast: Prediction, bounds: Profile, params: float, tokens: float
 ) -> Array:
-    """The proportion of what extrapolation is beyond the bounds, in log over all axes, that each candidate mends."""
+    """The proportion of the excess over the extrapolation bounds, in log over all axes, that each candidate removes."""
     target = {"params": params, "tokens": tokens, "flops": 6 * params * tokens}
     before, after = 0.0, np.zeros(offered.height)
     for axis, name in AXES.items():

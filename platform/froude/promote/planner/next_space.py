@@ -22,7 +22,7 @@ adds these runs to the study, whose other stages stay; then plan, fit and promot
 from froude.config import Run
 from froude.space import Grid, Space, Trial
 
-SEED = {study_seed}  # of the study: a sweep takes no other into it
+SEED = {study_seed}  # the study's: a sweep into it refuses any other
 
 PROXY = Run.from_toml(
     """
@@ -70,7 +70,7 @@ def space_source(
     """
     if template is None or "target" not in meta:
         raise ConfigError(
-            "a search space needs to know the whole run, but this study holds runs of others without a target; "
+            "a search space needs every setting of a run, but this study holds imported runs without a target; "
             "leave --write out, or make the study with --target target.toml"
         )
     stages = [name for name in meta["stages"] if name.startswith("next")]

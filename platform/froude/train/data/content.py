@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterable
 
-#: Up to so many bytes in all are hashed whole; of more, BLOCKS blocks a file, first and last among them.
+#: Up to this many bytes in all are hashed whole; of more, BLOCKS blocks per file, first and last among them.
 WHOLE, BLOCK, BLOCKS = 1 << 32, 1 << 20, 64
 
 
@@ -14,8 +14,8 @@ def content_sha256(files: Iterable[str | os.PathLike[str]], *, whole: int = WHOL
     """SHA-256 (64 hex digits) of local files in this order, wherever they lie and whatever they are called.
 
     Of more than `whole` bytes in all it is that of a manifest: each file's size, and the hash of BLOCKS blocks spread
-    evenly over it. That tells another corpus, another version or a truncated file; an edit between the samples it
-    does not see. OSError for a file that can't be read.
+    evenly over it. That detects another corpus, another version or a truncated file, but not an edit between the
+    samples. OSError for a file that can't be read.
     """
     paths = [os.fspath(file) for file in files]
     sizes = [os.path.getsize(path) for path in paths]

@@ -51,7 +51,7 @@ def share(source: Source, held: npt.NDArray[np.int64]) -> float:
 
 
 def _rolling(tokens: npt.NDArray[np.int64], length: int) -> Hashes:
-    """A 64-bit polynomial hash of every stretch of so many tokens (Karp and Rabin 1987, by prefix sums)."""
+    """A 64-bit polynomial hash of every stretch of `length` tokens (Karp and Rabin 1987, by prefix sums)."""
     powers = _powers(tokens.size)
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mix(tokens.astype(np.uint64)) * powers)])
     return np.asarray((sums[length:] - sums[:-length]) * _powers(sums.size - length, inverse=True))

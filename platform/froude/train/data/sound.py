@@ -53,8 +53,8 @@ def _check_split(run: Run, split: Split) -> int:
     again = _read(source, numbers[-1] + 1 - pair, pair, name, context)
     if not np.array_equal(again[-1:], rows[-1]):
         raise ConfigError(
-            f"read() must return the same window each time and in any company, but window {numbers[-1]} of {name} "
-            "changed; make it a function of its number"
+            f"read() must return the same window each time, whatever it is read with, but window {numbers[-1]} of {name} "
+            "changed; make a window a function of its number alone"
         )
     return int(length)
 

@@ -14,7 +14,7 @@ from froude.train.data.split import Split, divide
 if TYPE_CHECKING:
     from froude.config import Run
 
-#: Bytes decoded at once when a file is checked, so that the check needs little memory beside the file's own.
+#: Bytes decoded at once when a file is checked, so that the check needs little memory besides the file's own.
 PIECE = 1 << 24
 
 

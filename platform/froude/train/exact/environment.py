@@ -81,7 +81,8 @@ def require(expected: Mapping[str, Any], got: Build, rule: str) -> None:
     """ConfigError, `rule` and what differs, unless two builds are the same."""
     if how := difference(expected, got):
         raise ConfigError(
-            f"{rule} {how}; use the same, or --other-build to give up that the whole run is reproducible bit for bit"
+            f"{rule} {how}; use the same, or --other-build, which gives up that the whole run is reproducible "
+            "bit for bit"
         )
 
 

@@ -57,7 +57,7 @@ class Probed:
 
 
 def check_names(skip: Iterable[str]) -> tuple[str, ...]:
-    """The names of checks to pass over, each once; ConfigError for one that there is not."""
+    """The names of checks to pass over, each once; ConfigError for an unknown one."""
     for name in skip:
         if name not in CHECKS:
             raise ConfigError(
@@ -132,7 +132,7 @@ def smallest(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
 
 
 def _size(run: Run) -> int:
-    """Parameters of the run's model, built without memory; ConfigError if its figures are none."""
+    """Parameters of the run's model, built without memory; ConfigError if its FLOPs are not a positive number."""
     model = call_user(
         f"building {run.model.factory} without memory",
         api.build_model,

@@ -287,7 +287,7 @@ def judge(over: Over, rows: Sequence[Row]) -> CoordinateCheck:
     control = [s.slope for s in slopes if not _transfers(s.parametrization) and s.name != "logits"]
     if control and not any(slope >= CONTROL or math.isnan(slope) for slope in control):
         reached = f"the control, {STANDARD.label}, reaches only {max(control):+.3f} instead of {CONTROL:+.1f}"
-        reasons.append(f"{reached}: no power; add wider --widths, or raise the rate")
+        reasons.append(f"{reached}, so the check has no power; add wider --widths, or raise the rate")
     return CoordinateCheck(over, tuple(rows), slopes, "inconclusive" if reasons else "passed", tuple(reasons))
 
 
@@ -300,7 +300,7 @@ def _slopes(over: Over, rows: Sequence[Row]) -> Iterator[Slope]:
         here = [row for row in rows if (row["parametrization"], row["name"], row["t"]) == (p, name, t)]
         sizes = sorted({row[over] for row in here})
         deltas = [[row["delta"] for row in here if row[over] == size] for size in sizes]
-        # With a readout of zeros the first gradient is zero but for its own: decay alone moves the blocks.
+        # With a readout of zeros the first gradient is zero except for its own: decay alone moves the blocks.
         if any(map(any, deltas)) and (random or t > 1 or name == "logits"):
             (slope, se), (top, _) = _fit(sizes, deltas), _fit(sizes[-3:], deltas[-3:])
             low, high = bounds.get(name, RANDOM_BLOCK if random else BLOCK)

@@ -21,11 +21,11 @@ from froude.train.objective import precision
 from froude.train.optimizers.fused import fused
 from froude.user_code import Raised, call_user
 
-#: Of what a change moves where it may, so much may move where it must not. Rounding alone moves nothing: the tensors
-#: compared come from the same kernels in the same places of a batch.
+#: The largest move where a change must move nothing, as a share of its moves elsewhere. Rounding alone moves nothing:
+#: the tensors compared come from the same kernels in the same places of a batch.
 TOLERANCE = 1e-5
 SEQUENCES, SHORTEST, LONGEST = 4, 8, 256  # of a batch; tokens of a sequence
-#: A batch's forward pass has at most about so many FLOPs, and its logits so many numbers: tens of milliseconds.
+#: At most about this many FLOPs for a batch's forward pass, and this many numbers in its logits: tens of milliseconds.
 FLOPS, LOGITS = 5e8, 2**25
 
 
@@ -95,8 +95,8 @@ class _Look:
                 self.causal(whole)
         return (
             [
-                f"{self.name} has constant buffers ({_some(lasting)}): built again with the model, in no checkpoint or "
-                "export"
+                f"{self.name} has constant buffers ({_some(lasting)}), which are built again with the model: they "
+                "are in no checkpoint or export"
             ]
             if lasting
             else []
@@ -207,8 +207,8 @@ class _Look:
         theirs, own = float(moved[1:].max()), float(moved[0].max())
         if not own <= TOLERANCE * theirs:
             self.refuse(
-                "a sequence's logits must not depend on the others of its batch",
-                f"moves them by {own / theirs if theirs else math.inf:.2g} of what those move when they change",
+                "a sequence's logits must not depend on the other sequences of its batch",
+                f"moves them {own / theirs if theirs else math.inf:.2g} times as far as those move when they change",
                 "normalise within a sequence (LayerNorm, RMSNorm)",
             )
 
@@ -224,19 +224,19 @@ class _Look:
             if not after > 0:
                 self.refuse(
                     "logits must depend on the tokens",
-                    f"has the same ones when token {t} is another",
+                    f"gives the same ones when token {t} changes",
                     "use the tokens that forward is given",
                 )
             if not before <= TOLERANCE * after:
                 self.refuse(
                     "logits must not depend on later tokens",
-                    f"moves those before token {t} by {before / after:.2g} of those after it when that token changes",
+                    f"moves those before token {t} {before / after:.2g} times as far as those after it when it changes",
                     "give its attention a causal mask",
                 )
 
 
 def lasting_state(model: nn.Module) -> dict[str, Any]:
-    """What the model's state_dict has beside parameters: buffers that are to last, and extra state."""
+    """What the model's state_dict has besides parameters: buffers that are to last, and extra state."""
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return {name: value for name, value in model.state_dict().items() if name not in parameters}
 

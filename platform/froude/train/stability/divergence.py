@@ -8,7 +8,7 @@ from itertools import pairwise
 
 #: Nats per token above its least loss that a run may end; as the spike policy's CLIMB.
 MARGIN = 0.5
-#: Steps whose mean tells the least loss (a quarter of a short run); twice as many tell the noise between batches.
+#: Steps whose mean gives the least loss (a quarter of a short run); twice as many give the noise between batches.
 STEPS = 10
 #: Standard deviations of a batch's loss that are no rise; at least in nats per token, at most as a share of the start.
 DEVIATIONS, LEAST, MOST = 5.0, 0.01, 0.1
@@ -46,9 +46,9 @@ def why_diverged(
 
 
 def tolerance(losses: Sequence[float]) -> float:
-    """By how much a run may end above its first loss without having risen, in nats per token.
+    """The most that a run may end above its first loss without counting as risen, in nats per token.
 
-    The first is the loss of one batch. How far batches scatter is told by the second differences of the first losses,
+    The first is the loss of one batch. How far batches scatter is seen from the second differences of the first losses,
     which a steady fall leaves alone: their variance is 6 times that of one. Fewer than three tell nothing.
     """
     first = losses[: 2 * STEPS]

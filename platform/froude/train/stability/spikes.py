@@ -27,11 +27,11 @@ RISE = 0.05  # nats per token that a spike of the loss is above the median, at l
 STEEP = math.log(1.5)
 FLOOR = 1e-3  # least MAD, in nats per token and in the log of the norm
 RECOVERY = 200  # steps after which a loss that has not come back calls for a rollback
-SKIPS, SKIPS_WITHIN = 3, 1000  # so many updates left out within so many steps call for one too
+SKIPS, SKIPS_WITHIN = 3, 1000  # this many updates left out within this many steps call for one too
 BACK, AHEAD = 100, 200  # batches left out before and after the spike's
 RECURRENCE = 2000  # steps within which the next spike climbs a rung
 LOWER, TIGHTEN = 0.7, 0.5  # factors of rate and clip from there on
-ROLLBACKS, ROLLBACK_SHARE = 3, 0.1  # so many within a tenth of the run: stop
+ROLLBACKS, ROLLBACK_SHARE = 3, 0.1  # this many within a tenth of the run: stop
 #: A slow climb, in nats over the least average, for that share of the run.
 CLIMB, CLIMB_SHARE, EMA = 0.5, 1e-3, 0.98
 #: A rollback goes back by at most this many steps, if there is a checkpoint.
@@ -228,7 +228,7 @@ class SpikePolicy:
 
 
 def sentence(event: Mapping[str, Any]) -> str:
-    """What a person who watches is told of an event; empty for those that change nothing."""
+    """An event in words for a person who watches; empty for events that change nothing."""
     said = {
         "skip": "batch {batch} is left out at step {step}: {why}",
         "rollback": "back to before step {step}: {why}",
