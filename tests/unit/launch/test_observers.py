@@ -49,7 +49,7 @@ def test_a_run_that_leaves_its_forecast_raises_one_alarm_also_where_it_was_held(
             observer.wrote(row(step, 2.0 if step <= 20 else 3.0))
             observer.rewind({})  # nothing of it is in checkpoints
     (alarm,) = head.alarms()
-    assert alarm.startswith("training loss 3.000 is above the sealed band (2.000) since 15,360 tokens")
+    assert alarm.startswith("training loss 3.000 has been above the sealed band (2.000) since 15,360 tokens")
     assert not observer.name
 
 

@@ -107,6 +107,8 @@ def test_without_its_recipe_it_gives_the_same_one(study, capsys):
     said = json.loads(printed(capsys, "promote", str(study), *override_options(), "--json"))
     assert said.pop("seal") == {"sha256": read(str(study)).sha256}
     assert said.pop("sealed_at") > kept.pop("sealed_at")
+    for check in (*said["checks"], *kept["checks"]):
+        del check["bound"], check["remedy"]  # sentences, which may be worded anew
     assert said == near(kept)
 
 
