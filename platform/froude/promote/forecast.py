@@ -35,8 +35,8 @@ class Forecast:
 
     `certified` is False where the law cannot vouch for it; `reasons` says why, `status` is the law's.
     Other forecasts, to hold this one against: `naive` is the loss of the largest proxy at its longest horizon,
-    `comparator` and `compute_line` are those of `froude.laws.comparator`, `free_loss` is that of free exponents; NaN where
-    there is none. `band` is where the training loss is to lie along the run, averaged over `block` tokens, at
+    `comparator` and `compute_line` are those of `froude.laws.comparator`, `free_loss` is that of free exponents; NaN
+    where there is none. `band` is where the training loss is to lie along the run, averaged over `block` tokens, at
     `band_level`; empty where no curve could be fitted.
     """
 
