@@ -23,7 +23,10 @@ KEYS: dict[str, tuple[str, ...]] = {
     "lr_transfer.mup": ("slope", "low", "high"),
     "lr_transfer.sp": ("slope", "low", "high"),
     "critical_batch": ("b_crit", "low", "high", "status"),
-    "forecast": ("loss", "low", "high", "level", "certified", "naive", "sha256"),
+    "forecast": (
+        *("loss", "low", "high", "level", "certified", "sha256"),
+        *("naive", "comparator", "reach", "proxy_cost"),
+    ),
     "actual": ("loss", "inside", "relative_error"),
     "elastic": (
         "run",
@@ -106,11 +109,13 @@ def checks(summary: Mapping[str, Any], planned: int | None) -> Iterator[Check]:
 def printed(summary: Mapping[str, Any]) -> Iterator[str]:
     """What is worth a look, and no check: one seed's luck."""
     yield f"actual inside the interval: {at(summary, 'actual.inside')}"
-    actual, naive = at(summary, "actual.loss"), at(summary, "forecast.naive")
-    for what, loss in (("forecast", at(summary, "forecast.loss")), ("largest proxy's loss", naive)):
+    actual = at(summary, "actual.loss")
+    others = {"forecast": "loss", "largest proxy's loss": "naive", "published exponents": "comparator"}
+    for what, key in others.items():
+        loss = at(summary, f"forecast.{key}")
         if within(actual, 1e-9, math.inf) and within(loss, 0, math.inf):
             yield f"error of the {what}: {100 * (loss / actual - 1):+.1f}%"
-    reach, cost = at(summary, "forecast.extrapolation"), at(summary, "forecast.proxies_over_target")
+    reach, cost = at(summary, "forecast.reach"), at(summary, "forecast.proxy_cost")
     yield f"target over the largest proxy: {reach}; all proxies' compute over the target's: {cost}"
 
 

@@ -16,7 +16,7 @@ from froude.config import ConfigError, Run
 from froude.launch.cluster import SimulatedCluster, simulated
 from froude.launch.control_channel import ControlChannel
 from froude.launch.elastic import Progress, train
-from froude.launch.ray_internals.policy import NODE_LABEL, PlannedResize
+from froude.launch.ray_internals.resizing import NODE_LABEL, PlannedResize
 from froude.runlog import LogReader
 from froude.store import Location
 

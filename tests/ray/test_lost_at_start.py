@@ -13,7 +13,7 @@ from ray.train.v2._internal.execution.callback import WorkerGroupCallback
 from froude.config import Run
 from froude.launch.cluster import SimulatedCluster, simulated
 from froude.launch.elastic import train
-from froude.launch.ray_internals.policy import ElasticTrainer
+from froude.launch.ray_internals.trainer import ElasticTrainer
 from froude.runlog import LogReader
 from froude.store import Location
 

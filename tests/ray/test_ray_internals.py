@@ -31,8 +31,10 @@ from froude.launch.elastic import (
     worker_resources,
 )
 from froude.launch.knobs import RAY_KNOBS, TRAIN_HUNG_SECONDS, TRAIN_POLL_SECONDS, in_force
-from froude.launch.ray_internals.policy import BoundedFailures, ElasticTrainer, PlannedResize, find_cause
+from froude.launch.ray_internals.failures import BoundedFailures, find_cause
+from froude.launch.ray_internals.resizing import PlannedResize
 from froude.launch.ray_internals.spares import own_template, prestart
+from froude.launch.ray_internals.trainer import ElasticTrainer
 from froude.launch.worker import Fatal, use_own_cores, warm
 from froude.runlog import LogReader
 from froude.store import Location
@@ -126,19 +128,6 @@ def test_the_trainer_hands_both_policies_to_its_controller() -> None:
     ours = [type(call).__name__ for call in ElasticTrainer(print)._create_default_callbacks()]
     assert ours == [name for name in callbacks if name != "DatasetsCallback"]
     assert len(ours) == len(callbacks) - 1
-
-
-def test_environment_variables_are_those_that_ray_reads() -> None:
-    from ray.train import constants
-    from ray.train.v2._internal import constants as v2
-
-    known = {value for module in (constants, v2) for value in vars(module).values() if isinstance(value, str)}
-    names = {*ray_internals.FAST_KNOBS, *ray_internals.DRIVER_SETTINGS}
-    assert {name for name in names if not name.startswith("RAY_health_check_")} <= known
-    config = ray._raylet.Config
-    for name in names:
-        if name.startswith("RAY_health_check_"):
-            assert hasattr(config, name.removeprefix("RAY_")), name
 
 
 def test_notes_reach_every_process(cluster: SimulatedCluster) -> None:

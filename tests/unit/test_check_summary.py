@@ -22,7 +22,8 @@ HEALTHY: dict[str, Any] = {
     "critical_batch": {"b_crit": 338.0, "low": 240.0, "high": 470.0, "status": "ok"},
     "forecast": {
         "loss": 1.298, "low": 1.251, "high": 1.341, "level": 0.9, "certified": False, "naive": 1.36,
-        "sha256": "ab" * 32,
+        "sha256": "ab" * 32, "comparator": 1.30, "proxy_cost": 3.1,
+        "reach": {"params": 2.8, "tokens": 1.0, "compute": 2.9},
     },
     "actual": {"loss": 1.28, "inside": True, "relative_error": 0.015},
     "elastic": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -115,10 +116,13 @@ def fit(
 def _said(prediction: Prediction) -> list[str]:
     ratios = ", ".join(f"{name} {ratio:.3g}×" for name, ratio in prediction.extrapolation.items())
     trust = "certified" if prediction.certified else f"not certified: {'; '.join(prediction.reasons)}"
+    others = {"published exponents": prediction.comparator, "a line in compute": prediction.compute_line}
+    told = ", ".join(f"{words} {loss:.4f}" for words, loss in others.items() if math.isfinite(loss))
     return [
         f"forecast        {prediction.loss:.4f} nats per token, {100 * prediction.level:.0f}% in "
         f"[{prediction.low:.4f}, {prediction.high:.4f}], {trust}",
         f"extrapolation   {ratios} the largest fitted",
+        *([f"in comparison   {told}"] if told else []),
     ]
 
 

@@ -238,8 +238,10 @@ def _trainer(
         # Nobody asks there whether the restarts make progress, so few are allowed.
         arguments["run_config"].failure_config = api.FailureConfig(max_failures=limits.no_progress)
         return TorchTrainer(**arguments), ""
-    from froude.launch.ray_internals.policy import BoundedFailures, ElasticTrainer, PlannedResize
+    from froude.launch.ray_internals.failures import BoundedFailures
+    from froude.launch.ray_internals.resizing import PlannedResize
     from froude.launch.ray_internals.spares import Spares
+    from froude.launch.ray_internals.trainer import ElasticTrainer
 
     most = limits.max_failures
     failures = api.FailureConfig(
@@ -304,7 +306,7 @@ def _explain(
     error: Exception, run: Run, log: LogReader, channel: ControlChannel, limits: Limits
 ) -> Exception:
     """The error that a user sees for a failed run."""
-    from froude.launch.ray_internals.policy import find_cause
+    from froude.launch.ray_internals.failures import find_cause
 
     if ray_internals.supported():
         fatal, unfit = find_cause(error, Fatal), find_cause(error, Unfit)

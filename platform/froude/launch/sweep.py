@@ -17,7 +17,7 @@ from froude.store import Location, probe_writable
 from froude.study import FILES, FOLDERS, Study
 from froude.sweep import trial_store
 from froude.sweep.agenda import Agenda
-from froude.sweep.changed import Materials, compare, refusal
+from froude.sweep.changed_material import Materials, compare, refusal
 from froude.sweep.plan import worker_bytes
 from froude.sweep.preflight import check_memory, cores
 from froude.sweep.progress import SweepProgress

@@ -20,7 +20,7 @@ from froude.space import Trial
 from froude.store import Location
 from froude.sweep import trial_store
 from froude.sweep.agenda import Agenda, cost
-from froude.sweep.changed import Materials
+from froude.sweep.changed_material import Materials
 from froude.sweep.progress import SweepProgress
 
 RETRIES = 2  # of a trial, after its first attempt

@@ -161,7 +161,7 @@ def work(order: dict[str, Any]) -> None:
     from froude.checkpoint.run_store import RunStore
     from froude.launch.observers.forecast import forecast_monitors
     from froude.launch.observers.metrics import RayMetrics
-    from froude.launch.observers.policy import PolicyNews
+    from froude.launch.observers.spike_news import PolicyNews
     from froude.train import api, parallel
     from froude.train.loop import Diverged
     from froude.train.observers import Observer, trackers

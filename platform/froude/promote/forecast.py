@@ -34,9 +34,10 @@ class Forecast:
     """The final validation loss that a law predicts: nats per token, with an interval at `level`.
 
     `certified` is False where the law cannot vouch for it; `reasons` says why, `status` is the law's.
-    `naive` is the loss of the largest proxy at its longest horizon: what a law must beat. `free_loss` is what
-    the fit with free exponents predicts, or NaN if there is none; it is never used. `band` is where the training loss
-    is to lie along the run, averaged over `block` tokens, at `band_level`; empty where no curve could be fitted.
+    Other forecasts, to hold this one against: `naive` is the loss of the largest proxy at its longest horizon,
+    `comparator` and `compute_line` are those of `froude.laws.comparator`, `free_loss` is that of free exponents; NaN
+    where there is none. `band` is where the training loss is to lie along the run, averaged over `block` tokens, at
+    `band_level`; empty where no curve could be fitted.
     """
 
     loss: float
@@ -48,6 +49,8 @@ class Forecast:
     reasons: tuple[str, ...]
     naive: float
     free_loss: float = math.nan
+    comparator: float = math.nan
+    compute_line: float = math.nan
     block: int = 0
     band_level: float = 0.0
     band: tuple[BandPoint, ...] = ()
@@ -65,14 +68,15 @@ class Forecast:
         return (self.high - self.low) / 2 / self.loss
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON and TOML types; a `free_loss` or a band that does not exist is left out."""
+        """Plain JSON and TOML types; what does not exist is left out."""
         content = {
             **asdict(self),
             "reasons": list(self.reasons),
             "band": [list(astuple(p)) for p in self.band],
         }
-        if not math.isfinite(self.free_loss):
-            del content["free_loss"]
+        for other in ("free_loss", "comparator", "compute_line"):
+            if not math.isfinite(content[other]):
+                del content[other]
         if not self.band:
             del content["band"], content["block"], content["band_level"]
         return content

@@ -159,6 +159,8 @@ def predict(fits: Fits, params: int) -> Forecast | None:
         status=law.status,
         reasons=_distinct([*prediction.reasons, *law.reasons]),
         naive=largest["loss"],
+        comparator=prediction.comparator,
+        compute_line=prediction.compute_line,
         free_loss=math.nan
         if free is None
         else free.E + free.A / params**free.alpha + free.B / tokens**free.beta,

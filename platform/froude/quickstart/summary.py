@@ -48,7 +48,8 @@ def summarize(
     tokens = token_account(study, run.name, run)
     scored = score(recipe.forecast, elastic.loss)
     counts = dict(study.trials().group_by("status").len().collect().iter_rows())
-    forecast = recipe.forecast
+    forecast, reach = recipe.forecast, dict(recipe.extrapolation)
+    cost = trained_flops(trial_store.read_all(study.location).values()) / (step_flops(run) * run.steps)
     spent = {
         stage: round(seconds[stage], 3) for stage in STAGES
     }  # rounded first: the total is theirs, to the bit
@@ -72,9 +73,12 @@ def summarize(
         "forecast": {
             **{key: getattr(forecast, key) for key in ("loss", "low", "high", "level", "certified", "naive")},
             "sha256": recipe.sha256,
-            "extrapolation": dict(recipe.extrapolation),
-            "proxies_over_target": trained_flops(trial_store.read_all(study.location).values())
-            / (step_flops(run) * run.steps),
+            "comparator": forecast.comparator,
+            "compute_line": forecast.compute_line,
+            "extrapolation": reach,
+            "reach": {axis: reach[axis] for axis in ("params", "tokens", "compute")},
+            "proxies_over_target": cost,
+            "proxy_cost": cost,
         },
         "actual": {
             "loss": scored.loss,
@@ -170,7 +174,7 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
         (
             "actual",
             f"{actual['loss']:.3f}: {verdict} the interval, error {100 * actual['relative_error']:+.1f}% "
-            f"(naive forecast, the largest proxy's loss: {forecast['naive']:.3f})",
+            f"(others: {_others(forecast)})",
         ),
         ("world sizes", f"{sizes}   ({elastic['restarts']} restarts)"),
         ("recovery", recovery),
@@ -185,6 +189,17 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
         lines.append(("installation", f"{install_seconds:.0f} s"))
     lines.append(("report", report))
     return "\n".join(f"{name:<{WIDTH}}{text}" for name, text in lines)
+
+
+def _others(forecast: Mapping[str, Any]) -> str:
+    """What else could have been forecast, as far as it was."""
+    named = {
+        "naive": "the largest proxy's loss",
+        "comparator": "published exponents",
+        "compute_line": "a line in compute",
+    }
+    told = {words: forecast.get(key) for key, words in named.items()}
+    return ", ".join(f"{words} {value:.3f}" for words, value in told.items() if value is not None)
 
 
 def _batch(batch: Mapping[str, Any]) -> str:

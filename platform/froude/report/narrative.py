@@ -76,8 +76,12 @@ def tiles(view: View) -> list[Tile]:
         if (score := view.score) is not None:
             tone = "good" if score.inside else "bad"
             found.append(Tile("Actual", text.loss(score.loss), "inside" if score.inside else "outside", tone))
-            naive = (forecast.naive - score.loss) / score.loss
-            note = f"naive forecast: {text.percent(naive)}"
+            others = {"largest proxy": forecast.naive, "published exponents": forecast.comparator}
+            note = ", ".join(
+                f"{words}: {text.percent((loss - score.loss) / score.loss)}"
+                for words, loss in others.items()
+                if math.isfinite(loss)
+            )
             found.append(
                 Tile(
                     "Error",

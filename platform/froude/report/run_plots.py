@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -42,7 +43,8 @@ def forecast_curve(
     words = _band_words(forecast, _limits(forecast, horizon, steps, evals, actual))
     caption = (
         f"{words} Grey: loss of the training batches, mean over {MOVING} steps. Points: validation loss. "
-        "Dotted: the naive forecast, the loss of the largest proxy."
+        "Dotted: what else could have been forecast, the largest proxy's loss (naive) and the loss under published "
+        "exponents."
     )
     if restarts:
         caption += " Ticks on the axis: restarts."
@@ -77,7 +79,10 @@ def _forecast_svg(
         elif _shaded(forecast, (bottom, top)):
             axes.axhspan(*end, color=FORECAST, alpha=0.12, linewidth=0, zorder=0)
         axes.axhline(forecast.loss, color=FORECAST, linewidth=1, zorder=1)
-        axes.axhline(forecast.naive, color=SP, linewidth=1, linestyle=":", zorder=1)
+        others = {"naive": forecast.naive, "published": forecast.comparator}
+        others = {words: loss for words, loss in others.items() if math.isfinite(loss)}
+        for other in others.values():
+            axes.axhline(other, color=SP, linewidth=1, linestyle=":", zorder=1)
         axes.errorbar(
             [horizon], [forecast.loss], [[forecast.loss - end[0]], [end[1] - forecast.loss]],
             color=FORECAST, capsize=5, elinewidth=2, capthick=2, zorder=4,
@@ -91,7 +96,7 @@ def _forecast_svg(
         axes.set_xlim(0, horizon * 1.03)
         for at in restarts:
             axes.axvline(at, ymax=0.06, color=INK, linewidth=1.5)
-        labels = [(forecast.loss, "forecast", FORECAST), (forecast.naive, "naive", SP)]
+        labels = [(forecast.loss, "forecast", FORECAST)] + [(v, words, SP) for words, v in others.items()]
         labels += [(actual, "actual", ACTUAL)] if actual is not None else []
         apart = 0.055 * 1.1 * room * 4.2 / size[1]
         for y, (value, words, colour) in zip(
@@ -114,7 +119,8 @@ def _limits(
     ends: Sequence[BandPoint | Forecast] = (forecast, *forecast.band[-1:])
     low, high = min(end.low for end in ends), max(end.high for end in ends)
     high += 0.35 * (forecast.high - forecast.low)
-    needed = [forecast.loss, forecast.naive, *([actual] if actual is not None else [])]
+    others = [loss for loss in (forecast.naive, forecast.comparator) if math.isfinite(loss)]
+    needed = [forecast.loss, *others, *([actual] if actual is not None else [])]
     shown: list[float] = []
     if evals.height:
         late = evals.filter(pl.col("tokens") >= SHOWN_FROM * horizon, pl.col("loss").is_finite())

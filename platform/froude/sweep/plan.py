@@ -13,7 +13,7 @@ from froude.sweep.preflight import GIB, cores, free_memory
 from froude.sweep.speed import Speed, measure, model_size, step_flops
 
 if TYPE_CHECKING:
-    from froude.promote.foretold import Foretold
+    from froude.promote.gate_preview import Foretold
     from froude.train.probe.contract import Probed
 
 #: A worker process before it has a model (Python, torch, Ray), and Ray's own processes; resident bytes, measured.
@@ -133,7 +133,7 @@ def plan(
     `skip_probe` names checks of the probe to pass over; `profile` has the bounds by which promotion is foretold.
     ConfigError if a run needs trust that is not given, or a corpus or a model is not sound.
     """
-    from froude.promote.foretold import foretell
+    from froude.promote.gate_preview import foretell
     from froude.train.probe.contract import check_code_and_corpus
 
     planned = space.planned()

@@ -13,7 +13,7 @@ from froude.train import api, optimizers, parallel
 from froude.train.data import ledger
 from froude.train.data.ledger import Drawn
 from froude.train.data.order import Batches, validation_windows
-from froude.train.data.sound import check_ids
+from froude.train.data.soundness import check_ids
 from froude.train.exact import environment
 from froude.train.exact.reduce import keeps_gathered, reduction, refuse_hooks
 from froude.train.exact.slots import halved_sum

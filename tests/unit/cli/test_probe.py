@@ -163,7 +163,7 @@ def test_a_plan_says_what_it_probed_and_what_promotion_would_say(capsys: pytest.
 def test_training_a_recipe_looks_at_its_corpus(
     small_study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from froude.train.data import sound
+    from froude.train.data import soundness
 
     shutil.copytree(small_study, tmp_path / "study")
     reasons = [
@@ -175,7 +175,7 @@ def test_training_a_recipe_looks_at_its_corpus(
     capsys.readouterr()
 
     def unsound(*_: object) -> list[str]:
-        raise sound.ConfigError("token ids must be below the vocabulary")
+        raise soundness.ConfigError("token ids must be below the vocabulary")
 
     monkeypatch.setattr(contract, "_sound", {})
     monkeypatch.setattr(contract, "check_corpus", unsound)

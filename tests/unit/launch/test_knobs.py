@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from froude.launch import knobs
+from froude.launch import knobs, ray_internals
 from froude.launch.knobs import NAMED, Knobs, in_force
 from froude.launch.ray_internals import MODERATE_KNOBS
 
@@ -50,3 +50,17 @@ def test_the_driver_knows_of_its_workers_from_its_environment(monkeypatch: pytes
 def test_moderate_means_those_of_cluster_yaml(root: Path) -> None:
     found = re.findall(r"(RAY_health_check_\w+)=(\d+)", (root / "cluster.yaml").read_text(encoding="utf-8"))
     assert dict(found) == MODERATE_KNOBS
+
+
+def test_environment_variables_are_those_that_ray_reads() -> None:
+    import ray
+    from ray.train import constants
+    from ray.train.v2._internal import constants as v2
+
+    known = {value for module in (constants, v2) for value in vars(module).values() if isinstance(value, str)}
+    names = {*ray_internals.FAST_KNOBS, *ray_internals.DRIVER_SETTINGS}
+    assert {name for name in names if not name.startswith("RAY_health_check_")} <= known
+    config = ray._raylet.Config
+    for name in names:
+        if name.startswith("RAY_health_check_"):
+            assert hasattr(config, name.removeprefix("RAY_")), name

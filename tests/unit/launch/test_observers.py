@@ -11,7 +11,7 @@ from froude.config import Run
 from froude.launch import control_channel
 from froude.launch.control_channel import ControlChannel
 from froude.launch.observers.forecast import ForecastMonitor
-from froude.launch.observers.policy import PolicyNews
+from froude.launch.observers.spike_news import PolicyNews
 from froude.promote.forecast import BandPoint, Forecast
 from froude.promote.monitor import Monitor
 from froude.train.stability.spikes import SpikePolicy

@@ -16,8 +16,9 @@ from froude.config import Run
 from froude.launch import control_channel
 from froude.launch.admission import Unfit
 from froude.launch.control_channel import Beat, ControlChannel
-from froude.launch.ray_internals import policy
-from froude.launch.ray_internals.policy import HOLD_SECONDS, BoundedFailures, PlannedResize
+from froude.launch.ray_internals import resizing
+from froude.launch.ray_internals.failures import BoundedFailures
+from froude.launch.ray_internals.resizing import HOLD_SECONDS, PlannedResize
 from froude.launch.worker import Fatal, RaySupervisor
 from froude.store import Location
 
@@ -44,9 +45,9 @@ class Stage:
         self.now, self.live, self.draining, self.most = 1000.0, {*GROUP}, set[str](), most
         patch.setattr(control_channel, "put_value", kept.__setitem__)
         patch.setattr(control_channel, "get_value", kept.get)
-        patch.setattr(policy.time, "monotonic", lambda: self.now)
-        patch.setattr(policy, "draining_nodes", lambda: self.draining)
-        patch.setattr(policy, "live_nodes", lambda ask=False: self.live)
+        patch.setattr(resizing.time, "monotonic", lambda: self.now)
+        patch.setattr(resizing, "draining_nodes", lambda: self.draining)
+        patch.setattr(resizing, "live_nodes", lambda ask=False: self.live)
         self.channel = ControlChannel("run")
         made: Any = object.__new__(PlannedResize)
         made.channel, made.spares, made._asked, made._before, made._looked = (
@@ -215,7 +216,7 @@ def test_a_host_that_was_left_out_is_no_reason_to_hold(stage, monkeypatch):
 def test_an_unfit_host_is_left_out_and_the_run_goes_on_while_there_is_another(monkeypatch):
     stage = Stage(monkeypatch)
     nodes = [{"NodeID": node, "Resources": {"CPU": 1.0}} for node in GROUP]
-    monkeypatch.setattr(policy.ray, "nodes", lambda: [*nodes, {"NodeID": "head", "Resources": {}}])
+    monkeypatch.setattr(resizing.ray, "nodes", lambda: [*nodes, {"NodeID": "head", "Resources": {}}])
     stage.live.add("head")
     config = FailureConfig(max_failures=9)
     place = Location.parse("/nowhere")

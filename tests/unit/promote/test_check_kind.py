@@ -9,8 +9,8 @@ import pytest
 
 from froude.config import ConfigError, Run
 from froude.promote import checks, gate
-from froude.promote.foretold import foretell
 from froude.promote.gate import PRODUCTION, Finding, Profile, Rule
+from froude.promote.gate_preview import foretell
 from froude.promote.promotion import promote
 from froude.space import Grid, Space, Trial
 from froude.study import Study

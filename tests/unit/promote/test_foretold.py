@@ -9,8 +9,8 @@ import pytest
 from froude.config import Run
 from froude.promote.checks.rates import LR_POINTS
 from froude.promote.checks.rows import SEEDS
-from froude.promote.foretold import Foretold, foretell
 from froude.promote.gate import PRODUCTION, Profile
+from froude.promote.gate_preview import Foretold, foretell
 from froude.space import Grid, Space, Trial
 
 RUN = Run(name="x", model={"width": 32}, tokens=768 * 400, eval_windows=64)

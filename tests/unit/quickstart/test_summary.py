@@ -91,7 +91,7 @@ def test_the_closing_block() -> None:
         "77 s",
     ):
         assert part in text
-    assert "inside the interval, error +1.6% (naive forecast, the largest proxy's loss: 1.420)" in text
+    assert "inside the interval, error +1.6% (others: the largest proxy's loss 1.420)" in text
     assert text.splitlines()[-1].endswith("runs/x/report.html")
 
 

@@ -7,8 +7,8 @@ import torch
 
 from froude.config import ConfigError, Run
 from froude.train import api
-from froude.train.data.sound import check_corpus
-from froude.train.probe import contract, sound
+from froude.train.data.soundness import check_corpus
+from froude.train.probe import contract, soundness
 from froude.train.trainer import Trainer
 
 RUN = Run(
@@ -130,7 +130,7 @@ def test_a_model_that_takes_whole_contexts_only_is_given_one() -> None:
     long = RUN.replace(
         {"model.factory": "unsound:WholeContext", "model.context": 512}, batch=1024, tokens=2048
     )
-    assert sound.LONGEST < long.model.context
+    assert soundness.LONGEST < long.model.context
     assert contract.check([long]).models == 1
 
 

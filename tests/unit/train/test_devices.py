@@ -14,7 +14,7 @@ from ray.train.constants import TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S
 
 from froude.config import ConfigError, Run
 from froude.launch.elastic import device_of, worker_resources
-from froude.launch.ray_internals.policy import controller_environment
+from froude.launch.ray_internals.trainer import controller_environment
 from froude.launch.tuning import Queue
 from froude.promote.verify import _rerun_device
 from froude.runlog import Record

@@ -12,7 +12,7 @@ from froude.config import ConfigError, Run
 from froude.train.api import Part
 from froude.train.model import Transformer
 from froude.train.optimizers.fused import fused, matrices
-from froude.train.probe.sound import check_model
+from froude.train.probe.soundness import check_model
 
 RUN = Run(name="fused", tokens=128, batch=128, model={"width": 32, "head_dim": 16, "depth": 2})
 QKV, GATE_UP = "layers.0.qkv", "layers.0.gate_up"

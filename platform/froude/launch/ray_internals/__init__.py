@@ -1,6 +1,6 @@
 """The only home of what Ray does not promise: each hook has a contract test, and gives way on another version.
 
-Nothing here imports Ray before it is called. `policy` (a submodule) holds the hooks into Ray Train's controller.
+Nothing here imports Ray before it is called. `resizing`, `failures` and `trainer` hook into Ray Train's controller.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from froude.laws.drawing import rows as drawn
 from froude.laws.drawing.panel import Panel
 from froude.laws.law import Law
 from froude.laws.stats import uncertainty
-from froude.laws.stats.frames import Array, Mask, plausible, read
+from froude.laws.stats.frames import Array, Mask, Sample, plausible, read
 from froude.laws.stats.results import NO_ESTIMATE, Estimate, Status, positive
 
 ALPHA, BETA = 0.34, 0.28
@@ -48,6 +48,14 @@ class Comparator(Law):
     def by_compute(self, *, flops: float) -> float:
         """Return the loss on the line in compute, nats per token; NaN where fewer than two runs lie on it."""
         return math.exp(self.at_one + self.slope * math.log(positive("flops", flops)))
+
+    def losses(self, *, params: float, tokens: float) -> tuple[float, float]:
+        """Return `predict`'s loss of a run and that of the line in compute, NaN where there is none."""
+        known = math.isfinite(self.E.value)
+        return (
+            self.predict(params=params, tokens=tokens) if known else math.nan,
+            self.by_compute(flops=6.0 * params * tokens),
+        )
 
     def residuals(self) -> tuple[Array, Array, Mask] | None:
         if not math.isfinite(self.E.value):
@@ -84,6 +92,11 @@ def comparator(
     """
     sample = read(frame, ["params", "tokens"], loss=True, weights=weights, groups=groups)
     plausible(sample, ["params", "tokens", "loss"])
+    return comparator_of(sample)
+
+
+def comparator_of(sample: Sample) -> Comparator:
+    """Fit it to rows that were read for another law."""
     params, tokens, loss = sample["params"], sample["tokens"], sample["loss"]
     sizes, horizons = np.unique(params).size, np.unique(tokens).size
     if sample.size < MIN_ROWS or min(sizes, horizons) < 2:

@@ -14,6 +14,7 @@ from froude.laws.drawing.panel import Mark, Note, Panel
 from froude.laws.law import Law
 from froude.laws.loss import fit, many_fits
 from froude.laws.loss.calibration import Calibration, HeldOut, calibrate, held_out
+from froude.laws.loss.comparator import Comparator, comparator_of
 from froude.laws.loss.posterior import ExponentPrior, Posterior, modes, posterior
 from froude.laws.stats import uncertainty
 from froude.laws.stats.frames import Array, Mask, Sample, plausible, read
@@ -57,6 +58,11 @@ class LossLaw(Law):
         """The fit with free exponents to the same rows, to compare with a posterior; None for a law without a prior."""
         return _fit(self.sample, self.delta, "free", None) if self.prior is not None else None
 
+    @cached_property
+    def comparator(self) -> Comparator:
+        """What the same rows say under published exponents: to hold a forecast against."""
+        return comparator_of(self.sample)
+
     def predict(
         self, *, params: float, tokens: float, level: float = 0.9, batch: float | None = None
     ) -> Prediction:
@@ -87,7 +93,9 @@ class LossLaw(Law):
             reasons += (f"compute below the smallest fitted by more than a factor of {MOST_COMPUTE:g}",)
         if not (0 < low and math.isfinite(high)):
             reasons += ("the interval is beyond all bounds",)
-        return Prediction(loss, min(low, loss), max(high, loss), level, not reasons, reasons, ratios)
+        low, high = min(low, loss), max(high, loss)
+        others = self.comparator.losses(params=n, tokens=d)
+        return Prediction(loss, low, high, level, not reasons, reasons, ratios, *others)
 
     def bootstrap(self, n: int, seed: int = 0) -> pl.DataFrame:
         """Refit on `n` resamples of the groups (rows, without `groups=`) with replacement.

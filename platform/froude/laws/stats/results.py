@@ -31,7 +31,8 @@ class Prediction:
     `low` and `high` bound the loss of one new run at `level`. `certified` is True only if the interval was
     calibrated on held-out larger runs and the target is within reach; otherwise `reasons` says why not.
     `extrapolation` is the target over the largest fitted value, for `params`, `tokens`, `flops`
-    (6·params·tokens) and, where one was given, `batch`.
+    (6·params·tokens) and, where one was given, `batch`. `comparator` is what published exponents make of the same rows,
+    `compute_line` a line in compute (`froude.laws.comparator`); NaN where they have no fit.
     """
 
     loss: float
@@ -41,6 +42,8 @@ class Prediction:
     certified: bool
     reasons: tuple[str, ...]
     extrapolation: Mapping[str, float] = field(default_factory=dict)
+    comparator: float = math.nan
+    compute_line: float = math.nan
 
     @property
     def half_width(self) -> float:

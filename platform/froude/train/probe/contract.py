@@ -1,6 +1,6 @@
 """The probe before anything starts: whether models and corpora keep the contract of `froude.train.api`.
 
-What is looked at in a corpus is in `froude.train.data.sound`, what in a model in `froude.train.probe.sound`.
+What is looked at in a corpus is in `froude.train.data.soundness`, what in a model in `froude.train.probe.soundness`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from froude.config import ConfigError, Run
 from froude.train import api
 from froude.train.api import check_trust
-from froude.train.data.sound import check_corpus
-from froude.train.probe.sound import check_model
+from froude.train.data.soundness import check_corpus
+from froude.train.probe.soundness import check_model
 from froude.user_code import call_user
 
 #: What is looked at, by the name that passes over it.

@@ -1,47 +1,27 @@
-"""Hooks into the controller of Ray Train: which nodes count, when to resize, when to give up."""
+"""When a run grows or shrinks: hooks into the scaling policy of Ray Train, and which nodes count for it."""
 
 from __future__ import annotations
 
 import logging
 import math
-import os
 import time
 from collections.abc import Mapping, Set
 from typing import Any
 
 import ray
-from ray._common.constants import RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR
 from ray.exceptions import RayError
-from ray.train.constants import TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S
-from ray.train.torch import TorchTrainer
-from ray.train.v2._internal.callbacks.datasets import DatasetsCallback
-from ray.train.v2._internal.constants import (
-    DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE,
-    get_env_vars_to_propagate,
-)
-from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
-from ray.train.v2._internal.execution.controller import TrainController
-from ray.train.v2._internal.execution.failure_handling import FailureDecision
-from ray.train.v2._internal.execution.failure_handling.default import DefaultFailurePolicy
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ScalingDecision
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
-from ray.train.v2._internal.execution.worker_group import WorkerGroup
-from ray.train.v2.api.config import FailureConfig, ScalingConfig
-from ray.train.v2.api.exceptions import TrainingFailedError
+from ray.train.v2.api.config import ScalingConfig
 
-from froude.config import ConfigError
-from froude.launch.admission import Unfit
 from froude.launch.control_channel import ControlChannel
 from froude.launch.ray_internals import draining_nodes, live_nodes
 from froude.launch.ray_internals.spares import Spares
-from froude.runlog import LogReader
-from froude.store import Location
 
 logger = logging.getLogger("ray.train")
 
 NODE_LABEL = "ray.io/node-id"
 RETRY_SECONDS = 0.1
-GROUP_SHUTDOWN_SECONDS = "5"
 HOLD_SECONDS = 180.0  # a step and a checkpoint that take longer postpone the resize
 
 
@@ -177,131 +157,3 @@ def places(wanted: Mapping[str, float], nodes: Set[str]) -> dict[str, int]:
 def leaving(group: Any) -> set[str]:
     """The nodes of this worker group that have got notice."""
     return {worker.metadata.node_id for worker in group.workers} & draining_nodes()
-
-
-class BoundedFailures(DefaultFailurePolicy):
-    """Retries while restarts commit checkpoints; gives up at once on errors that no restart gets past.
-
-    Hosts that may not take part are left out, and the run goes on while at least one other host is left.
-    """
-
-    def __init__(
-        self,
-        config: FailureConfig,
-        channel: ControlChannel,
-        run: Location,
-        no_progress: int,
-        fatal: type[Exception],
-        resources: Mapping[str, float],
-    ) -> None:
-        super().__init__(config)
-        self.channel, self.run, self.no_progress, self.fatal = channel, run, no_progress, fatal
-        self.resources = resources
-        self._in_a_row = 0
-        self._committed = -1
-
-    def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
-        decision = super().make_decision(training_failed_error)
-        if find_cause(training_failed_error, self.fatal) is not None:
-            return FailureDecision.RAISE
-        unfit = find_cause(training_failed_error, Unfit)
-        if isinstance(unfit, Unfit):
-            self.channel.leave_out(unfit.hosts)
-            return decision if hosts(self.resources, self.channel) else FailureDecision.RAISE
-        committed = self._checkpoints()
-        self._in_a_row = 1 if committed != self._committed else self._in_a_row + 1
-        self._committed = committed
-        if self._in_a_row > self.no_progress:
-            self.channel.give_up()
-            return FailureDecision.RAISE
-        return decision
-
-    def _checkpoints(self) -> int:
-        """The number of committed records, attempts not counted; the last known one while the log can't be read."""
-        try:
-            return sum(record.kind != "attempt" for record in LogReader(self.run).records())
-        except (OSError, ConfigError):
-            return self._committed
-
-
-class CleanStart(WorkerGroup):
-    """Ray's worker group, for which a worker that is lost while the group begins is a failure like another.
-
-    Ray ends the run if a worker's peer is the first to notice, and otherwise forgets what the group has reserved.
-    """
-
-    def _start(self) -> None:
-        try:
-            super()._start()  # type: ignore[no-untyped-call]
-        except Exception as error:
-            if self._worker_group_state is not None:
-                self._worker_group_state.shutdown()
-                self._clear_state()  # type: ignore[no-untyped-call]
-            if isinstance(error, RayError):
-                raise WorkerGroupStartupFailedError(f"a worker failed at its start: {error}") from error
-            raise
-
-
-class ElasticController(TrainController):
-    """Ray's controller with such groups."""
-
-    worker_group_cls = CleanStart
-
-
-def controller_environment(*, gpu: bool) -> dict[str, str]:
-    """What Ray hands to the controller; on GPUs also how long survivors of a failure may take to leave their group.
-
-    One that waits in an NCCL kernel never does, and Ray gives it 30 s, if nobody says less where the controller runs.
-    """
-    variables: dict[str, str] = get_env_vars_to_propagate()
-    variables.setdefault(
-        RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_ENV_VAR, DEFAULT_RAY_WARN_BLOCKING_GET_INSIDE_ASYNC_VALUE
-    )
-    if gpu:
-        own = os.environ.get(TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S, GROUP_SHUTDOWN_SECONDS)
-        variables.setdefault(TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S, own)
-    return variables
-
-
-class ElasticTrainer(TorchTrainer):
-    """Ray's TorchTrainer with policies of ours in its controller."""
-
-    _controller: Any = None
-
-    def use(self, scaling: PlannedResize, failures: BoundedFailures) -> None:
-        self._policies = {"scaling_policy": scaling, "failure_policy": failures}
-
-    def _create_default_callbacks(self) -> list[Any]:
-        """Without the one for datasets: we have none, and it starts a process of its own with every worker group."""
-        theirs: Any = super()._create_default_callbacks  # type: ignore[misc]
-        return [call for call in theirs() if not isinstance(call, DatasetsCallback)]
-
-    def _initialize_and_run_controller(self, **arguments: Any) -> Any:
-        """As Ray does it, but keeping hold of the controller, so that another thread can end it."""
-        variables = controller_environment(gpu=bool(self.scaling_config.use_gpu))
-        here = {NODE_LABEL: ray.get_runtime_context().get_node_id()}
-        actor: Any = ray.remote(num_cpus=0, label_selector=here, runtime_env={"env_vars": variables})(
-            ElasticController
-        )
-        self._controller = actor.remote(**{**arguments, **self._policies})
-        ray.get(self._controller.run.remote())
-        return ray.get(self._controller.get_result.remote())
-
-    def abort(self, seconds: float = 10) -> None:
-        """End the workers and the controller; whoever waits in `fit` gets a RayError."""
-        if self._controller is None:
-            return
-        try:
-            ray.get(self._controller.abort.remote(), timeout=seconds)
-        except RayError:
-            pass  # it exits while it answers, or does not answer at all
-        ray.kill(self._controller)
-
-
-def find_cause(error: Exception, kind: type[Exception]) -> Exception | None:
-    """The first exception of this kind that a rank of a failed worker group raised."""
-    for _, failure in sorted(getattr(error, "worker_failures", {}).items()):
-        base = getattr(failure, "_base_exc", failure)
-        if isinstance(base, kind):
-            return base
-    return None
