@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from _machine import HERE, commit, hardware
+from held_still import differences
 
 COMMAND = [sys.executable, "-c", "import sys; from froude.cli import main; sys.exit(main())"]
 
@@ -63,7 +64,9 @@ def main() -> int:
                     name: play(checkout, Path(folder) / f"{name}-{pair}")
                     for name, checkout in (sides if pair % 2 == 0 else reversed(sides))
                 }
-                same = same and told(found["before"]) == told(found["after"])
+                others = list(differences(told(found["before"]), told(found["after"])))
+                print("\n".join(others), end="\n" if others else "", flush=True)
+                same = same and not others
                 seconds = [float(found[name]["seconds"]["total"]) for name in ("before", "after")]
                 rows.append((*seconds, seconds[1] / seconds[0]))
                 print(
