@@ -109,6 +109,8 @@ def test_without_its_recipe_it_gives_the_same_one(study, capsys):
     assert said.pop("sealed_at") > kept.pop("sealed_at")
     for check in (*said["checks"], *kept["checks"]):
         del check["bound"], check["remedy"]  # sentences, which may be worded anew
+    for later in ("comparator", "compute_line"):
+        assert said["forecast"].pop(later) > 0
     assert said == near(kept)
 
 
