@@ -47,14 +47,14 @@ class Comparator(Law):
 
     def by_compute(self, *, flops: float) -> float:
         """Return the loss on the line in compute, nats per token; NaN where fewer than two runs lie on it."""
-        return math.exp(self.at_one + self.slope * math.log(positive("flops", flops)))
+        return self._on_line(math.log(positive("flops", flops)))
 
     def losses(self, *, params: float, tokens: float) -> tuple[float, float]:
         """Return `predict`'s loss of a run and that of the line in compute, NaN where there is none."""
         known = math.isfinite(self.E.value)
         return (
             self.predict(params=params, tokens=tokens) if known else math.nan,
-            self.by_compute(flops=6.0 * params * tokens),
+            self._on_line(math.log(6.0) + math.log(params) + math.log(tokens)),
         )
 
     def residuals(self) -> tuple[Array, Array, Mask] | None:
@@ -74,6 +74,9 @@ class Comparator(Law):
         series = drawn.losses(rows, curve if fitted else None, drawn.around(rows))
         text = f"exponents {ALPHA} and {BETA}, fixed" if fitted else ""
         return drawn.loss_panel(rows, series, text), drawn.residual_panel(rows)
+
+    def _on_line(self, log_flops: float) -> float:
+        return uncertainty.bounded_exp(self.at_one + self.slope * log_flops)
 
     def _losses(self, params: Array, tokens: Array) -> Array:
         return np.asarray(_terms(params, tokens) @ [self.E.value, self.A.value, self.B.value])
