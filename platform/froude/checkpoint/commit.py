@@ -98,7 +98,7 @@ class CommitLog(LogReader):
             drivers = [record.meta.get("run_id") for record in records if record.kind == "attempt"]
             driver = (meta or {}).get("run_id")
             if driver and driver in drivers and driver != drivers[-1]:
-                raise Fenced(f"another driver has taken over {run!r} up; this one ends")
+                raise Fenced(f"another driver has taken over {run!r}; this one ends")
             attempt = max((record.attempt for record in records), default=0) + 1
             if first is not None and attempt != first:
                 raise Fenced(f"attempt {attempt - 1} of {run!r} was opened at the same time; this one ends")

@@ -181,7 +181,7 @@ class RunStore:
         kind: str = "checkpoint",
         background: bool = False,
     ) -> None:
-        """Write this rank's shards and tables (`records.TABLES`: the rows since the last save), then commit.
+        """Write this rank's shards and tables (`schemas.TABLES`: the rows since the last save), then commit.
 
         `state` holds tensors only; `scalars` (JSON) are rank 0's. The rows become visible with the record. In the
         background the state is only copied, and the rest goes on while the caller continues; one at a time: each call

@@ -142,6 +142,16 @@ def read(location: Location | str) -> Recipe:
             f"a recipe must stay as it was sealed, but {place} hashes to {actual[:12]}… instead of "
             f"{stored[:12] or 'nothing'}…; it was edited: restore it or run `froude promote` again"
         )
+    try:
+        return _of(content, stored)
+    except (KeyError, TypeError) as error:
+        raise ConfigError(
+            f"a recipe must have the keys of this version of froude, but {place} does not ({error}); it was written by "
+            "another version: use that one"
+        ) from None
+
+
+def _of(content: Mapping[str, Any], sha256: str) -> Recipe:
     return Recipe(
         run=Run.from_dict(content["run"]),
         profile=content["profile"],
@@ -151,6 +161,6 @@ def read(location: Location | str) -> Recipe:
         checks=tuple(Check(**check) for check in content["checks"]),
         forecast=Forecast.from_dict(content["forecast"]),
         sealed_at=content["sealed_at"],
-        sha256=stored,
+        sha256=sha256,
         material=content.get("material", {}),
     )

@@ -65,6 +65,12 @@ def test_the_line_in_compute_goes_through_runs_that_no_cheaper_one_beats() -> No
     assert law.by_compute(flops=1e20) == pytest.approx(30 * 1e20**-0.05)
 
 
+def test_runs_of_one_budget_make_no_line() -> None:
+    rows = [(n, 1e18 / 6 / n * (1 + k / 1000), 3.0 + k / 50) for k, n in enumerate((1e7, 3e7, 1e8, 3e8))]
+    law = laws.comparator(pl.DataFrame(rows, schema=["params", "tokens", "loss"], orient="row"))
+    assert math.isnan(law.by_compute(flops=1e20))
+
+
 def test_too_few_runs_are_told() -> None:
     law = laws.comparator(runs(1.7, 400, 400).filter(pl.col("params") == SIZES[0]))
     assert (law.status, law.reasons) == ("too_few_points", ("3 rows, 1 sizes, 3 horizons; needs 4, 2, 2",))

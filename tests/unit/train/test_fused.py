@@ -106,6 +106,23 @@ def test_parts_that_are_not_the_tensor_are_refused(parts: dict, why: str) -> Non
         fused(Declared(**parts))
 
 
+@pytest.mark.parametrize("said", [None, {"matrix": None}, {"matrix": [("q", 12)]}, [Part("q", 12)]])
+def test_what_is_no_mapping_to_parts_is_refused(said: object) -> None:
+    model = Declared()
+    model.parts = said
+    with pytest.raises(
+        ConfigError, match=r"lists of froude.train.api.Part, but fused\(\) of Declared returned"
+    ):
+        fused(model)
+
+
+@pytest.mark.parametrize("own", [True, nn.Linear(2, 2)])
+def test_an_attribute_of_that_name_which_is_no_method_is_the_models_own(own: object) -> None:
+    model = nn.Module()
+    model.fused = own
+    assert fused(model) == {}
+
+
 def test_the_probe_refuses_them_before_anything_starts() -> None:
     with pytest.raises(ConfigError, match=r"fused\(\) of Wrong has 32 of 96 rows for layers.0.qkv"):
         check_model(RUN.replace({"model.factory": f"{__name__}:Wrong"}))

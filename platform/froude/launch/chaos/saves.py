@@ -11,9 +11,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from froude.checkpoint.manifest import Manifest, manifest_of
-from froude.checkpoint.parts import read_part
-from froude.checkpoint.writer import MANIFEST
 from froude.launch.chaos.kind import Kind
 from froude.launch.chaos.life import send
 from froude.launch.chaos.s3_proxy import S3Proxy
@@ -29,6 +26,8 @@ LOCAL_POLL, REMOTE_POLL = 0.001, 0.02  # seconds; a remote look is a request
 
 def kill_in_save(scene: Scene, target: float) -> Act:
     """SIGKILL of all workers while a checkpoint's data is written."""
+    from froude.checkpoint.writer import MANIFEST
+
     yield strike(scene, "data", lambda folder: True, lambda folder: not (folder / MANIFEST).exists())
 
 
@@ -39,6 +38,8 @@ KILL_IN_SAVE = Kind(
 
 def kill_before_record(scene: Scene, target: float) -> Act:
     """SIGKILL of all workers when the data is whole and the record is not there yet."""
+    from froude.checkpoint.writer import MANIFEST
+
     yield strike(scene, "commits", lambda folder: (folder / MANIFEST).exists(), lambda folder: True)
 
 
@@ -129,6 +130,9 @@ def folders(run: Location) -> list[str]:
 
 def flip(run: Location, record: Record, target: float) -> str:
     """Flip one byte of the tensors that `record` commits; what was struck, in words."""
+    from froude.checkpoint.manifest import Manifest, manifest_of
+    from froude.checkpoint.parts import read_part
+
     tensors = Manifest.from_bytes(read_part(run, manifest_of(record.parts)))
     block = choose(target, [block for block in tensors.blocks if block.nbytes])
     (part,) = (part for part in record.parts if part.path.endswith("/" + block.file))

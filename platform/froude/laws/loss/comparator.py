@@ -23,6 +23,7 @@ from froude.laws.stats.results import NO_ESTIMATE, Estimate, Status, positive
 ALPHA, BETA = 0.34, 0.28
 MIN_ROWS = 4
 LEVEL = 0.95
+LEAST_SPAN = 3.0  # in compute: less of it says nothing of a slope
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ class Comparator(Law):
         return float(self._losses(np.array([n]), np.array([d]))[0])
 
     def by_compute(self, *, flops: float) -> float:
-        """Return the loss on the line in compute, nats per token; NaN where fewer than two runs lie on it."""
+        """Return the loss on the line in compute, nats per token; NaN where its runs span less than 3 times."""
         return self._on_line(math.log(positive("flops", flops)))
 
     def losses(self, *, params: float, tokens: float) -> tuple[float, float]:
@@ -143,7 +144,7 @@ def _line(flops: Array, loss: Array) -> tuple[float, float]:
     order = np.lexsort((loss, flops))
     best = np.minimum.accumulate(loss[order])
     front = order[loss[order] < np.concatenate([[math.inf], best[:-1]])]
-    if np.unique(flops[front]).size < 2:
+    if flops[front].max() < LEAST_SPAN * flops[front].min():
         return math.nan, math.nan
     slope, at_one = np.polyfit(np.log(flops[front]), np.log(loss[front]), 1)
     return float(slope), float(at_one)

@@ -101,8 +101,8 @@ class LossLaw(Law):
         """Refit on `n` resamples of the groups (rows, without `groups=`) with replacement.
 
         Columns: `replicate, E, A, B, alpha, beta, objective`, one row per replicate, NaN-free; with a prior
-        each is a posterior mode. Each replicate is fitted to the tolerances of the law itself: looser ones
-        shrink the spread.
+        each is a posterior mode. Each replicate is fitted to the tolerances of the law itself (looser ones
+        shrink the spread), or, of more than 10,000 groups, one step from the fit to all.
         """
         if isinstance(n, bool) or n != int(n) or n < 1:
             raise ValueError(f"n must be a positive whole number of replicates, but got {n!r}.")

@@ -21,6 +21,7 @@ SETTLED = 1e-12  # a step that promises a smaller share of the objective ends a 
 DAMPING = 0.01  # the least: below it, a step too long for a valley's bend costs more than it ever gains
 SMOOTH = 1e3  # a Huber threshold that no residual of ln L passes
 REFITTED = 10_000  # groups; of more, a replicate is one step from the fit to all of them
+LEAST_CURVED = 1e-9  # eigenvalue of a Hessian of unit diagonal: below it rounding decides the step
 ELEMENTS = 150_000  # fits × rows worked on at a time: a few arrays of this size stay in a core's cache
 TIE = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1]])
 
@@ -70,10 +71,11 @@ def bootstrap(
     """Return thetas (n × 5) and objectives (n) of fits to `n` resamples of the groups with replacement.
 
     Of more than REFITTED groups each is one Newton step from `theta`, with the Hessian of all rows: that many leave too
-    little spread for a second (the score bootstrap, Kline & Santos 2012).
+    little spread for a second (the score bootstrap, Kline & Santos 2012). Not so where `theta` is at a bound or no
+    minimum, or where a step leads out of the bounds.
     """
-    if int(groups.max()) >= REFITTED:
-        return _one_step(problem, groups, theta, n, rng)
+    if int(groups.max()) >= REFITTED and (steps := _one_step(problem, groups, theta, n, rng)) is not None:
+        return steps
     size = max(1, ELEMENTS // problem.loss.size)
     parts = []
     for first in range(0, n, size):
@@ -85,21 +87,27 @@ def bootstrap(
 
 def _one_step(
     problem: Problem, groups: NDArray[np.intp], theta: Array, n: int, rng: np.random.Generator
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array] | None:
     low, high = _bounds(problem, problem.weights[None])
-    x = np.clip(exponentials(theta[None]), low, high)
+    x = exponentials(theta[None])
+    turn = TIE if problem.tied else np.eye(5)
+    hessian = turn.T @ _local(problem, problem.weights[None], x).hessian[0] @ turn
+    scale = np.sqrt(np.abs(np.diag(hessian)))
+    if not (np.all(x > low) and np.all(x < high) and np.all(scale > 0)):
+        return None
+    if np.linalg.eigvalsh(hessian / np.outer(scale, scale))[0] < LEAST_CURVED:
+        return None
     scores, values = _by_group(problem, groups, x[0])
     gradients, objectives = np.empty((n, 5)), np.empty(n)
     for i in range(n):
         counts = np.bincount(rng.integers(0, len(values), len(values)), minlength=len(values))
         gradients[i], objectives[i] = counts @ scores, counts @ values
-    turn = TIE if problem.tied else np.eye(5)
-    hessian = turn.T @ _local(problem, problem.weights[None], x).hessian[0] @ turn
-    free = ((x > low) & (x < high))[0, : turn.shape[1]]
-    slopes = np.where(free, gradients @ turn, 0.0)
-    steps = np.zeros_like(slopes)
-    steps[:, free] = -np.linalg.solve(hessian[np.ix_(free, free)], slopes[:, free].T).T
-    return logs(np.clip(x + steps @ turn.T, low, high)), objectives + 0.5 * (steps * slopes).sum(1)
+    slopes = gradients @ turn
+    steps = -np.linalg.solve(hessian, slopes.T).T
+    moved = x + steps @ turn.T
+    if not (np.all(moved > low) and np.all(moved < high)):
+        return None
+    return logs(moved), objectives + 0.5 * (steps * slopes).sum(1)
 
 
 def _by_group(problem: Problem, groups: NDArray[np.intp], x: Array) -> tuple[Array, Array]:

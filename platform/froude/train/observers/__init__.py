@@ -9,7 +9,8 @@ from froude.train.observers.observer import Made, Observer, Watched
 
 __all__ = ["TRACKERS", "Made", "Observer", "Watched", "trackers"]
 
-#: Called in every worker of a run that is launched, but not where one is trained again to be verified.
+#: Called in every worker of a launched run that has a commit log (the target run, and proxies of several workers), once
+#: more after each pause; not where a run is trained again to be verified.
 TRACKERS: list[Callable[[], Observer]] = []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 
 from torch import nn
@@ -14,8 +15,8 @@ from froude.user_code import call_user
 def matrices(model: nn.Module, *, heads: bool = False) -> dict[str, dict[str, slice]]:
     """The matrices in each hidden parameter of two or more dimensions: their names and rows, by the parameter's name.
 
-    A parameter that is not fused is one matrix, named "". With `heads` each head of a part is a matrix: "q.0", "q.1".
-    ConfigError as `fused`.
+    For optimizers that work on matrices. A parameter that is not fused is one matrix, named "". With `heads` each head
+    of a part is a matrix: "q.0", "q.1". ConfigError as `fused`.
     """
     kinds: Mapping[str, str] = model.kinds()  # type: ignore[operator]
     parts = fused(model)
@@ -31,10 +32,11 @@ def fused(model: nn.Module) -> dict[str, tuple[Part, ...]]:
 
     ConfigError if they are not all rows of a hidden matrix, in order, each part with a name of its own.
     """
-    if not hasattr(model, "fused"):
+    method = getattr(model, "fused", None)
+    if not inspect.ismethod(method):  # a flag or a submodule of this name is the model's own affair
         return {}
     who = f"fused() of {type(model).__name__}"
-    found = {name: tuple(parts) for name, parts in call_user(who, model.fused, but=PASSING).items()}  # type: ignore[arg-type]
+    found = _parts(who, call_user(who, method, but=PASSING))
     kinds: Mapping[str, str] = model.kinds()  # type: ignore[operator]
     parameters = dict(model.named_parameters())
     for name, parts in found.items():
@@ -46,6 +48,16 @@ def fused(model: nn.Module) -> dict[str, tuple[Part, ...]]:
                 f"{who} {why} for {name}; correct its parts"
             )
     return found
+
+
+def _parts(who: str, said: object) -> dict[str, tuple[Part, ...]]:
+    if isinstance(said, Mapping):
+        tables = {name: tuple(p) for name, p in said.items() if isinstance(p, Sequence)}
+        if len(tables) == len(said) and all(isinstance(p, Part) for parts in tables.values() for p in parts):
+            return tables
+    raise ConfigError(
+        f"fused() must map names of matrices to lists of froude.train.api.Part, but {who} returned {said!r:.80}"
+    )
 
 
 def _why_not(parts: Sequence[Part], rows: int) -> str:
