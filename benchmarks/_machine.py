@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -37,3 +40,16 @@ def commit(*files: str) -> str:
 
     changed = git("status", "--porcelain", "--", "../platform", *files)
     return git("rev-parse", "--short", "HEAD") + (" with changes" if changed else "")
+
+
+@contextmanager
+def checkout_of(revision: str) -> Iterator[Path]:
+    """Another version of the project, in a temporary folder that is gone afterwards."""
+    with tempfile.TemporaryDirectory() as folder:
+        other = Path(folder) / "before"
+        add = ["git", "worktree", "add", "--detach", "--quiet", str(other), revision]
+        subprocess.run(add, cwd=HERE, check=True)
+        try:
+            yield other
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(other)], cwd=HERE, check=True)

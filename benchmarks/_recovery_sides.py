@@ -127,9 +127,9 @@ class Ours:
     def _watch(self) -> None:
         from froude.launch.control_channel import ControlChannel
 
-        notes = ControlChannel((self.study / "runs" / self.run.name).url)
+        channel = ControlChannel((self.study / "runs" / self.run.name).url)
         while True:
-            beat = notes.beat()
+            beat = channel.beat()
             if beat is not None and beat.time > 0 and beat.time not in self._seen:
                 self._seen.add(beat.time)  # a new attempt begins with the time of the last one
                 self._beats.setdefault(

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from _machine import HERE, checkout_of
 
-HERE = Path(__file__).resolve().parent
 DATA = HERE.parent / "tests" / "data"
 PRIOR = {"alpha": (0.35, 0.1), "beta": (0.35, 0.1)}
 COMMAND = [sys.executable, "-c", "import sys; from froude.cli import main; sys.exit(main())"]
@@ -324,17 +324,8 @@ def main() -> int:
     if not given.revision:
         parser.error("name the revision to compare with, for instance HEAD~1")
     arguments = ["--seeds", str(given.seeds), *(["--quickstart"] if given.quickstart else [])]
-    with tempfile.TemporaryDirectory() as folder:
-        other = Path(folder) / "before"
-        subprocess.run(
-            ["git", "worktree", "add", "--detach", "--quiet", str(other), given.revision],
-            cwd=HERE,
-            check=True,
-        )
-        try:
-            before = collected_by(other, arguments)
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(other)], cwd=HERE, check=True)
+    with checkout_of(given.revision) as other:
+        before = collected_by(other, arguments)
     after = collected_by(HERE.parent, arguments)
     found = list(differences(before, after))
     print("\n".join(found) if found else f"{len(before)} results are the same to the last bit")

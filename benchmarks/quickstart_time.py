@@ -20,10 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from _machine import HERE, commit, hardware
-from held_still import differences
-
-COMMAND = [sys.executable, "-c", "import sys; from froude.cli import main; sys.exit(main())"]
+from _machine import HERE, checkout_of, commit, hardware
+from held_still import COMMAND, differences
 
 
 def play(checkout: Path, out: Path) -> dict[str, Any]:
@@ -50,30 +48,19 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=2)
     given = parser.parse_args()
     started, rows, same = hardware(), [], True
-    with tempfile.TemporaryDirectory() as folder:
-        before, after = Path(folder) / "before", HERE.parent
-        subprocess.run(
-            ["git", "worktree", "add", "--detach", "--quiet", str(before), given.revision],
-            cwd=HERE,
-            check=True,
-        )
-        try:
-            for pair in range(given.pairs):
-                sides = [("before", before), ("after", after)]
-                found = {
-                    name: play(checkout, Path(folder) / f"{name}-{pair}")
-                    for name, checkout in (sides if pair % 2 == 0 else reversed(sides))
-                }
-                others = list(differences(told(found["before"]), told(found["after"])))
-                print("\n".join(others), end="\n" if others else "", flush=True)
-                same = same and not others
-                seconds = [float(found[name]["seconds"]["total"]) for name in ("before", "after")]
-                rows.append((*seconds, seconds[1] / seconds[0]))
-                print(
-                    f"pair {pair + 1}: {seconds[0]:.0f} s, {seconds[1]:.0f} s, {rows[-1][2]:.3f}", flush=True
-                )
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", str(before)], cwd=HERE, check=True)
+    with checkout_of(given.revision) as before, tempfile.TemporaryDirectory() as folder:
+        sides = [("before", before), ("after", HERE.parent)]
+        for pair in range(given.pairs):
+            found = {
+                name: play(checkout, Path(folder) / f"{name}-{pair}")
+                for name, checkout in (sides if pair % 2 == 0 else reversed(sides))
+            }
+            others = list(differences(told(found["before"]), told(found["after"])))
+            print("\n".join(others), end="\n" if others else "", flush=True)
+            same = same and not others
+            seconds = [float(found[name]["seconds"]["total"]) for name in ("before", "after")]
+            rows.append((*seconds, seconds[1] / seconds[0]))
+            print(f"pair {pair + 1}: {seconds[0]:.0f} s, {seconds[1]:.0f} s, {rows[-1][2]:.3f}", flush=True)
     ratios = [row[2] for row in rows]
     lines = [
         "# The quickstart's time",

@@ -116,7 +116,9 @@ def fit(
 def _said(prediction: Prediction) -> list[str]:
     ratios = ", ".join(f"{name} {ratio:.3g}×" for name, ratio in prediction.extrapolation.items())
     trust = "certified" if prediction.certified else f"not certified: {'; '.join(prediction.reasons)}"
-    others = {"published exponents": prediction.comparator, "a line in compute": prediction.compute_line}
+    from froude.promote.forecast import OTHERS
+
+    others = {words: getattr(prediction, key, math.nan) for key, words in OTHERS.items()}
     told = ", ".join(f"{words} {loss:.4f}" for words, loss in others.items() if math.isfinite(loss))
     return [
         f"forecast        {prediction.loss:.4f} nats per token, {100 * prediction.level:.0f}% in "

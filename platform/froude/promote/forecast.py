@@ -14,6 +14,13 @@ from froude.config import ConfigError
 if TYPE_CHECKING:
     import polars as pl
 
+#: What else can be forecast from the same runs, by field, in words.
+OTHERS = {
+    "naive": "the largest proxy's loss",
+    "comparator": "published exponents",
+    "compute_line": "a line in compute",
+}
+
 
 @dataclass(frozen=True)
 class BandPoint:

@@ -10,7 +10,7 @@ from typing import Any
 from froude.attempts import history
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.fits import Fits
-from froude.promote.forecast import score
+from froude.promote.forecast import OTHERS, score
 from froude.promote.recipe import Recipe
 from froude.promote.token_audit import token_account
 from froude.space import Trial
@@ -193,12 +193,7 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
 
 def _others(forecast: Mapping[str, Any]) -> str:
     """What else could have been forecast, as far as it was."""
-    named = {
-        "naive": "the largest proxy's loss",
-        "comparator": "published exponents",
-        "compute_line": "a line in compute",
-    }
-    told = {words: forecast.get(key) for key, words in named.items()}
+    told = {words: forecast.get(key) for key, words in OTHERS.items()}
     return ", ".join(f"{words} {value:.3f}" for words, value in told.items() if value is not None)
 
 
