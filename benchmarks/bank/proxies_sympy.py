@@ -1,0 +1,13 @@
+"""Search space of the bank's proxies on sympy."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from proxies import proxies  # noqa: E402
+
+from froude.space import Space  # noqa: E402
+
+
+def space(seed: int = 0) -> Space:
+    return proxies("sympy", seed)
