@@ -46,12 +46,14 @@ def run_of(corpus: str, seed: int, width: int, steps: int, lr: float, *, depth: 
 
 def best_rate(rows: pl.DataFrame, steps: int) -> float:
     """The best rate at one horizon, over all widths; the centre where nothing has run yet."""
-    here = rows.filter(pl.col("stage").is_in(["rates", "horizon_rates"]) & (pl.col("tokens") == steps * BATCH))
+    here = rows.filter(
+        pl.col("stage").is_in(["rates", "horizon_rates"]) & (pl.col("tokens") == steps * BATCH)
+    )
     if not here.height:
         return CENTRE
     if here["width"].n_unique() > 1:
         return float(laws.lr_transfer(here, over="width").optimum(64).value)
-    return float(laws.lr_curve(here).lr.value)
+    return float(laws.lr_curve(here).lr)
 
 
 def rate_at(rows: pl.DataFrame, steps: float) -> float:
