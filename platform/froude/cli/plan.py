@@ -38,6 +38,14 @@ def plan(
             show_default="the best run alone",
         ),
     ] = None,
+    until: Annotated[
+        float,
+        typer.Option(
+            metavar="PART",
+            help="Choose no more next runs than bring the forecast's interval to ± this part of the loss.",
+            show_default=False,
+        ),
+    ] = 0.0,
     per: Annotated[
         Literal["tokens", "flops"], typer.Option(help="Unit of costs and of --budget.")
     ] = "tokens",
@@ -56,7 +64,7 @@ def plan(
 
     Example: froude plan search_spaces/quickstart.py
 
-    Example: froude plan --next runs/study --target params=7e9,tokens=1.4e11 --budget 2e10 --write next.py
+    Example: froude plan --next runs/study --target params=7e9,tokens=1.4e11 --budget 2e10 --until .01 --write next.py
     """
     from froude.config import ConfigError
     from froude.promote.gate import profile_named
@@ -69,11 +77,11 @@ def plan(
             "give SPACE, or --next STUDY"
         )
     if next_of:
-        _next(next_of, target, budget, per, top, write, profile, trust, as_json)
+        _next(next_of, target, budget, until, per, top, write, profile, trust, as_json)
         return None
-    if target or budget is not None or write:
+    if target or budget is not None or until or write:
         raise ConfigError(
-            "--target, --budget and --write plan the next runs of a study; give --next STUDY, too"
+            "--target, --budget, --until and --write plan the next runs of a study; give --next STUDY, too"
         )
     found = plan_of(
         load_space(space, seed=seed), trust=trust, skip_probe=skip_probe or (), profile=profile_named(profile)
@@ -89,6 +97,7 @@ def _next(
     url: str,
     target: str,
     budget: float | None,
+    until: float,
     per: Literal["tokens", "flops"],
     top: int,
     write: str,
@@ -108,6 +117,8 @@ def _next(
         raise ConfigError(
             f"--budget must be above 0, but got {budget:g}; leave it out for the best run alone"
         )
+    if not 0 <= until < 1:
+        raise ConfigError(f"--until must be a part of the loss, such as 0.01, but got {until:g}")
     study = Study(url)
     fits = fit(study)
     if target:
@@ -133,6 +144,7 @@ def _next(
         unit=per,
         budget=budget,
         profile=profile,
+        enough=until,
         template=template,
         trust=trust,
     )

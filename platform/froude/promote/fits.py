@@ -14,13 +14,14 @@ import polars as pl
 from froude import laws
 from froude.config import ConfigError, Run
 from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer, Prediction
+from froude.laws.loss.posterior import WEAK
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import history
 from froude.study import Study
 
-#: Mean and standard deviation of the loss law's exponents where a study is too small to find its own. The centre
-#: is near Chinchilla's 0.35 and 0.37 (2404.10102); the width covers published laws.
-PRIOR = {"alpha": (0.35, 0.1), "beta": (0.35, 0.1)}
+#: Mean and standard deviation of the loss law's exponents where a study is too small to find its own: what every
+#: forecast believes beforehand.
+PRIOR = WEAK
 LEVEL = 0.9  # of a forecast's interval
 
 
@@ -234,15 +235,9 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
 
 
 def loss_law(rows: pl.DataFrame) -> LossLaw:
-    """The law with free exponents where its interval at the largest proxy is certified, else the prior's posterior."""
+    """The law with free exponents where the rows determine them, else the posterior's means; they forecast the same."""
     law = laws.loss_law(rows, prior=PRIOR, groups="trial")
-    free = law.free
-    finished = rows.filter(pl.col("status") == "finished").sort("params", "tokens")
-    if free is not None and free.status == "ok" and finished.height:
-        largest = finished.row(-1, named=True)
-        if free.predict(params=largest["params"], tokens=largest["tokens"]).certified:
-            return free
-    return law
+    return law.free if law.free is not None and law.free.status == "ok" else law
 
 
 def transfer_rows(rows: pl.DataFrame, parametrization: str, base_width: int) -> pl.DataFrame:

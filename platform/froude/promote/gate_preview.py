@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from froude.laws.loss.law import RATIO
+from froude.laws.loss.reach import RATIO
 from froude.promote import checks
 from froude.promote.gate import Check, Profile
 from froude.promote.planned import Planned

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from froude.laws.loss import calibration, law
+from froude.laws.loss import law
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,6 @@ def no_warnings() -> Iterator[None]:
 def few_replicates(monkeypatch: pytest.MonkeyPatch) -> None:
     """Intervals on demand take few replicates here; the test of published standard errors asks for its own number."""
     monkeypatch.setattr(law, "REPLICATES", 40)
-    monkeypatch.setattr(calibration, "SPLIT_REPLICATES", 20)
 
 
 @pytest.fixture(scope="session")

@@ -15,16 +15,14 @@ from froude.laws.law import Law
 from froude.laws.loss import fit, many_fits
 from froude.laws.loss.calibration import Calibration, HeldOut, calibrate, held_out
 from froude.laws.loss.comparator import Comparator, comparator_of
-from froude.laws.loss.posterior import ExponentPrior, Posterior, modes, posterior
+from froude.laws.loss.posterior import WEAK, ExponentPrior, Posterior, bends, modes, posterior
+from froude.laws.loss.reach import MOST_ALONE, RATIO, Reach
 from froude.laws.stats import uncertainty
 from froude.laws.stats.frames import Array, Mask, Sample, plausible, read
 from froude.laws.stats.results import Allocation, Prediction, Status, open_unit, positive
 
 MIN_ROWS, MIN_ROWS_TIED, MIN_ROWS_PRIOR = 8, 5, 4
-REPLICATES = 300  # of the bootstrap behind intervals
-#: Certified up to this many times the largest compute fitted, and down to that part of the smallest.
-MOST_COMPUTE = 100.0
-RATIO = (5.0, 500.0)  # tokens per parameter outside of which the law's form is less well tested
+REPLICATES = 300  # of the bootstrap behind the parameters' intervals
 # ln of a factor of tokens per parameter: within it either term may stand for the other, as the exchange moves a loss
 # by less than half of that times alpha times the term's share, .6% at .35 and .15: the noise of a run.
 ONE_RATIO = math.log(1.25)
@@ -36,7 +34,7 @@ class LossLaw(Law):
     """A fitted loss law: E, A, B, alpha, beta for params N and tokens D, losses in nats per token.
 
     `objective` is the sum of Huber terms of ln(fitted) - ln(loss); with `delta=None` half the sum of
-    squares in nats. With a prior, the floats are the posterior mode and `free` is the fit with free
+    squares in nats. With a prior, the floats are the posterior means and `free` is the fit with free
     exponents. Where nothing could be fitted they are NaN. Residuals are loss - fitted.
     """
 
@@ -51,6 +49,7 @@ class LossLaw(Law):
     prior: ExponentPrior | None
     _problem: fit.Problem | None = field(repr=False)
     _theta: Array | None = field(repr=False)
+    _drawn: Posterior | None = field(default=None, repr=False)
     _cache: dict[tuple[int, int], pl.DataFrame] = field(default_factory=dict, repr=False)
 
     @cached_property
@@ -69,39 +68,38 @@ class LossLaw(Law):
         """Forecast the loss of one new run.
 
         `params`, `tokens` and, if given, `batch` (tokens) are positive numbers, `level` lies in (0, 1), else
-        ValueError; also ValueError where the status says that there is no law. The interval holds the
-        parameters' uncertainty, the law's own and the noise of one run, at a width calibrated on the largest
-        runs of the frame (`froude.laws.loss.calibration`); with a prior it is the posterior predictive one.
-        `batch` changes only the extrapolation ratios; the frame then needs that column.
+        ValueError; also ValueError where the status says that there is no law. The forecast is the median of the
+        posterior predictive distribution (`froude.laws.loss.posterior`) under the law's prior, or a weak one; its
+        interval holds what the rows leave open, the law's own drift and the noise of one run, widened by what the
+        largest runs of the frame ask for (`froude.laws.loss.calibration`). `batch` changes only the extrapolation
+        ratios; the frame then needs that column.
         """
         n, d = positive("params", params), positive("tokens", tokens)
         b = positive("batch", batch) if batch is not None else None
         level = open_unit("level", level)
         problem, _ = self._fit
-        log_n, log_d = math.log(n) - problem.n_mean, math.log(d) - problem.d_mean
-        if self._posterior is not None:
-            draws = self._posterior.losses(log_n, log_d, np.random.default_rng(0))
-            loss = float(np.median(draws))
-            low, high = uncertainty.quantiles(draws, level)
-        else:
-            ends = self._calibration.interval(log_n, log_d, level)
-            loss, low, high = (uncertainty.bounded_exp(value) for value in ends)
-        ratios = self._extrapolation(n, d, b)
-        reasons = self._uncertified(ratios, level)
-        smallest = float((problem.n + problem.d).min())
-        if log_n + log_d < smallest - math.log(MOST_COMPUTE):
-            reasons += (f"compute below the smallest fitted by more than a factor of {MOST_COMPUTE:g}",)
+        at = np.array([math.log(n) - problem.n_mean]), np.array([math.log(d) - problem.d_mean])
+        draws = self._posterior.log_losses(*at, np.random.default_rng(0))[:, 0]
+        middle, factor = float(np.median(draws)), self._calibration.factor
+        ends = (middle + factor * (end - middle) for end in uncertainty.quantiles(draws, level))
+        low, high = (uncertainty.bounded_exp(end) for end in ends)
+        loss = uncertainty.bounded_exp(middle)
+        reach = Reach.of(self.sample, n, d)
+        reasons = self._uncertified(reach)
         if not (0 < low and math.isfinite(high)):
             reasons += ("the interval is beyond all bounds",)
-        low, high = min(low, loss), max(high, loss)
+        ratios = reach.ratios if b is None else {**reach.ratios, "batch": self._batches(b)}
         others = self.comparator.losses(params=n, tokens=d)
         return Prediction(loss, low, high, level, not reasons, reasons, ratios, *others)
+
+    def _batches(self, batch: float) -> float:
+        return batch / float(read(self.sample.frame.filter(self.sample.used), ["batch"])["batch"].max())
 
     def bootstrap(self, n: int, seed: int = 0) -> pl.DataFrame:
         """Refit on `n` resamples of the groups (rows, without `groups=`) with replacement.
 
         Columns: `replicate, E, A, B, alpha, beta, objective`, one row per replicate, NaN-free; with a prior
-        each is a posterior mode. Each replicate is fitted to the tolerances of the law itself (looser ones
+        each has posterior means. Each replicate is fitted to the tolerances of the law itself (looser ones
         shrink the spread), or, of more than 10,000 groups, one step from the fit to all.
         """
         if isinstance(n, bool) or n != int(n) or n < 1:
@@ -122,9 +120,19 @@ class LossLaw(Law):
             self._cache[key] = table.with_row_index("replicate")
         return self._cache[key]
 
-    def held_out(self, level: float = 0.9) -> HeldOut:
-        """Return how many larger runs a certificate at this level can be calibrated on, and what it lacks."""
-        return held_out(self._fit[0], self.sample.groups, self._need, level)
+    def held_out(self) -> HeldOut:
+        """Return how many larger runs a certificate can be calibrated on, and what it lacks."""
+        return held_out(self._fit[0], self.sample.groups)
+
+    def covariance(self, log_params: Array, log_tokens: Array) -> tuple[Array, Array, float]:
+        """Return the points' covariance of ln loss, the variance of one run at each, and drift's part at the last."""
+        problem, _ = self._fit
+        n, d = log_params - problem.n_mean, log_tokens - problem.d_mean
+        drawn = self._posterior
+        means = drawn.log_means(n, d)
+        drift = drawn.drift @ bends(drawn.bent, n[-1:], d[-1:], drawn.middle)[0]
+        parts = float(drift.var()), float((means[:, -1] - drift).var())
+        return np.cov(means, rowvar=False), (drawn.noises(n, d) ** 2).mean(axis=0), parts[0] / sum(parts)
 
     def compute_optimal(self, *, flops: float) -> Allocation:
         """Split a budget of `flops` = 6·params·tokens for the least predicted loss (2203.15556, eq. 4)."""
@@ -193,26 +201,20 @@ class LossLaw(Law):
         return self._problem, self._theta
 
     @cached_property
-    def _posterior(self) -> Posterior | None:
-        if self.prior is None:
-            return None
-        return posterior(self._fit[0], self.prior)
+    def _posterior(self) -> Posterior:
+        return self._drawn or posterior(self._fit[0], self.prior or WEAK, self.sample.groups)
 
     @cached_property
     def _calibration(self) -> Calibration:
-        problem, theta = self._fit
-        return calibrate(problem, theta, self.sample.groups, self._need, REPLICATES)
-
-    @property
-    def _need(self) -> tuple[int, int]:
-        return (MIN_ROWS_TIED, 2) if self.form == "tied" else (MIN_ROWS, 3)
+        return calibrate(self._fit[0], self.prior or WEAK, self.sample.groups, MOST_ALONE)
 
     def _parameter_draws(self) -> pl.DataFrame:
-        if self._posterior is None or self._problem is None:
+        problem = self._fit[0]
+        if self.prior is None:
             return self.bootstrap(REPLICATES)
         draws = self._posterior
-        size = draws.size * np.exp(draws.alpha * self._problem.n_mean)
-        data = draws.data * np.exp(draws.beta * self._problem.d_mean)
+        size = draws.size * np.exp(draws.alpha * problem.n_mean)
+        data = draws.data * np.exp(draws.beta * problem.d_mean)
         return pl.DataFrame(
             {"E": draws.floor, "A": size, "B": data, "alpha": draws.alpha, "beta": draws.beta}
         )
@@ -231,28 +233,11 @@ class LossLaw(Law):
                 left_out[inside] = np.log(here.loss) - np.log(here.fitted(again))
         return uncertainty.outliers(left_out)
 
-    def _extrapolation(self, params: float, tokens: float, batch: float | None) -> dict[str, float]:
-        n, d = np.log(self.sample["params"]), np.log(self.sample["tokens"])
-        log_n, log_d = math.log(params), math.log(tokens)
-        over = {"params": log_n - n.max(), "tokens": log_d - d.max(), "flops": log_n + log_d - (n + d).max()}
-        if batch is not None:
-            largest = read(self.sample.frame.filter(self.sample.used), ["batch"])["batch"].max()
-            over["batch"] = math.log(batch) - math.log(largest)
-        return {name: uncertainty.bounded_exp(float(value)) for name, value in over.items()}
-
-    def _uncertified(self, ratios: Mapping[str, float], level: float) -> tuple[str, ...]:
-        reasons = []
-        if self.status == "prior_driven":
-            reasons.append("the exponents come from the prior, not from the rows")
-        elif self.status != "ok":
-            reasons.append(f"status {self.status}: {'; '.join(self.reasons)}")
-        if ratios["flops"] > MOST_COMPUTE:
-            reasons.append(f"compute {ratios['flops']:.3g} times the largest fitted, beyond {MOST_COMPUTE:g}")
-        if self.prior is not None:
-            reasons.append("the interval was not calibrated on held-out larger runs")
-        else:
-            reasons += self._calibration.refusals(level)
-        return tuple(reasons)
+    def _uncertified(self, reach: Reach) -> tuple[str, ...]:
+        # A bound of the free fit is none of the posterior's, which the forecast is.
+        unsound = self.status not in ("ok", "prior_driven", "at_bound")
+        status = [f"status {self.status}: {'; '.join(self.reasons)}"] if unsound else []
+        return (*status, *reach.refusals(), *self._calibration.refusals())
 
 
 def loss_law(
@@ -291,7 +276,11 @@ def _fit(
     params, tokens, loss = sample["params"], sample["tokens"], sample["loss"]
 
     def law(
-        status: Status, reasons: Sequence[str], problem: fit.Problem | None, theta: Array | None
+        status: Status,
+        reasons: Sequence[str],
+        problem: fit.Problem | None,
+        theta: Array | None,
+        drawn: Posterior | None = None,
     ) -> LossLaw:
         values, objective = (math.nan,) * 5, math.nan
         if problem is not None and theta is not None:
@@ -312,6 +301,7 @@ def _fit(
             sample=sample,
             _problem=problem,
             _theta=theta,
+            _drawn=drawn,
         )
 
     tied = form == "tied"
@@ -330,8 +320,8 @@ def _fit(
             f"tokens per parameter span {ratio.min():.3g} to {ratio.max():.3g}, outside {RATIO[0]:g} to {RATIO[1]:g}"
         )
     if prior is not None:
-        theta = posterior(problem, prior, draws=1).theta
-        return law("prior_driven", ["the exponents come from the prior", *notes], problem, theta)
+        drawn = posterior(problem, prior, sample.groups)
+        return law("prior_driven", ["the exponents come from the prior", *notes], problem, drawn.theta, drawn)
     theta, _ = fit.solve(problem)
     found = fit.hits_bound(problem, theta)
     if found:

@@ -1,8 +1,9 @@
-"""Posterior of the loss law under a prior on its exponents, for proxies too few or too small to determine them.
+"""Posterior of the loss law under a prior on its exponents and the noise of `froude.laws.loss.noise`.
 
-alpha and beta are normal, E is uniform between 0 and the smallest loss, and for each (alpha, beta, E) the
-terms A, B >= 0 follow linearly from the relative residuals; the residual variance has a scaled inverse
-chi-square prior.
+Given the exponents and the noise, the relative residuals 1 - f / loss are linear in E, A', B' and in the two drifts:
+what is left is a linear regression in closed form for each point of a grid over alpha, beta, sigma and the noise's
+shapes. The grid closes in on where the density is before it is drawn from; draws in which E, A' or B' is not positive
+are thrown away, which is the posterior under flat priors on positive terms.
 """
 
 import math
@@ -11,18 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import minimize
+from scipy import stats
 
+from froude.laws.loss import noise
 from froude.laws.loss.fit import EXPONENTS, Problem
 from froude.laws.stats import uncertainty
 from froude.laws.stats.frames import Array
 
-# Relative sd of the final loss between seeds of a small proxy, and the weight of that belief in degrees of
-# freedom: measured on byte-level proxies of 26·width² parameters (widths 32 to 96), 1.4% between seeds.
-NOISE = 0.015
-NOISE_DOF = 8
-DRAWS = 8_000
-EXPONENT_POINTS, FLOOR_POINTS, REACH = 41, 64, 4.0
+DRAWS = 4_000
+PROPOSED = 4  # draws before those with terms below zero are thrown away, per draw kept
+REACH = 4.0  # standard deviations of the exponents' prior that the grid spans
+ZOOMS = 4  # rounds, at most, in which it closes in
+SIGMA = (1e-4, 0.06)  # where it begins; relative
+RIDGE = 1e-10  # of a design's trace: terms that the rows cannot tell apart
+LEAST_MASS = -12.0  # in ln: how unlikely positive terms may be under a point of the grid before all are alike
+ROWS = 800  # of more, some of the groups are enough
 
 
 @dataclass(frozen=True)
@@ -52,9 +56,18 @@ class ExponentPrior:
         return cls(*pairs)
 
 
+#: What a forecast believes where nobody says otherwise. Published exponents lie between .15 and .7; on other people's
+#: runs a standard deviation of .2 errs less than .1 or .15, whose centre then counts for too much.
+WEAK = ExponentPrior((0.35, 0.2), (0.35, 0.2))
+
+
 @dataclass(frozen=True, eq=False)
 class Posterior:
-    """Draws of (E, A', B', alpha, beta, relative noise sd), centred as in `Problem`, and the mode as a theta."""
+    """Draws of (E, A', B', alpha, beta, drifts, noise), centred as in `Problem`, and their means as a theta.
+
+    `bent` is the law (a theta) at which the drifts' effects are linearised, `middle` where they are zero. Noise has the
+    standard deviation `sigma` from the ln compute `top` on, and below it more, by the power `falls`.
+    """
 
     theta: Array
     floor: Array
@@ -62,94 +75,278 @@ class Posterior:
     data: Array
     alpha: Array
     beta: Array
-    noise: Array
+    drift: Array
+    sigma: Array
+    falls: Array
+    bent: Array
+    middle: tuple[float, float]
+    top: float
 
-    def losses(self, n: float, d: float, rng: np.random.Generator) -> Array:
-        """Return draws of the loss of one new run at a centred (ln params, ln tokens), its noise included."""
+    def log_means(self, n: Array, d: Array) -> Array:
+        """Return draws × points of ln loss without a run's noise, at centred ln params and ln tokens."""
         with np.errstate(over="ignore"):
-            mean = self.floor + self.size * np.exp(-self.alpha * n) + self.data * np.exp(-self.beta * d)
-        return np.asarray(mean * (1 + self.noise * rng.standard_normal(mean.size)))
+            size = self.size[:, None] * np.exp(-np.outer(self.alpha, n))
+            data = self.data[:, None] * np.exp(-np.outer(self.beta, d))
+        law = np.log(self.floor[:, None] + size + data)
+        return np.asarray(law + self.drift @ bends(self.bent, n, d, self.middle).T)
+
+    def log_losses(self, n: Array, d: Array, rng: np.random.Generator) -> Array:
+        """Return draws × points of the ln loss of one new run each, its own noise included."""
+        means = self.log_means(n, d)
+        return np.asarray(means + self.noises(n, d) * rng.standard_normal(means.shape))
+
+    def noises(self, n: Array, d: Array) -> Array:
+        """Return draws × points of the standard deviation of one run's ln loss."""
+        below = np.minimum(n + d - self.top, 0.0)
+        return np.asarray(self.sigma[:, None] * np.exp(-np.outer(self.falls, below)))
 
 
-def posterior(problem: Problem, prior: ExponentPrior, *, draws: int = DRAWS, seed: int = 0) -> Posterior:
-    """Return the posterior given the rows of `problem` (whose `delta` is not used: residuals are relative)."""
-    alpha, beta = _exponent_grid(prior.alpha), _exponent_grid(prior.beta)
-    least = float(problem.loss.min())
-    floor = least * (np.arange(FLOOR_POINTS) + 0.5) / FLOOR_POINTS
-    size, data, error = _project(problem, alpha, beta, floor)
-    n = float(problem.weights.sum())
-    belief = _log_prior(alpha, prior.alpha)[:, None, None] + _log_prior(beta, prior.beta)[None, :, None]
-    log_density = belief - 0.5 * (NOISE_DOF + n) * np.log(NOISE_DOF * NOISE**2 + error)
-    density = np.exp(log_density - log_density.max())
+def bends(theta: Array, n: Array, d: Array, middle: tuple[float, float]) -> Array:
+    """Return d ln loss by the relative change of each exponent per e-fold, points × 2.
+
+    With a drift b the exponent at n is alpha (1 + b (n - middle)), so ln of its term loses alpha b (n - middle)² / 2.
+    """
+    a, b, e, alpha, beta = theta
+    size, data = a - alpha * n, b - beta * d
+    total = np.logaddexp(np.logaddexp(size, data), e)
+    return np.stack(
+        [
+            -0.5 * exponent * (x - at) ** 2 * np.exp(term - total)
+            for x, exponent, term, at in zip((n, d), (alpha, beta), (size, data), middle, strict=True)
+        ],
+        axis=1,
+    )
+
+
+def posterior(
+    problem: Problem,
+    prior: ExponentPrior,
+    groups: NDArray[np.intp],
+    *,
+    draws: int = DRAWS,
+    quick: bool = False,
+    seed: int = 0,
+) -> Posterior:
+    """Return the posterior given the rows of `problem` (whose `delta` is not used: residuals are relative).
+
+    Rows of one group share noise. `quick` takes a coarser grid: for splits, of which there are many.
+    """
     rng = np.random.default_rng(seed)
-    picked = rng.choice(density.size, draws, p=(density / density.sum()).ravel())
-    i, j, k = np.unravel_index(picked, density.shape)
-    noise = np.sqrt((NOISE_DOF * NOISE**2 + error[i, j, k]) / rng.chisquare(NOISE_DOF + n, draws))
-    theta = _mode(problem, prior, tuple(int(v) for v in np.unravel_index(density.argmax(), density.shape)))
-    return Posterior(theta, floor[k], size[i, j, k], data[i, j, k], alpha[i], beta[j], noise)
+    problem, groups = thinned(problem, groups, rng, ROWS)
+    grid = _Grid.first(prior, problem.tied)
+    flat = None
+    for _ in range(ZOOMS):
+        found = _Cells.of(problem, prior, groups, grid, flat, coarse=True)
+        closer = grid.closer(found, np.unique(groups).size)
+        settled = closer.same(grid)
+        grid = closer
+        if settled:
+            break
+    bent = _Cells.of(problem, prior, groups, grid, None, coarse=True).draw(200, rng, None).theta
+    cells = _Cells.of(
+        problem, prior, groups, grid.of(11 if quick else 21, 7 if quick else 11), bent, coarse=quick
+    )
+    return cells.draw(draws, rng, bent)
+
+
+def thinned(
+    problem: Problem, groups: NDArray[np.intp], rng: np.random.Generator, rows: int
+) -> tuple[Problem, NDArray[np.intp]]:
+    """Return all rows, or `rows` of more, drawn at random: few long runs stay as many runs, with fewer checkpoints."""
+    if problem.loss.size <= rows:
+        return problem, groups
+    kept = np.sort(rng.permutation(problem.loss.size)[:rows])
+    return problem.take(kept), np.unique(groups[kept], return_inverse=True)[1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Points of alpha, beta and sigma; `tied` keeps to alpha = beta."""
+
+    alpha: Array
+    beta: Array
+    sigma: Array
+    tied: bool
+
+    @classmethod
+    def first(cls, prior: ExponentPrior, tied: bool) -> "_Grid":
+        ends = [_within(mean - REACH * sd, mean + REACH * sd) for mean, sd in (prior.alpha, prior.beta)]
+        if tied:
+            ends = [(max(low for low, _ in ends), min(high for _, high in ends))] * 2
+        alpha, beta = (np.linspace(*end, 11) for end in ends)
+        return cls(alpha, beta, np.geomspace(*SIGMA, 9), tied)
+
+    def closer(self, cells: "_Cells", groups: int) -> "_Grid":
+        """The grid about where the density is: four standard deviations of it to each side."""
+        ends = []
+        for axis, points in enumerate((self.alpha, self.beta)):
+            weight = cells.density.sum(axis=tuple(i for i in range(4) if i != axis + 2))
+            mean = float(weight @ points)
+            step = float(points[1] - points[0])
+            sd = math.sqrt(float(weight @ (points - mean) ** 2) + step**2 / 12)
+            ends.append((max(mean - 4 * sd, points[0]), min(mean + 4 * sd, points[-1])))
+        weight = cells.density.sum(axis=(0, 2, 3))
+        log_sigma = np.log(self.sigma)
+        middle, step = float(weight @ log_sigma), float(log_sigma[1] - log_sigma[0])
+        half = 3 * math.sqrt(float(weight @ (log_sigma - middle) ** 2) + step**2 / 12 + 0.5 / max(groups, 1))
+        low, high = max(middle - half, math.log(1e-5)), min(middle + half, math.log(0.3))
+        alpha, beta = (np.linspace(*end, 11) for end in ends)
+        return _Grid(alpha, beta, np.exp(np.linspace(low, high, 9)), self.tied)
+
+    def same(self, other: "_Grid") -> bool:
+        """Whether closing in once more would gain less than a fifth of the range."""
+        pairs = ((self.alpha, other.alpha), (self.beta, other.beta))
+        return all(np.ptp(mine) > 0.8 * np.ptp(its) for mine, its in pairs)
+
+    def of(self, exponents: int, sigmas: int) -> "_Grid":
+        """The same range with other numbers of points."""
+        alpha, beta = (np.linspace(x[0], x[-1], exponents) for x in (self.alpha, self.beta))
+        return _Grid(alpha, beta, np.geomspace(self.sigma[0], self.sigma[-1], sigmas), self.tied)
+
+
+@dataclass(frozen=True, eq=False)
+class _Cells:
+    """The linear regressions at all points of a grid: `shapes` × sigmas × alphas × betas.
+
+    `density` is the probability of each cell, whatever the signs of its terms, times `mass`, that of positive ones;
+    `mean` and `covariance` are those of (A', B', E, drifts).
+    """
+
+    grid: _Grid
+    shapes: list[noise.Shape]
+    middle: tuple[float, float]
+    top: float
+    density: Array
+    mass: Array
+    mean: Array
+    covariance: Array
+
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        prior: ExponentPrior,
+        groups: NDArray[np.intp],
+        grid: _Grid,
+        bent: Array | None,
+        *,
+        coarse: bool,
+    ) -> "_Cells":
+        """Solve all cells; the law drifts only where `bent` says where its drifts are linearised."""
+        n, d, loss = problem.n, problem.d, problem.loss
+        middle = ((n.max() + n.min()) / 2, (d.max() + d.min()) / 2)
+        columns = [
+            np.exp(-np.outer(n, grid.alpha)) / loss[:, None],
+            np.exp(-np.outer(d, grid.beta)) / loss[:, None],
+        ]
+        shared = [1 / loss, *(bends(bent, n, d, middle).T if bent is not None else ()), np.ones_like(loss)]
+        design = np.column_stack([*columns, *shared])
+        weights = problem.weights / problem.weights.mean()
+        sizes = grid.alpha.size, grid.beta.size
+        terms = len(shared) + 1
+        stiff = np.zeros(terms)
+        stiff[3:] = 1 / noise.DRIFT**2
+        belief = -0.5 * ((grid.alpha - prior.alpha[0]) / prior.alpha[1]) ** 2
+        belief = belief[:, None] - 0.5 * ((grid.beta - prior.beta[0]) / prior.beta[1]) ** 2
+        if grid.tied:
+            belief = np.where(np.eye(*sizes, dtype=bool), belief, -np.inf)
+        logs, means, covariances = [], [], []
+        shapes = noise.shapes(groups, coarse=coarse)
+        for shape in shapes:
+            root = shape.root(n + d, d, groups, weights)
+            volume = float(np.log(root if root.ndim == 1 else np.diag(root)).sum())
+            white = noise.whitened(root, design)
+            gram = white.T @ white
+            normal, right = _normal(gram, *sizes)
+            for sigma, believed in zip(grid.sigma, noise.log_prior(grid.sigma), strict=True):
+                precision = normal / sigma**2
+                trace = np.einsum("...ii->...", precision)
+                precision = precision + np.eye(terms) * (RIDGE * trace[..., None, None] + stiff)
+                covariance = np.linalg.inv(precision)
+                mean = (covariance @ (right / sigma**2)[..., None])[..., 0]
+                squares = gram[-1, -1] / sigma**2 - (mean * right).sum(axis=-1) / sigma**2
+                spread = np.linalg.slogdet(covariance)[1] + np.log(stiff[3:]).sum()
+                logs.append(
+                    belief + believed - 0.5 * squares + 0.5 * spread - volume - loss.size * math.log(sigma)
+                )
+                means.append(mean)
+                covariances.append(covariance)
+        axes = (-1, grid.sigma.size, *sizes)
+        mean = np.array(means).reshape(*axes, terms)
+        covariance = np.array(covariances).reshape(*axes, terms, terms)
+        deviation = np.sqrt(np.maximum(np.einsum("...ii->...i", covariance)[..., :3], 1e-300))
+        mass = np.maximum(stats.norm.logcdf(mean[..., :3] / deviation).sum(axis=-1), LEAST_MASS)
+        density = np.array(logs).reshape(axes) + mass
+        density = np.exp(density - density.max())
+        return cls(
+            grid, shapes, middle, float((n + d).max()), density / density.sum(), mass, mean, covariance
+        )
+
+    def draw(self, count: int, rng: np.random.Generator, bent: Array | None) -> Posterior:
+        """Draw from all cells, and keep what has positive terms."""
+        proposed = PROPOSED * count
+        cell = rng.choice(self.density.size, proposed, p=self.density.ravel())
+        terms = self.mean.shape[-1]
+        root = np.linalg.cholesky(self.covariance.reshape(-1, terms, terms)[cell])
+        found = (
+            self.mean.reshape(-1, terms)[cell] + (root @ rng.standard_normal((proposed, terms, 1)))[..., 0]
+        )
+        positive = (found[:, :3] > 0).all(axis=1)
+        weight = np.where(positive, np.exp(-self.mass.ravel()[cell]), 0.0)
+        if not positive.any():  # no cell has a law at all: the nearest to one
+            found, weight = np.maximum(found, 1e-12), np.ones(proposed)
+        kept = rng.choice(proposed, count, p=weight / weight.sum())
+        shape, sigma, alpha, beta = np.unravel_index(cell[kept], self.density.shape)
+        found = found[kept]
+        drift = found[:, 3:] if bent is not None else np.zeros((count, 2))
+        alphas, betas = self.grid.alpha[alpha], self.grid.beta[beta]
+        logs = np.log(np.maximum(found[:, :3].mean(axis=0), 1e-300))
+        theta = np.array([*logs, alphas.mean(), betas.mean()])
+        return Posterior(
+            theta=theta,
+            floor=found[:, 2],
+            size=found[:, 0],
+            data=found[:, 1],
+            alpha=alphas,
+            beta=betas,
+            drift=drift,
+            sigma=self.grid.sigma[sigma],
+            falls=np.array([each.falls for each in self.shapes])[shape],
+            bent=bent if bent is not None else theta,
+            middle=self.middle,
+            top=self.top,
+        )
+
+
+def _normal(gram: Array, alphas: int, betas: int) -> tuple[Array, Array]:
+    """Pick each cell's normal equations, cells × terms², and right sides out of the products of all columns."""
+    a, b = np.arange(alphas), alphas + np.arange(betas)
+    rest = np.arange(alphas + betas, gram.shape[0] - 1)
+    terms = 2 + rest.size
+    normal = np.empty((alphas, betas, terms, terms))
+    normal[..., 0, 0], normal[..., 1, 1] = gram[a, a][:, None], gram[b, b][None, :]
+    normal[..., 0, 1] = normal[..., 1, 0] = gram[np.ix_(a, b)]
+    normal[..., 0, 2:] = normal[..., 2:, 0] = gram[np.ix_(a, rest)][:, None]
+    normal[..., 1, 2:] = normal[..., 2:, 1] = gram[np.ix_(b, rest)][None, :]
+    normal[..., 2:, 2:] = gram[np.ix_(rest, rest)]
+    right = np.empty((alphas, betas, terms))
+    right[..., 0], right[..., 1] = gram[a, -1][:, None], gram[b, -1][None, :]
+    right[..., 2:] = gram[rest, -1]
+    return normal, right
+
+
+def _within(low: float, high: float) -> tuple[float, float]:
+    return max(low, EXPONENTS[0]), min(high, EXPONENTS[1])
 
 
 def modes(
     problem: Problem, prior: ExponentPrior, groups: NDArray[np.intp], n: int, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """Return the posterior mode given each of `n` resamples of the groups, and its objective."""
+    """Return the posterior's means given each of `n` resamples of the groups, and its objective."""
     thetas, values = [], []
     for _ in range(n):
-        drawn = problem.weighted(problem.weights * uncertainty.resample(groups, rng))
-        thetas.append(posterior(drawn, prior, draws=1).theta)
+        weights = problem.weights * uncertainty.resample(groups, rng)
+        drawn, left = problem.weighted(weights), np.unique(groups[weights > 0], return_inverse=True)[1]
+        thetas.append(posterior(drawn, prior, left, draws=200, quick=True).theta)
         values.append(drawn.objective(thetas[-1]))
     return np.array(thetas), np.array(values)
-
-
-def _exponent_grid(belief: tuple[float, float]) -> Array:
-    mean, sd = belief
-    return np.linspace(max(mean - REACH * sd, EXPONENTS[0]), mean + REACH * sd, EXPONENT_POINTS)
-
-
-def _log_prior(values: Array, belief: tuple[float, float]) -> Array:
-    return np.asarray(-0.5 * ((values - belief[0]) / belief[1]) ** 2)
-
-
-def _project(problem: Problem, alpha: Array, beta: Array, floor: Array) -> tuple[Array, Array, Array]:
-    """Solve min over A', B' >= 0 of sum w (1 - (E + A' n^-alpha + B' d^-beta) / L)² on the grid; also its minimum."""
-    w, loss = problem.weights, problem.loss
-    xs = np.exp(-np.outer(alpha, problem.n)) / loss
-    xd = np.exp(-np.outer(beta, problem.d)) / loss
-    ss, dd, sd = (w * xs**2).sum(1), (w * xd**2).sum(1), (xs * w) @ xd.T
-    # The target 1 - E/L is linear in E, so its products with the columns are too.
-    sy = (xs @ w)[:, None] - np.outer(xs @ (w / loss), floor)
-    dy = (xd @ w)[:, None] - np.outer(xd @ (w / loss), floor)
-    yy = ((1 - np.outer(floor, 1 / loss)) ** 2) @ w
-    ss, dd, sd = ss[:, None, None], dd[None, :, None], sd[:, :, None]
-    sy, dy = sy[:, None, :], dy[None, :, :]
-    det = np.maximum(ss * dd - sd**2, 1e-12 * ss * dd)
-    size, data = (dd * sy - sd * dy) / det, (ss * dy - sd * sy) / det
-    only_size, only_data = np.maximum(sy / ss, 0.0), np.maximum(dy / dd, 0.0)
-    size_wins = only_size * sy >= only_data * dy
-    inside = (size >= 0) & (data >= 0)
-    size = np.where(inside, size, np.where(size_wins, only_size, 0.0))
-    data = np.where(inside, data, np.where(size_wins, 0.0, only_data))
-    error = yy - 2 * (size * sy + data * dy) + ss * size**2 + dd * data**2 + 2 * sd * size * data
-    return size, data, np.maximum(error, 0.0)
-
-
-def _mode(problem: Problem, prior: ExponentPrior, cell: tuple[int, ...]) -> Array:
-    """Return the theta of highest density, refined from the best cell of the grid."""
-    alpha, beta = _exponent_grid(prior.alpha), _exponent_grid(prior.beta)
-    least = float(problem.loss.min())
-    n = float(problem.weights.sum())
-    start = [alpha[cell[0]], beta[cell[1]], (cell[2] + 0.5) / FLOOR_POINTS]
-
-    def cost(x: Array) -> float:
-        error = _project(problem, x[:1], x[1:2], least * x[2:])[2]
-        belief = _log_prior(x[:1], prior.alpha) + _log_prior(x[1:2], prior.beta)
-        return float(0.5 * (NOISE_DOF + n) * np.log(NOISE_DOF * NOISE**2 + error.item()) - belief.item())
-
-    limits = [(alpha[0], alpha[-1]), (beta[0], beta[-1]), (1e-6, 1.0)]
-    found = minimize(
-        cost, start, method="Nelder-Mead", bounds=limits, options={"xatol": 1e-7, "fatol": 1e-10}
-    )
-    x = np.asarray(found.x, dtype=np.float64)
-    size, data, _ = _project(problem, x[:1], x[1:2], least * x[2:])
-    terms = np.maximum([size.item(), data.item(), least * x[2]], least * 1e-7)
-    return np.array([*np.log(terms), x[0], x[1]])

@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from froude.config import Run, whole_steps
-from froude.laws.loss.law import RATIO
+from froude.laws.loss.reach import RATIO
 from froude.laws.stats.frames import Array
 from froude.promote.promotion import parameters
 

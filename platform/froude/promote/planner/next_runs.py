@@ -14,7 +14,7 @@ import polars as pl
 
 from froude.config import ConfigError, Run
 from froude.laws import Prediction
-from froude.laws.loss.calibration import HeldOut, needed
+from froude.laws.loss.calibration import HeldOut
 from froude.laws.loss.design import Design, forecast_design
 from froude.laws.stats.frames import Array
 from froude.promote.checks.forecast import FORECAST_INTERVAL
@@ -38,6 +38,17 @@ COLUMNS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
     "shrink": ("  narrows", "{:.1%}".format),
     "closes": ("  closes", "{:.1%}".format),
 }
+#: Parts of a forecast's variance in words, and what lowers each.
+WHAT = {
+    "law": "is what the runs leave open of the law",
+    "reach": "its drift far from them",
+    "noise": "the target run's own noise",
+}
+HELPS = {
+    "law": "other sizes and horizons, and seeds of them, help most",
+    "reach": "larger and longer runs help most",
+    "noise": "no proxy lowers that",
+}
 AXES = {"params": "params", "tokens": "tokens", "compute": "flops"}  # of the gate, and of a Prediction
 
 
@@ -49,8 +60,9 @@ class NextRuns:
     shrink, closes, value`, best first: `shrink` is the proportion by which the forecast's interval is expected to
     narrow, `closes` that by which the target comes nearer to the gate's bounds on extrapolation, in log, and `value`
     whichever of both is `sought`, per unit of cost. `chosen` are the set's runs in order, `shrink` there given those
-    before, `after` the interval's expected half-width, relative to the loss, when they are done. `failing` are the
-    gate's checks on the loss law that fail now, each with its value and bound. `held_out` has what a certificate lacks.
+    before, `after` the interval's expected half-width, relative to the loss, when they are done; a set ends where that
+    is `enough`. `failing` are the gate's checks on the loss law that fail now, each with its value and bound.
+    `held_out` has what a certificate lacks. `shares` are the parts of the forecast's variance: law, reach and noise.
     """
 
     params: float
@@ -64,7 +76,8 @@ class NextRuns:
     ranked: pl.DataFrame
     chosen: pl.DataFrame
     after: float
-    noise_share: float
+    enough: float
+    shares: Mapping[str, float]
 
     def to_dict(self, top: int) -> dict[str, Any]:
         """Plain JSON types; the first `top` of the ranking."""
@@ -85,6 +98,8 @@ class NextRuns:
             "ranked": self.ranked.head(top).to_dicts(),
             "chosen": self.chosen.to_dicts(),
             "expected_half_width": self.after,
+            "enough": self.enough,
+            "variance": dict(self.shares),
             "reasons": self.paragraph(),
         }
 
@@ -105,9 +120,11 @@ class NextRuns:
         found = [f"next{head}  {word} per {short(scale)} {self.unit}"]
         for place, row in enumerate(self.ranked.head(top).iter_rows(named=True), 1):
             found.append(f"{place:>4}{cells(row)}  {row['value'] * scale:.2%}")
-        if self.budget is not None and self.chosen.height:
-            total = float(self.chosen["cost"].sum())
-            spent = f"{short(total)} of {short(self.budget)} {self.unit}"
+        if self._set:
+            spent = short(float(self.chosen["cost"].sum())) + (
+                f" of {short(self.budget)}" if self.budget else ""
+            )
+            spent += f" {self.unit}"
             found += ["", f"set of {self.chosen.height} for {spent}, each given those before:"]
             found += [f"    {cells(row)}" for row in self.chosen.iter_rows(named=True)]
         return [*found, "", *textwrap.wrap(self.paragraph(), LINE)]
@@ -141,19 +158,27 @@ class NextRuns:
                 "budget goes."
             )
         if self.chosen.height:
-            what = "That run" if self.budget is None else f"The set of {self.chosen.height}"
+            what = f"The set of {self.chosen.height}" if self._set else "That run"
             said.append(f"{what} should bring it to ± {100 * self.after:.2g}%.")
+        elif self.after <= self.enough:
+            said.append(f"It is as narrow as the ± {100 * self.enough:.2g}% asked for: no run is needed.")
         else:
             said.append(
                 f"Within {short(self.budget or 0.0)} {self.unit} no candidate narrows it noticeably; the cheapest "
                 f"costs {short(float(self.ranked['cost'].min()))}."  # type: ignore[arg-type]
             )
-        said.append(
-            "The design is Bayesian c-optimal: it lowers the expected variance of the forecast, over draws of the law, "
-            "with room for what the law misses far from all runs. By it "
-            f"{100 * self.noise_share:.2g}% of the variance is the target run's own noise, which no proxy lowers."
-        )
+        said.append(self._weakest())
         return " ".join(said)
+
+    @property
+    def _set(self) -> bool:
+        return bool(self.chosen.height) and (self.budget is not None or self.enough > 0)
+
+    def _weakest(self) -> str:
+        """Of what the forecast's variance is made, and so what would help."""
+        parts = ", ".join(f"{100 * self.shares[part]:.2g}% {WHAT[part]}" for part in WHAT)
+        weakest = max(self.shares, key=lambda part: self.shares[part])
+        return f"Of the forecast's variance {parts}: {HELPS[weakest]}."
 
 
 def next_runs(
@@ -164,13 +189,15 @@ def next_runs(
     unit: Cost = "tokens",
     budget: float | None = None,
     profile: str = "production",
+    enough: float = 0.0,
     template: Run | None = None,
     trust: bool = False,
 ) -> NextRuns:
     """Rank proxies for the forecast of a run of `params` and `tokens`, and choose those that a `budget` buys.
 
-    With a `template` sizes are those of its model at other widths. Without a budget the best alone is chosen.
-    ConfigError where there is no loss law to start from, and where no candidate costs less than the target.
+    A set stops before its budget is spent where the interval's half-width, relative to the loss, should be `enough`.
+    With a `template` sizes are those of its model at other widths. With neither budget nor `enough` the best alone is
+    chosen. ConfigError where there is no loss law to start from, and where no candidate costs less than the target.
     """
     bounds = profile_named(profile)
     if fits.loss is None:
@@ -187,7 +214,8 @@ def next_runs(
             f"proxies must cost less than the target, but none of the study's sizes and horizons does at "
             f"{_named(params, tokens)}; name a larger target"
         )
-    design = forecast_design(fits.loss, rows, offered, params=params, tokens=tokens, groups="trial")
+    design = forecast_design(fits.loss, offered, params=params, tokens=tokens)
+    goal = enough * design.deviation / forecast.half_width
     sought: Literal["shrink", "closes"] = "closes" if beyond else "shrink"
     offered = offered.with_columns(
         cost=pl.col(unit),
@@ -195,16 +223,14 @@ def next_runs(
         closes=pl.Series(_closes(offered, forecast, bounds, params, tokens)),
     ).with_columns(value=pl.col(sought) / pl.col("cost"))
     ranked = offered.with_row_index("place").sort("value", "cost", descending=[True, False])
-    law = fits.loss.free or fits.loss
-    held_out = (
-        law.held_out(forecast.level) if math.isfinite(law.E) else HeldOut(0, needed(forecast.level), math.nan)
-    )
-    if budget is None:
+    held_out = fits.loss.held_out()
+    most = math.inf if budget is None else budget
+    if budget is None and not enough:
         picked = [int(ranked["place"][0])]
     elif beyond:
-        picked = _nearer(offered, design, budget)
+        picked = _nearer(offered, design, most, goal)
     else:
-        picked = _certified(offered, design, budget, held_out)
+        picked = _certified(offered, design, most, held_out, goal)
     after, gains = design, []
     for place in picked:
         gains.append(float(after.shrinkage()[place]))
@@ -224,7 +250,8 @@ def next_runs(
             seed=pl.col("seed") + pl.int_range(pl.len()).over("params", "tokens"),
         ),
         after=forecast.half_width * after.deviation / design.deviation,
-        noise_share=design.noise_share,
+        enough=enough,
+        shares=design.shares,
     )
 
 
@@ -261,17 +288,19 @@ def _bound(bounds: Profile, axis: str) -> float:
     return bounds.bound(EXTRAPOLATION[axis])
 
 
-def _nearer(offered: pl.DataFrame, design: Design, budget: float) -> list[int]:
+def _nearer(offered: pl.DataFrame, design: Design, budget: float, goal: float) -> list[int]:
     """Indices of a set within the budget: first the run that brings the target nearest to the bounds."""
     affordable = offered.with_row_index("place").filter(pl.col("cost") <= budget, pl.col("closes") > 0)
     cost = offered["cost"].to_numpy()
     if not affordable.height:
-        return design.greedy(cost, budget)
+        return design.greedy(cost, budget, enough=goal)
     first = int(affordable.sort("closes", "cost", descending=[True, False])["place"][0])
-    return [first, *design.after(first).greedy(cost, budget - float(cost[first]))]
+    return [first, *design.after(first).greedy(cost, budget - float(cost[first]), enough=goal)]
 
 
-def _certified(offered: pl.DataFrame, design: Design, budget: float, held_out: HeldOut) -> list[int]:
+def _certified(
+    offered: pl.DataFrame, design: Design, budget: float, held_out: HeldOut, goal: float
+) -> list[int]:
     """Indices of a set within the budget: first the larger runs that a certificate lacks, by shrinkage per cost."""
     have, wanted, beyond = held_out
     cost, large = offered["cost"].to_numpy(), offered["flops"].to_numpy() > beyond
@@ -280,7 +309,7 @@ def _certified(offered: pl.DataFrame, design: Design, budget: float, held_out: H
         best = int(np.where(can, design.shrinkage() / cost, -1.0).argmax())
         picked.append(best)
         budget, design = budget - float(cost[best]), design.after(best)
-    return [*picked, *design.greedy(cost, budget)]
+    return [*picked, *design.greedy(cost, budget, enough=goal)]
 
 
 def short(value: float) -> str:
