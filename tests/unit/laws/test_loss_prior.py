@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 
 from froude import laws
+from froude.laws.loss import noise
 from froude.laws.loss.fit import Problem
-from froude.laws.loss.posterior import ExponentPrior, posterior
+from froude.laws.loss.posterior import WEAK, ExponentPrior, bends, posterior, thinned
 
 PRIOR = {"alpha": (0.35, 0.1), "beta": (0.35, 0.1)}
 TARGET = {"params": 26.0 * 192**2, "tokens": 768.0 * 1300}
@@ -37,27 +38,32 @@ def study(
 
 
 @pytest.mark.slow
-def test_the_forecast_has_a_half_width_of_a_few_percent_and_covers_the_truth() -> None:
+@pytest.mark.parametrize(("trunk", "most"), [(0.002, 0.04), (0.014, 0.09)])
+def test_the_forecast_is_as_wide_as_its_trunks_are_noisy_and_covers_the_truth(
+    trunk: float, most: float
+) -> None:
+    """Twelve branches of four trunks are no twelve runs."""
     inside, halves, errors = [], [], []
     for seed in range(12):
-        frame, truth = study(seed)
+        frame, truth = study(seed, trunk=trunk)
         law = laws.loss_law(frame, prior=PRIOR, groups="width")
         assert law.status == "prior_driven"
         prediction = law.predict(**TARGET)
         inside.append(prediction.low <= truth <= prediction.high)
         halves.append((prediction.high - prediction.low) / 2 / prediction.loss)
         errors.append(prediction.loss / truth - 1)
-    assert min(halves) > 0.03
-    assert max(halves) < 0.045
-    assert sum(inside) >= 11
-    assert abs(np.mean(errors)) < 0.015
+    assert min(halves) > 0.01
+    assert max(halves) < most
+    assert sum(inside) >= 10
+    assert abs(np.mean(errors)) < 0.02
 
 
-def test_it_is_never_certified_and_stands_beside_the_free_fit() -> None:
+def test_it_is_certified_as_any_other_and_stands_beside_the_free_fit() -> None:
     law = laws.loss_law(study(0)[0], prior=PRIOR)
     prediction = law.predict(**TARGET)
-    assert not prediction.certified
-    assert any("prior" in reason for reason in prediction.reasons)
+    assert prediction.certified
+    few = laws.loss_law(study(0)[0][:6], prior=PRIOR).predict(**TARGET)
+    assert any("held-out larger runs" in reason for reason in few.reasons)
     assert prediction.extrapolation["params"] == pytest.approx(4.0)
     assert prediction.extrapolation["tokens"] == pytest.approx(1300 / 972)
     assert any("tokens per parameter" in reason for reason in law.reasons)
@@ -88,34 +94,101 @@ def test_sharp_priors_fix_the_exponents_and_give_the_truth_back() -> None:
     assert law.predict(**TARGET).loss == pytest.approx(truth, rel=0.01)
 
 
-def test_the_grid_solves_for_the_terms_like_constrained_least_squares() -> None:
-    from scipy.optimize import nnls
-
-    from froude.laws.loss.posterior import _project
-
-    frame = study(3, trunk=0.05)[0]
+def problem_of(frame: pl.DataFrame) -> tuple[Problem, np.ndarray]:
     columns = [frame[name].to_numpy() for name in ("params", "tokens", "loss")]
-    problem = Problem.of(*columns, np.linspace(0.5, 1.5, 12), None, False)
-    alpha, beta, floor = np.array([0.1, 0.6]), np.array([0.2, 1.5]), np.array([0.1, 1.0, 1.4])
-    size, data, error = _project(problem, alpha, beta, floor)
-    root = np.sqrt(problem.weights)
-    for i, a in enumerate(alpha):
-        for j, b in enumerate(beta):
-            for k, e in enumerate(floor):
-                design = np.stack([np.exp(-a * problem.n), np.exp(-b * problem.d)], 1) / problem.loss[:, None]
-                x, norm = nnls(design * root[:, None], root * (1 - e / problem.loss))
-                assert (size[i, j, k], data[i, j, k]) == pytest.approx(tuple(x), rel=1e-8, abs=1e-10)
-                assert error[i, j, k] == pytest.approx(norm**2, rel=1e-8)
+    groups = np.unique(frame["width"].to_numpy(), return_inverse=True)[1]
+    return Problem.of(*columns, np.ones(frame.height), None, False), groups
 
 
-def test_draws_are_positive_and_their_mode_is_a_good_fit() -> None:
-    frame = study(4)[0]
-    columns = [frame[name].to_numpy() for name in ("params", "tokens", "loss")]
-    problem = Problem.of(*columns, np.ones(12), 1e-3, False)
-    draws = posterior(problem, ExponentPrior.of(PRIOR), draws=500)
-    assert all((v >= 0).all() for v in (draws.floor, draws.size, draws.data, draws.alpha, draws.beta))
-    assert (draws.floor <= problem.loss.min()).all()
-    assert np.abs(problem.fitted(draws.theta) / problem.loss - 1).max() < 0.02
+def test_terms_are_those_of_generalised_least_squares_where_all_else_is_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(noise, "FALLS", (0.2, 0.2, 0.2))
+    monkeypatch.setattr(noise, "SHARED", (0.8, 0.8))
+    monkeypatch.setattr(noise, "DRIFT", 1e-9)
+    problem, groups = problem_of(study(3)[0])
+    found = posterior(problem, ExponentPrior((0.35, 1e-6), (0.35, 1e-6)), groups, draws=4000)
+    n, d, loss = problem.n, problem.d, problem.loss
+    sd = np.exp(-0.2 * (n + d - (n + d).max()))
+    same = groups[:, None] == groups[None, :]
+    common = 0.8 * same * np.exp(-noise.FORGETS * np.abs(d[:, None] - d[None, :])) + 0.2 * np.eye(12)
+    inverse = np.linalg.inv(common * np.outer(sd, sd))
+    design = np.stack([np.exp(-0.35 * n), np.exp(-0.35 * d), np.ones(12)], axis=1) / loss[:, None]
+    terms = np.linalg.solve(design.T @ inverse @ design, design.T @ inverse @ np.ones(12))
+    drawn = np.stack([found.size, found.data, found.floor], axis=1)
+    assert drawn.mean(axis=0) == pytest.approx(
+        terms, abs=float(4 * drawn.std(axis=0).max() / math.sqrt(4000))
+    )
+    left = np.ones(12) - design @ terms
+    shown = math.sqrt(left @ inverse @ left / 9)
+    assert shown / 1.6 < float(np.median(found.sigma)) < 1.6 * shown
+
+
+@pytest.mark.parametrize("shape", [noise.Shape(0.0, 0.0), noise.Shape(0.4, 0.0), noise.Shape(0.2, 0.95)])
+def test_noise_has_the_covariance_it_says(shape: noise.Shape) -> None:
+    problem, groups = problem_of(study(0)[0])
+    n, d = problem.n, problem.d
+    root = shape.root(n + d, d, groups, np.full(12, 4.0))
+    whole = np.diag(root**2) if root.ndim == 1 else root @ root.T
+    assert whole[-1, -1] == pytest.approx(0.25)  # the largest compute, of weight 4
+    assert whole[0, 0] == pytest.approx(0.25 * math.exp(2 * shape.falls * float(np.ptp(n + d))))
+    correlation = whole / np.sqrt(np.outer(np.diag(whole), np.diag(whole)))
+    assert correlation[0, 1] == pytest.approx(shape.shared * 1.5**-noise.FORGETS)
+    assert correlation[0, 3] == 0
+    assert noise.whitened(root, np.eye(12)) @ whole @ noise.whitened(root, np.eye(12)).T == pytest.approx(
+        np.eye(12)
+    )
+
+
+def test_effects_of_drifts_are_derivatives() -> None:
+    theta, middle = np.array([-0.8, -0.4, 0.5, 0.4, 0.3]), (0.5, -0.5)
+    n, d = np.array([-2.0, 0.5, 4.0]), np.array([1.0, -0.5, 3.0])
+
+    def log_loss(b: float, c: float) -> np.ndarray:
+        """The exponents' integrals from the middle on, so that nothing moves there."""
+        size = theta[0] - theta[3] * n - theta[3] * b * (n - middle[0]) ** 2 / 2
+        data = theta[1] - theta[4] * d - theta[4] * c * (d - middle[1]) ** 2 / 2
+        return np.logaddexp(np.logaddexp(size, data), theta[2])
+
+    found = bends(theta, n, d, middle)
+    assert found[:, 0] == pytest.approx((log_loss(1e-6, 0) - log_loss(-1e-6, 0)) / 2e-6, abs=1e-8)
+    assert found[:, 1] == pytest.approx((log_loss(0, 1e-6) - log_loss(0, -1e-6)) / 2e-6, abs=1e-8)
+
+
+def test_a_shared_trunk_makes_rows_worth_less() -> None:
+    frame = study(6, trunk=0.014)[0]
+    halves = [
+        laws.loss_law(frame, prior=WEAK, groups=by).predict(**TARGET).half_width for by in (None, "width")
+    ]
+    assert halves[1] > 1.2 * halves[0]
+
+
+def test_the_forecast_is_the_same_with_and_without_a_prior_of_its_own() -> None:
+    frame = study(7)[0]
+    free, believed = (
+        laws.loss_law(frame, prior=prior, groups="width").predict(**TARGET) for prior in (None, WEAK)
+    )
+    assert (free.loss, free.low, free.high) == (believed.loss, believed.low, believed.high)
+
+
+def test_of_many_rows_some_are_taken_and_all_runs_stay() -> None:
+    frame = pl.concat([study(seed)[0].with_columns(width=pl.col("width") + seed) for seed in range(40)])
+    problem, groups = problem_of(frame)
+    fewer, left = thinned(problem, groups, np.random.default_rng(0), 300)
+    assert fewer.loss.size == left.size == 300
+    assert left.max() + 1 == np.unique(left).size
+    assert thinned(problem, groups, np.random.default_rng(0), 480)[0] is problem
+
+
+def test_draws_are_positive_and_their_mean_is_a_good_fit() -> None:
+    problem, groups = problem_of(study(4)[0])
+    draws = posterior(problem, ExponentPrior.of(PRIOR), groups, draws=500)
+    assert all(
+        (v > 0).all() for v in (draws.floor, draws.size, draws.data, draws.alpha, draws.beta, draws.sigma)
+    )
+    assert np.abs(problem.fitted(draws.theta) / problem.loss - 1).max() < 0.05
+    middle = np.median(draws.log_means(problem.n, problem.d), axis=0)
+    assert np.abs(middle - problem.log_loss).max() < 0.02
 
 
 def test_table_bootstrap_and_rows_agree_with_the_law() -> None:
@@ -125,7 +198,7 @@ def test_table_bootstrap_and_rows_agree_with_the_law() -> None:
         assert value == getattr(law, name)
         assert low < high
     assert law.bootstrap(3)["alpha"].is_between(0, 1).all()
-    assert law.rows["residual"].abs().max() < 0.03
+    assert law.rows["residual"].abs().max() < 0.06
 
 
 @pytest.mark.parametrize(
