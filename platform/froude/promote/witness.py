@@ -66,7 +66,7 @@ def content_of(recipe: Recipe, study: str) -> bytes:
 def as_sealed_before(recipe: Recipe, place: Location) -> Recipe:
     """The recipe with the time, and so the hash, of the seal that is there already, if it is the same but for that.
 
-    A promotion that ended between the witness and the study would otherwise give the witness another hash the next time.
+    Otherwise a promotion that ended between the witness and the study would have another hash the next time.
     """
     with reported(place, RULE):
         there = _object(place.read()) if place.exists() else {}
@@ -76,7 +76,7 @@ def as_sealed_before(recipe: Recipe, place: Location) -> Recipe:
 
 
 def attest(recipe: Recipe, place: Location, study: Location, *, begun: bool) -> Witnessed:
-    """Write the seal there, unless it is there already; ConfigError if another is, or the run has `begun` without it."""
+    """Write the seal there, unless it is there; ConfigError if another is, or the run has `begun` without it."""
     with reported(place, RULE):
         if not place.exists():
             if begun:
