@@ -44,7 +44,12 @@ def notes(view: View) -> list[str]:
     words = [
         f"{inside} of {text.plural(n, 'loss', 'losses')} inside the interval, {_nominal(found)}: with so many scores "
         f"the true share may lie anywhere from {_share(share.low)} to {_share(share.high)} (95%, if they were "
-        f"independent). Of the certified forecasts: {int(certified['inside'].sum())} of {certified.height}."
+        f"independent). "
+        + (
+            f"Of the certified forecasts: {int(certified['inside'].sum())} of {certified.height}."
+            if certified.height
+            else "None of these forecasts was certified."
+        )
     ]
     both = _beside(found, PEER)
     if both.height:

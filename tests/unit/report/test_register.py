@@ -177,6 +177,9 @@ def test_few_scores_are_said_to_tell_little(finished: Study) -> None:
     assert "neither can be called better" in words
     assert "err together" in words
     assert [tile.value for tile in section.tiles(view)] == ["2 of 3", "0.5%", "2 of 3"]
+    assert view.scores is not None
+    none = replace(view, scores=view.scores.with_columns(certified=False))
+    assert "None of these forecasts was certified." in section.notes(none)[0]
     assert section.table(view).tones == ("", "bad", "")  # type: ignore[union-attr]
 
 
