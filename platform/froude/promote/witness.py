@@ -120,7 +120,8 @@ def remembered(study: Location) -> Witnessed | None:
         return Witnessed(str(content["url"]), str(content["sha256"]), time)
     except (KeyError, TypeError, ValueError):
         raise ConfigError(
-            f"{FILE} must name a witness's url, sha256 and time in schema {SCHEMA}, but {file} does not; restore it or promote with --witness"
+            f"{FILE} must name a witness's url, sha256 and time in schema {SCHEMA}, but {file} does not; "
+            "restore it or promote with --witness"
         ) from None
 
 
