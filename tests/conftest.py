@@ -31,6 +31,7 @@ FOREIGN = (
     "RAY_AUTH_TOKEN_PATH",
     "AWS_PROFILE",
     "AWS_ENDPOINT_URL",
+    "FROUDE_REGISTER",
 )
 
 

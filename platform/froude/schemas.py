@@ -133,6 +133,52 @@ EVENTS = pa.schema(
 #: L2 norms of gradients (before clipping) and parameters (after the update), root mean squares of activations.
 NORMS = pa.schema([("run", _S), ("attempt", _I), ("step", _I), ("kind", _S), ("name", _S), ("value", _F)])
 
+#: One row a study whose target run is finished, in a register (froude.register): a sealed forecast and what came.
+SCORES = pa.schema(
+    [
+        ("study", _S),  # the folder's name
+        ("run", _S),
+        ("recipe", _S),  # SHA-256 of the sealed recipe
+        ("fingerprint", _S),  # of the run
+        ("sealed_at", _TIME),
+        ("finished_at", _TIME),  # of the log's last record
+        ("version", _S),  # of the froude that wrote the row
+        ("model", _S),
+        ("corpus", _S),
+        ("params", _I),  # of the target run, without embedding and readout
+        ("tokens", _I),
+        ("batch", _I),  # tokens
+        ("flops", _F),
+        # The forecast of the final validation loss, in nats per token, and others made of the same proxies.
+        ("forecast", _F),
+        ("low", _F),
+        ("high", _F),
+        ("level", _F),
+        ("certified", pa.bool_()),
+        ("status", _S),  # of the loss law
+        ("naive", _F),  # the largest proxy's loss
+        ("comparator", _F),  # published exponents
+        ("compute_line", _F),
+        ("free_loss", _F),
+        # What came.
+        ("loss", _F),  # measured
+        ("inside", pa.bool_()),
+        ("relative_error", _F),  # (forecast - loss) / loss
+        ("erred", _S),  # law | curve | empty
+        # The target over the largest proxy.
+        ("reach_params", _F),
+        ("reach_tokens", _F),
+        ("reach_compute", _F),
+        ("reach_batch", _F),
+        (
+            "proxy_cost",
+            _F,
+        ),  # FLOPs of all proxies over the target's; null where no sweep of froude's trained them
+        ("profile", _S),  # of the gate
+        ("overrides", pa.list_(_S)),  # checks of the gate that failed and were overridden
+    ]
+)
+
 SCHEMAS = {
     "trials": TRIALS,
     "steps": STEPS,
@@ -155,6 +201,19 @@ def table(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
     return pa.table(
         {f.name: pa.array([row.get(f.name) for row in rows], f.type) for f in schema}, schema=schema
     )
+
+
+def conformed(found: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with exactly these columns, null where an earlier version had none; ValueError for any other column."""
+    known = {field.name: field.type for field in schema}
+    for field in found.schema:
+        if known.get(field.name) != field.type:
+            raise ValueError(f"no such column: {field.name} of {field.type}")
+    columns = {
+        name: found[name] if name in found.column_names else pa.nulls(found.num_rows, kind)
+        for name, kind in known.items()
+    }
+    return pa.table(columns, schema=schema)
 
 
 def to_bytes(frame: pa.Table) -> bytes:

@@ -77,6 +77,10 @@ class Location:
             raise ValueError(f"{self.url} is not a local path")
         return Path(self.url)
 
+    def within(self, folder: Location) -> bool:
+        """Whether this is that folder, or lies below it."""
+        return f"{self.url}/".startswith(f"{folder.url.rstrip('/')}/")
+
     def arrow(self) -> tuple[FileSystem, str]:
         """File system and path for pyarrow, and for Ray's `storage_filesystem`."""
         if not self.is_local:

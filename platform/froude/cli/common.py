@@ -53,6 +53,16 @@ Shared = Annotated[
     bool,
     typer.Option("--shared", help="Say that the local study path is on a file system that all hosts share."),
 ]
+Register = Annotated[
+    str,
+    typer.Option(
+        "--register",
+        metavar="URL",
+        envvar="FROUDE_REGISTER",
+        help="Folder or s3:// URL that keeps the score of every finished study's forecast.",
+        show_default=False,
+    ),
+]
 
 P = ParamSpec("P")
 

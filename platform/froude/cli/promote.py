@@ -21,6 +21,14 @@ def promote(
         list[str] | None,
         typer.Option("--reason", metavar="TEXT", help="Why the check may fail; one for each --override."),
     ] = None,
+    witness: Annotated[
+        str,
+        typer.Option(
+            metavar="URL",
+            help="Second store, a folder or s3:// URL, that is given the seal, once, and dates it by its own clock.",
+            show_default=False,
+        ),
+    ] = "",
     trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -31,6 +39,7 @@ def promote(
     """
     from froude.config import ConfigError
     from froude.promote.promotion import promote as write_recipe
+    from froude.promote.witness import remembered
     from froude.store import probe_writable
     from froude.study import Study
 
@@ -44,13 +53,22 @@ def promote(
     if found.exists:
         probe_writable(found.location)
     recipe = write_recipe(
-        found, profile=profile, overrides=dict(zip(names, reasons, strict=True)), trust=trust
+        found,
+        profile=profile,
+        overrides=dict(zip(names, reasons, strict=True)),
+        trust=trust,
+        witnessed_by=witness,
     )
+    witnessed = remembered(found.location)
     if as_json:
-        emit({**recipe.content(), "seal": {"sha256": recipe.sha256}})
+        seen = {"witness": witnessed.to_dict()} if witnessed else {}
+        emit({**recipe.content(), "seal": {"sha256": recipe.sha256}, **seen})
         return None
     forecast = recipe.forecast
     print(f"recipe    {study.rstrip('/')}/recipe.toml, sealed {recipe.sha256[:12]}…")
+    print(f"seal      {recipe.sha256}: publish it before the run begins")
+    if witnessed:
+        print(f"witness   {witnessed.line()}")
     print(
         f"run       {recipe.run.name}: {recipe.run.steps} steps of {recipe.run.batch} tokens, "
         f"peak lr {recipe.run.optimizer.lr:.3g}"

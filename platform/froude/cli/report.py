@@ -6,17 +6,20 @@ from typing import Annotated
 
 import typer
 
-from froude.cli.common import Debug, Json, Trust, emit, verb
+from froude.cli.common import Debug, Json, Register, Trust, emit, verb
 
 
 @verb
 def report(
     study: Annotated[str, typer.Argument(metavar="STUDY", help="Path or s3:// URL of a study.")],
+    register: Register = "",
     trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
     """Write the study's report, one HTML file without outside links, into the study.
+
+    With --register it keeps the score of a finished run there, and shows all scores that are.
 
     Example: froude report runs/quickstart
     """
@@ -31,7 +34,13 @@ def report(
             f"a study must have been begun by `froude sweep`, but there is none at {found.location}"
         )
     probe_writable(found.location)
-    place = write(found, trust=trust)
+    kept = None
+    if register:
+        from froude.register import keep, opened
+
+        kept = opened(register, found.location)
+        keep(kept, found, trust=trust)
+    place = write(found, trust=trust, register=kept)
     if as_json:
         emit({"report": place.url})
     else:

@@ -7,15 +7,18 @@ from typing import Annotated
 import typer
 
 from froude.cli.common import (
+    FAILED,
     Address,
     Debug,
     Json,
+    Register,
     Shared,
     Simulate,
     SkipProbe,
     Trust,
     cluster,
     emit,
+    say,
     simulated_nodes,
     skipped,
     verb,
@@ -46,6 +49,7 @@ def train(
         ),
     ] = None,
     skip_probe: SkipProbe = None,
+    register: Register = "",
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -57,6 +61,7 @@ def train(
     """
     from dataclasses import asdict
 
+    from froude.config import ConfigError
     from froude.launch.display import Display, following
     from froude.launch.elastic import result_of
     from froude.launch.elastic import train as train_run
@@ -66,6 +71,7 @@ def train(
     from froude.promote.recipe import FILE, read
     from froude.runlog import LogReader
     from froude.store import Location, probe_writable
+    from froude.study import Study
     from froude.sweep.plan import CLUSTER_BYTES, worker_bytes
     from froude.sweep.preflight import check_memory
     from froude.train.probe.contract import check_code_and_corpus
@@ -75,6 +81,12 @@ def train(
     study = place if (place / FILE).exists() else place.parent
     check_code_and_corpus([found.run], trust, skipped(skip_probe))
     probe_writable(study)
+    kept = None
+    if register:
+        from froude.register import keep, opened
+
+        kept = opened(register, study)
+        probe_writable(kept)
     LogReader(study / "runs" / found.run.name).head_under(found.sha256)
     display = Display(quiet=as_json)
 
@@ -103,9 +115,17 @@ def train(
     content = asdict(result)
     if result.loss is not None:
         content["actual"] = score(found.forecast, result.loss).to_dict()
+    failure = ""
+    if kept is not None and result.loss is not None:
+        try:
+            content["score_kept"] = keep(kept, Study(study), trust=trust)
+        except ConfigError as error:
+            failure = (
+                f"the run is finished, its score not kept: {error}; then `froude report --register` keeps it"
+            )
     if as_json:
         emit(content)
-        return None
+        return say(failure, FAILED) if failure else None
     sizes = " → ".join(str(size) for size in result.world_sizes)
     display.done(f"{result.run}: step {result.step}, world sizes {sizes}, {result.restarts} restarts")
     if result.loss is not None:
@@ -114,4 +134,6 @@ def train(
             f"loss {result.loss:.3f} nats per token; forecast {forecast.loss:.3f}, "
             f"{100 * forecast.level:.0f}% in [{forecast.low:.3f}, {forecast.high:.3f}]"
         )
-    return None
+    if content.get("score_kept"):
+        display.line(f"score kept in {kept}")
+    return say(failure, FAILED) if failure else None

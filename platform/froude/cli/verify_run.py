@@ -8,6 +8,8 @@ import typer
 
 from froude.cli.common import FAILED, Debug, Json, Trust, emit, verb
 
+MARKS = {True: "ok  ", False: "FAIL", None: "?   "}
+
 
 @verb
 def verify_run(
@@ -50,10 +52,12 @@ def verify_run(
 
     for check in verify.verify_run(study, recipe, rerun=rerun, other_build=other_build, progress=show):
         found.append(check)
-        display.line(f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: {check.seen}")
-    failed = sum(not check.passed for check in found)
+        display.line(f"{MARKS[check.passed]}  {check.name}: {check.seen}")
+    failed = sum(check.passed is False for check in found)
+    unknown = sum(check.passed is None for check in found)
     if as_json:
         emit({"run": recipe.run.name, "failed": failed, "checks": [check.to_dict() for check in found]})
     else:
-        display.line(f"{recipe.run.name}: {len(found) - failed} of {len(found)} checks passed")
+        passed = f"{len(found) - failed - unknown} of {len(found)} checks passed"
+        display.line(f"{recipe.run.name}: {passed}{f', {unknown} unknown' if unknown else ''}")
     return FAILED if failed else None

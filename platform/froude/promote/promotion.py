@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from froude.config import ConfigError, Run
-from froude.promote import gate
+from froude.promote import gate, witness
 from froude.promote.band import with_band
 from froude.promote.case import Case, beyond
 from froude.promote.checks import table
@@ -26,6 +26,7 @@ def promote(
     overrides: Mapping[str, str] | None = None,
     trust: bool = False,
     fits: Fits | None = None,
+    witnessed_by: str = "",
 ) -> Recipe:
     """Write the study's recipe.toml and return it; raise `gate.Refused`, having written nothing, if a check fails.
 
@@ -33,9 +34,11 @@ def promote(
     a stage, or if another recipe's run has begun.
 
     `overrides` maps the names of checks that may fail to the reasons why. `trust` lets a model from outside the
-    package be built, to count its parameters. `fits` saves fitting again.
+    package be built, to count its parameters. `fits` saves fitting again. `witnessed_by` is a second store's folder, a
+    path or s3:// URL, that is given the seal before the recipe is there to be trained (`froude.promote.witness`).
     """
     bounds = gate.profile_named(profile)
+    second = witness.folder_of(witnessed_by, study.location) if witnessed_by else None
     fits = fits or fit(study)
     have = {"search": fits.best, "lr_transfer": fits.transfer.get(fits.target.parametrization)}
     missing = [role for role, found in {**have, "loss_law": fits.largest}.items() if found is None]
@@ -71,14 +74,27 @@ def promote(
     )
     place = study.location / FILE
     kept = read(place) if place.exists() else None
-    if kept is not None and same(kept, recipe):
-        return kept
-    if LogReader(study.location / "runs" / (kept or recipe).run.name).head() is not None:
+    begun = LogReader(study.location / "runs" / (kept or recipe).run.name).head() is not None
+    stays = kept is not None and same(kept, recipe)
+    if begun and not stays:
         raise ConfigError(
             f"a recipe must stay as it was sealed once its run has begun, but these fits or settings give another than "
             f"that of the run below {study.location}; train that run, or promote in a new study"
         )
-    recipe.write(place)
+    if kept is not None and stays:
+        recipe = kept
+    note = None
+    if second is not None:
+        there = witness.place_of(second, study.location, recipe)
+        recipe = recipe if stays else witness.as_sealed_before(recipe, there)
+        note = witness.attest(recipe, there, study.location, begun=begun)
+    # The recipe is what `froude train` reads, so it comes last: whatever ends this before, the same call goes on.
+    if note is not None:
+        witness.remember(study.location, note)
+    elif not stays:
+        witness.forget(study.location)
+    if not stays:
+        recipe.write(place)
     return recipe
 
 

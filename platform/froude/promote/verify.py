@@ -16,6 +16,7 @@ from froude.material import Material
 from froude.promote import recipe as recipes
 from froude.promote.recipe import Recipe
 from froude.promote.token_audit import account as token_account
+from froude.promote.witness import ABOUT, MOST_SKEW, compared
 from froude.runlog import LogReader, Record, expired, lineage, record_name
 from froude.schemas import TABLES
 from froude.store import Location, reported
@@ -28,16 +29,14 @@ if TYPE_CHECKING:
 
 #: Told what is being done, and the share of it that is done.
 Progress = Callable[[str, float], None]
-ABOUT = timedelta(seconds=2)  # a store's times: S3 has whole seconds, and several servers answer for it
-MOST_SKEW = timedelta(minutes=15)  # S3 refuses requests of hosts whose clocks are further off
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """One check: what must hold, whether it does, and what was seen."""
+    """One check: what must hold, whether it does (None: it can't be told from here), and what was seen."""
 
     name: str
-    passed: bool
+    passed: bool | None
     seen: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -71,6 +70,9 @@ def verify_run(
     device = _rerun_device(recipe, head, other_build=other_build) if rerun else None
     yield Verdict("the log is one chain", True, f"{len(records)} records, {head.attempt} attempts")
     yield _sealed(study.location, log, recipe, records)
+    first = (run / "commits" / record_name(0)).modified()
+    if (witness := compared(study.location, recipe, first)) is not None:
+        yield Verdict("the witness has the seal", *witness)
     over = head.kind == "finished" and head.step == recipe.run.steps
     yield Verdict("the run is finished", over, f"step {head.step} of {recipe.run.steps}")
     yield from _material(recipe.run, head)

@@ -12,21 +12,27 @@ if TYPE_CHECKING:
 FILE = "report.html"
 
 
-def render(study: Study, *, fits: Fits | None = None, trust: bool = False) -> str:
+def render(
+    study: Study, *, fits: Fits | None = None, trust: bool = False, register: Location | None = None
+) -> str:
     """The study's report as one HTML document without outside links; `fits` saves fitting again.
 
     `trust` lets a model from outside the package count its parameters, which the gate's table of a study needs.
+    `register` adds a section with the scores that are kept there (`froude.register`).
 
-    ConfigError for a folder that is no study. What a study lacks yet, or what cannot be read, the report says in words.
+    ConfigError for a folder that is no study, or a register that can't be read. What a study lacks yet, or what of it
+    cannot be read, the report says in words.
     """
     from froude.report.document import document
     from froude.report.view import gather
 
-    return document(gather(study, fits=fits, trust=trust))
+    return document(gather(study, fits=fits, trust=trust, register=register))
 
 
-def write(study: Study, *, fits: Fits | None = None, trust: bool = False) -> Location:
+def write(
+    study: Study, *, fits: Fits | None = None, trust: bool = False, register: Location | None = None
+) -> Location:
     """Render the report into the study and return where it lies; it replaces an older one in one piece."""
     place = study.location / FILE
-    place.replace(render(study, fits=fits, trust=trust).encode())
+    place.replace(render(study, fits=fits, trust=trust, register=register).encode())
     return place

@@ -19,9 +19,11 @@ from froude.promote.monitor import Alarm, alarms
 from froude.promote.promotion import extrapolation, parameters, predict
 from froude.promote.recipe import FILE, Recipe, read
 from froude.promote.token_audit import TokenAccount, token_account
+from froude.register import scores
 from froude.runlog import LogReader
 
 if TYPE_CHECKING:
+    from froude.store import Location
     from froude.study import Study
 
 
@@ -30,7 +32,8 @@ class View:
     """The content of one report. Losses in nats per token; `problems` are what kept a part of it from being read.
 
     `unread` says that the target run can't be read. `steps`, `evals` and what the spike policy did (`actions`) are
-    the target run's. `checks` are the recipe's, or, before there is one, what the gate would say now.
+    the target run's. `checks` are the recipe's, or, before there is one, what the gate would say now. `scores` are what
+    `register` keeps, of all studies; None without one.
     """
 
     name: str
@@ -50,6 +53,8 @@ class View:
     account: TokenAccount | None = None
     problems: tuple[str, ...] = ()
     unread: bool = False
+    register: str = ""
+    scores: pl.DataFrame | None = None
 
     @property
     def run(self) -> Run | None:
@@ -73,9 +78,12 @@ class View:
         return [attempt.tokens for attempt in self.elastic.attempts[1:]] if self.elastic else []
 
 
-def gather(study: Study, *, fits: Fits | None = None, trust: bool = False) -> View:
-    """Read the study; ConfigError only where it is no study at all. `fits` saves fitting again."""
+def gather(
+    study: Study, *, fits: Fits | None = None, trust: bool = False, register: Location | None = None
+) -> View:
+    """Read the study; ConfigError only where it, or the register, is none at all. `fits` saves fitting again."""
     problems: list[str] = []
+    kept = scores(register) if register is not None else None
     trials = study.trials().collect()
     if fits is None and study.exists and trials.height:
         try:
@@ -110,6 +118,8 @@ def gather(study: Study, *, fits: Fits | None = None, trust: bool = False) -> Vi
         recipe=recipe,
         checks=checks,
         problems=tuple(problems),
+        register=register.url if register is not None else "",
+        scores=kept,
         **parts,
     )
 

@@ -93,19 +93,17 @@ def read(study: Location, name: str, trial: Trial | None = None) -> Stored:
     except (pa.ArrowException, OSError, ValueError) as error:
         raise ConfigError(f"a trial must be a Parquet file, but {place} is not: {error}; delete it") from None
     metadata = table.schema.metadata or {}
-    known = {field.name: field.type for field in schemas.TRIALS}
-    if _KEY not in metadata or any(known.get(field.name) != field.type for field in table.schema):
+    try:
+        if _KEY not in metadata:
+            raise ValueError("no description of a trial")
+        rows = schemas.conformed(table, schemas.TRIALS)
+    except ValueError:
         raise ConfigError(
             f"a trial must have been written by this version's sweep, but {place} was not; use --fresh"
-        )
-    # A version before this one may not have known all columns.
-    columns = {
-        name: table[name] if name in table.column_names else pa.nulls(table.num_rows, kind)
-        for name, kind in known.items()
-    }
+        ) from None
     material = Material.from_dict(json.loads(metadata[_MATERIAL])) if _MATERIAL in metadata else None
     trial = trial or Trial.from_json(metadata[_KEY].decode())
-    return Stored(trial, pa.table(columns, schema=schemas.TRIALS), material)
+    return Stored(trial, rows, material)
 
 
 def read_all(study: Location) -> dict[str, Stored]:

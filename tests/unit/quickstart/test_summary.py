@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from froude import Study
-from froude.quickstart.summary import closing_block, rounded, stored, trained_flops
+from froude.quickstart.summary import closing_block, rounded, stored
 from froude.quickstart.whole import covered, worked_before
 from froude.store import Location
 
@@ -101,33 +101,6 @@ def test_the_closing_block_says_how_far_the_target_reaches_and_what_its_proxies_
     assert "cost of proxies 3.1x the target's compute, all together" in text
     assert "not certified" in text
     assert "(set beforehand: batch 768 tokens, wsd)" in text
-
-
-def test_a_trunk_counts_once_and_what_was_not_trained_not_at_all() -> None:
-    # 4 FLOPs a token, batches of 768: a trunk of 80 steps with tails of 10 and 20, and a third branch that the stop at
-    # a loss left out; a run of 50 steps that diverged; one that failed.
-    from froude import schemas
-    from froude.config import Run
-    from froude.space import Trial
-    from froude.sweep.trial_store import Stored
-
-    def run(name: str, steps: int) -> Run:
-        return Run(name=name, batch=768, tokens=768 * steps)
-
-    def stored(name: str, runs: list[Run], trained: int, flops: float | None) -> Stored:
-        rows = [
-            {"run": run.name, "tokens": run.tokens, "flops": flops and flops * run.tokens}
-            for run in runs[:trained]
-        ]
-        return Stored(Trial(name, tuple(runs), stop_loss=2.0), schemas.table(schemas.TRIALS, rows))
-
-    branches = [run("a", 50), run("b", 100), run("c", 200)]
-    trials = [
-        stored("branches", branches, 2, 4.0),
-        stored("diverged", [run("d", 50)], 1, 4.0),
-        stored("failed", [run("e", 50)], 1, None),
-    ]
-    assert trained_flops(trials) == pytest.approx(4 * 768 * (80 + 10 + 20 + 50))
 
 
 def test_the_closing_block_without_installation_restarts_or_a_critical_batch() -> None:

@@ -1,0 +1,34 @@
+"""What a study's proxies took of compute, and how much that is beside the run that they forecast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from froude.config import Run
+from froude.space import Trial
+from froude.store import Location
+from froude.sweep import trial_store
+from froude.sweep.speed import step_flops
+
+
+def trained_flops(trials: Iterable[trial_store.Stored]) -> float:
+    """FLOPs of the forward and backward passes of trials; the trunk that branches share counts once.
+
+    A diverged run counts in full, a failed one not at all: nobody knows how far it came.
+    """
+    total = 0.0
+    for stored in trials:
+        row = stored.rows.slice(0, 1).to_pylist()[0]
+        trained = Trial(stored.trial.name, stored.trial.runs[: stored.rows.num_rows])
+        total += (row["flops"] or 0.0) / row["tokens"] * trained.tokens
+    return total
+
+
+def run_flops(run: Run) -> float:
+    """FLOPs of the whole run; its model's code must be trusted."""
+    return step_flops(run) * run.steps
+
+
+def proxies_over_target(study: Location, target: Run) -> float:
+    """FLOPs of all trials of a sweep over the target's; ConfigError for a study that no sweep made."""
+    return trained_flops(trial_store.read_all(study).values()) / run_flops(target)

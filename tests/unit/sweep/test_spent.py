@@ -1,0 +1,48 @@
+"""What proxies took of compute: a trunk once, what was not trained not at all, over the target's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from froude import Study, schemas
+from froude.config import Run
+from froude.promote.fits import fit
+from froude.space import Trial
+from froude.store import Location
+from froude.sweep.speed import model_size
+from froude.sweep.spent import proxies_over_target, run_flops, trained_flops
+from froude.sweep.trial_store import Stored
+
+
+def test_a_trunk_counts_once_and_what_was_not_trained_not_at_all() -> None:
+    # 4 FLOPs a token, batches of 768: a trunk of 80 steps with tails of 10 and 20, and a third branch that the stop at
+    # a loss left out; a run of 50 steps that diverged; one that failed.
+
+    def run(name: str, steps: int) -> Run:
+        return Run(name=name, batch=768, tokens=768 * steps)
+
+    def stored(name: str, runs: list[Run], trained: int, flops: float | None) -> Stored:
+        rows = [
+            {"run": run.name, "tokens": run.tokens, "flops": flops and flops * run.tokens}
+            for run in runs[:trained]
+        ]
+        return Stored(Trial(name, tuple(runs), stop_loss=2.0), schemas.table(schemas.TRIALS, rows))
+
+    branches = [run("a", 50), run("b", 100), run("c", 200)]
+    trials = [
+        stored("branches", branches, 2, 4.0),
+        stored("diverged", [run("d", 50)], 1, 4.0),
+        stored("failed", [run("e", 50)], 1, None),
+    ]
+    assert trained_flops(trials) == pytest.approx(4 * 768 * (80 + 10 + 20 + 50))
+
+
+def test_proxies_are_held_against_the_whole_target(small_study: Path) -> None:
+    target = fit(Study(small_study)).target
+    assert run_flops(target) == pytest.approx(model_size(target)[0] * target.tokens)
+    cost = proxies_over_target(Location.parse(small_study), target)
+    assert cost == pytest.approx(
+        2 * proxies_over_target(Location.parse(small_study), target.replace({"tokens": 2 * target.tokens}))
+    )
