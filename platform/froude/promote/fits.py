@@ -16,6 +16,7 @@ from froude.config import ConfigError, Run
 from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer, Prediction
 from froude.laws.loss.posterior import WEAK
 from froude.parametrizations import PARAMETRIZATIONS
+from froude.promote import shape
 from froude.promote.imported_runs import history
 from froude.study import Study
 
@@ -229,7 +230,10 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
         target_loss=goal,
         loss=loss,
         rows=rows,
-        doubts=history.doubts(past),
+        doubts=(
+            *history.doubts(past),
+            *(shape.doubts(ladder, target, critical) if target is not None else ()),
+        ),
         fingerprints={name: fingerprint(frame) for name, frame in rows.items() if frame.height},
     )
 

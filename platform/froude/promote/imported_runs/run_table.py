@@ -28,7 +28,7 @@ STATUSES = ("finished", "diverged", "failed", "pruned", "running")
 #: Two runs that agree in these (and in params and tokens) differ by their seed only.
 SETTINGS = (
     *("width", "depth", "batch", "lr", "warmup_tokens", "beta2", "weight_decay"),
-    *("optimizer", "schedule", "parametrization", "precision"),
+    *("optimizer", "schedule", "parametrization", "precision", "head_dim", "context", "vocab"),
 )
 #: What a table may say of a run, besides what is required: columns of `trials()`.
 OPTIONAL = (
@@ -36,6 +36,8 @@ OPTIONAL = (
     *SETTINGS,
     *("seed", "flops", "seconds"),
 )
+#: Parameters that a token passes through. Beside `params` it tells a mixture of experts, for which no law here is.
+ACTIVE = "active_params"
 #: What a tracker calls each status (W&B, MLflow, Optuna and their like), in small letters. Other words are asked about:
 #: Ray Tune's "terminated" means finished, and somebody else's that it was killed.
 WORDS = {
@@ -109,10 +111,11 @@ def _rows(table: _Table, source: str) -> pl.DataFrame:
     empty = pl.from_arrow(schemas.TRIALS.empty_table())
     assert isinstance(empty, pl.DataFrame)
     kinds = empty.schema
-    typed = table.frame.with_columns(status=_status(table))
+    _dense(table)
+    typed = table.frame.drop(ACTIVE, strict=False).with_columns(status=_status(table))
     counted = typed["status"].is_in(["finished", "diverged"])
     _words(table)
-    for name in table.frame.columns:
+    for name in typed.columns:
         if schemas.TRIALS.field(name).type == pa.string():
             typed = typed.with_columns(pl.col(name).cast(pl.String))
         else:
@@ -151,7 +154,7 @@ def _rows(table: _Table, source: str) -> pl.DataFrame:
 
 
 def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> _Table:
-    known = (*REQUIRED, *OPTIONAL)
+    known = (*REQUIRED, *OPTIONAL, ACTIVE)
     have = ", ".join(table.columns) or "no columns"
     for name, theirs in columns.items():
         if name not in known:
@@ -193,6 +196,19 @@ def _status(table: _Table) -> pl.Series:
     return found
 
 
+def _dense(table: _Table) -> None:
+    """ConfigError where a run has more parameters than a token passes through."""
+    if ACTIVE not in table.frame.columns:
+        return
+    active, params = _numbers(table, ACTIVE), _numbers(table, "params")
+    if (odd := ((active / params - 1).abs() > 0.01).fill_null(False).arg_true()).len():
+        row = int(odd[0])
+        raise ConfigError(
+            f"runs must be dense, since no law here is for a mixture of experts, but {table.where(row)} has "
+            f"{active[row]:g} active of {params[row]:g} parameters; leave such runs out"
+        )
+
+
 def _words(table: _Table) -> None:
     """ConfigError where a column of words holds one that means nothing here."""
     frame = table.frame
@@ -215,7 +231,7 @@ def _numbers(table: _Table, name: str) -> pl.Series:
         raise ConfigError(f"{table.column(name)} must be numeric, but is {column.dtype}; give numbers")
     plain = pl.col(name).cast(pl.String).str.strip_chars()
     plain = pl.when(~plain.is_in(["", *table_file.NOTHING])).then(plain)
-    if schemas.TRIALS.field(name).type == pa.int64():
+    if name == ACTIVE or schemas.TRIALS.field(name).type == pa.int64():
         plain = (
             pl.when(plain.str.contains(GROUPED)).then(plain.str.replace_all(SEPARATORS, "")).otherwise(plain)
         )
