@@ -77,6 +77,7 @@ def fit(
     from froude.promote.imported_runs.history import ROLE
     from froude.promote.imported_runs.reading import reading
     from froude.study import Study
+    from froude.sweep.cost import proxy_flops
 
     wanted = point("--predict", predict) if predict else None
     imported = _imported(study, source, columns, out, target, fresh=fresh)
@@ -104,8 +105,8 @@ def fit(
         emit(content | ({"branches": branched.to_dict()} if branched else {}))
         return None
     print("\n".join(fits.lines()))
-    if prediction is not None:
-        print("\n".join(_said(prediction)))
+    if prediction is not None and wanted is not None:
+        print("\n".join(_said(prediction, proxy_flops(found) / 6 / wanted["params"] / wanted["tokens"])))
     for each in diagnoses:
         print("\n".join(["", *each.lines()]))
     if branched:
@@ -113,7 +114,7 @@ def fit(
     return None
 
 
-def _said(prediction: Prediction) -> list[str]:
+def _said(prediction: Prediction, cost: float) -> list[str]:
     ratios = ", ".join(f"{name} {ratio:.3g}×" for name, ratio in prediction.extrapolation.items())
     trust = "certified" if prediction.certified else f"not certified: {'; '.join(prediction.reasons)}"
     from froude.promote.forecast import OTHERS
@@ -124,7 +125,9 @@ def _said(prediction: Prediction) -> list[str]:
         f"forecast        {prediction.loss:.4f} nats per token, {100 * prediction.level:.0f}% in "
         f"[{prediction.low:.4f}, {prediction.high:.4f}], {trust}",
         f"extrapolation   {ratios} the largest fitted",
+        f"cost of runs    {cost:.3g}× the 6·params·tokens FLOPs of the run forecast, all together",
         *([f"in comparison   {told}"] if told else []),
+        f"noise of a run  {100 * prediction.noise:.2g}% by the law: the floor under a forecast's error",
     ]
 
 

@@ -43,8 +43,9 @@ class Forecast:
     `certified` is False where the law cannot vouch for it; `reasons` says why, `status` is the law's.
     Other forecasts, to hold this one against: `naive` is the loss of the largest proxy at its longest horizon,
     `comparator` and `compute_line` are those of `froude.laws.comparator`, `free_loss` is that of free exponents; NaN
-    where there is none. `band` is where the training loss is to lie along the run, averaged over `block` tokens, at
-    `band_level`; empty where no curve could be fitted.
+    where there is none. `noise` is the standard deviation of the run's own loss by the law, relative: the floor under
+    any forecast's error; `proxies_over_target` the FLOPs of all proxies over the target's. `band` is where the training
+    loss is to lie along the run, averaged over `block` tokens, at `band_level`; empty where no curve could be fitted.
     """
 
     loss: float
@@ -58,6 +59,8 @@ class Forecast:
     free_loss: float = math.nan
     comparator: float = math.nan
     compute_line: float = math.nan
+    noise: float = math.nan
+    proxies_over_target: float = math.nan
     block: int = 0
     band_level: float = 0.0
     band: tuple[BandPoint, ...] = ()
@@ -68,6 +71,12 @@ class Forecast:
                 f"a forecast's loss must lie in its interval, but {self.loss:g} is outside "
                 f"[{self.low:g}, {self.high:g}]; promote again"
             )
+
+    @property
+    def others(self) -> dict[str, float]:
+        """What else can be forecast from the same runs, in words, as far as there is one; nats per token."""
+        found = {words: float(getattr(self, key)) for key, words in OTHERS.items()}
+        return {words: loss for words, loss in found.items() if math.isfinite(loss)}
 
     @property
     def half_width(self) -> float:
@@ -81,7 +90,7 @@ class Forecast:
             "reasons": list(self.reasons),
             "band": [list(astuple(p)) for p in self.band],
         }
-        for other in ("free_loss", "comparator", "compute_line"):
+        for other in ("free_loss", "comparator", "compute_line", "noise", "proxies_over_target"):
             if not math.isfinite(content[other]):
                 del content[other]
         if not self.band:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -26,6 +27,7 @@ def promote(
     overrides: Mapping[str, str] | None = None,
     trust: bool = False,
     fits: Fits | None = None,
+    cost: Callable[[], float] = lambda: math.nan,
 ) -> Recipe:
     """Write the study's recipe.toml and return it; raise `gate.Refused`, having written nothing, if a check fails.
 
@@ -33,7 +35,8 @@ def promote(
     a stage, or if another recipe's run has begun.
 
     `overrides` maps the names of checks that may fail to the reasons why. `trust` lets a model from outside the
-    package be built, to count its parameters. `fits` saves fitting again.
+    package be built, to count its parameters. `fits` saves fitting again. `cost` returns the FLOPs of all proxies over
+    the target's, to be told beside the forecast.
     """
     bounds = gate.profile_named(profile)
     fits = fits or fit(study)
@@ -58,7 +61,7 @@ def promote(
         raise gate.Refused(checks, beyond=_beyond(fits, has_rate=run is not None))
     if any(check.refuses for check in checks):
         raise gate.Refused(checks)
-    forecast = with_band(forecast, study, fits, run, params)
+    forecast = replace(with_band(forecast, study, fits, run, params), proxies_over_target=cost())
     recipe = seal(
         run=run,
         profile=profile,
@@ -161,6 +164,7 @@ def predict(fits: Fits, params: int) -> Forecast | None:
         naive=largest["loss"],
         comparator=prediction.comparator,
         compute_line=prediction.compute_line,
+        noise=prediction.noise,
         free_loss=math.nan
         if free is None
         else free.E + free.A / params**free.alpha + free.B / tokens**free.beta,

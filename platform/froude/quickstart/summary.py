@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from froude.attempts import history
@@ -13,28 +13,13 @@ from froude.promote.fits import Fits
 from froude.promote.forecast import OTHERS, score
 from froude.promote.recipe import Recipe
 from froude.promote.token_audit import token_account
-from froude.space import Trial
 from froude.store import Location
 from froude.study import Study
-from froude.sweep import trial_store
-from froude.sweep.speed import step_flops
+from froude.sweep.cost import proxies_over_target
 
 FILE = "summary.json"
 STAGES = ("sweep", "fit", "promote", "train")
 WIDTH = 16  # of the closing block's first column
-
-
-def trained_flops(trials: Iterable[trial_store.Stored]) -> float:
-    """FLOPs of the forward and backward passes of trials; the trunk that branches share counts once.
-
-    A diverged run counts in full, a failed one not at all: nobody knows how far it came.
-    """
-    total = 0.0
-    for stored in trials:
-        row = stored.rows.slice(0, 1).to_pylist()[0]
-        trained = Trial(stored.trial.name, stored.trial.runs[: stored.rows.num_rows])
-        total += (row["flops"] or 0.0) / row["tokens"] * trained.tokens
-    return total
 
 
 def summarize(
@@ -49,7 +34,7 @@ def summarize(
     scored = score(recipe.forecast, elastic.loss)
     counts = dict(study.trials().group_by("status").len().collect().iter_rows())
     forecast, reach = recipe.forecast, dict(recipe.extrapolation)
-    cost = trained_flops(trial_store.read_all(study.location).values()) / (step_flops(run) * run.steps)
+    cost = proxies_over_target(study, run)
     spent = {
         stage: round(seconds[stage], 3) for stage in STAGES
     }  # rounded first: the total is theirs, to the bit
@@ -75,6 +60,7 @@ def summarize(
             "sha256": recipe.sha256,
             "comparator": forecast.comparator,
             "compute_line": forecast.compute_line,
+            "noise": forecast.noise,
             "extrapolation": reach,
             "reach": {axis: reach[axis] for axis in ("params", "tokens", "compute")},
             "proxies_over_target": cost,

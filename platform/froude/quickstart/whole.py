@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from froude.space import Space, Trial, load_space
 from froude.store import Location
 from froude.study import Study
 from froude.sweep.agenda import Agenda, cost
+from froude.sweep.cost import proxies_over_target
 from froude.sweep.plan import memory
 from froude.sweep.preflight import check_memory, cores
 from froude.sweep.progress import shown
@@ -183,7 +185,8 @@ def promoted(loop: Loop, fits: Fits, kept: Recipe | None) -> Recipe:
         loop.seconds.setdefault("promote", 0.0)
         return kept
     with loop.stage("promote"):
-        recipe = promote(loop.study, overrides=OVERRIDES, fits=fits)
+        cost = partial(proxies_over_target, loop.study, fits.target)
+        recipe = promote(loop.study, overrides=OVERRIDES, fits=fits, cost=cost)
         if kept is None or recipe.sha256 != kept.sha256:
             loop.worked.add("promote")
         forecast = recipe.forecast

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from froude import Study
-from froude.quickstart.summary import closing_block, rounded, stored, trained_flops
+from froude.quickstart.summary import closing_block, rounded, stored
 from froude.quickstart.whole import covered, worked_before
 from froude.store import Location
+from froude.sweep.cost import trained_flops
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,8 @@ class LossLaw(Law):
             reasons += ("the interval is beyond all bounds",)
         ratios = reach.ratios if b is None else {**reach.ratios, "batch": self._batches(b)}
         others = self.comparator.losses(params=n, tokens=d)
-        return Prediction(loss, low, high, level, not reasons, reasons, ratios, *others)
+        noise = float(np.median(self._posterior.noises(*at)))
+        return Prediction(loss, low, high, level, not reasons, reasons, ratios, *others, noise)
 
     def _batches(self, batch: float) -> float:
         return batch / float(read(self.sample.frame.filter(self.sample.used), ["batch"])["batch"].max())

@@ -1,0 +1,40 @@
+"""What a study's proxies cost, to be told beside what is forecast from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import polars as pl
+
+from froude.config import Run
+from froude.promote.imported_runs.history import ROLE
+from froude.space import Trial
+from froude.study import Study
+from froude.sweep import trial_store
+from froude.sweep.speed import step_flops
+
+
+def proxies_over_target(study: Study, run: Run) -> float:
+    """FLOPs of all proxies over those of the target run, whose code has been trusted."""
+    return proxy_flops(study) / (step_flops(run) * run.steps)
+
+
+def proxy_flops(study: Study) -> float:
+    """FLOPs of all that was trained for the study; of an imported run those of its last checkpoint in the table."""
+    if any(stage["role"] == ROLE for stage in study.meta.get("stages", {}).values()):
+        runs = study.trials().group_by("trial").agg(pl.col("flops").max()).collect()
+        return float(runs["flops"].sum())
+    return trained_flops(trial_store.read_all(study.location).values())
+
+
+def trained_flops(trials: Iterable[trial_store.Stored]) -> float:
+    """FLOPs of the forward and backward passes of trials; the trunk that branches share counts once.
+
+    A diverged run counts in full, a failed one not at all: nobody knows how far it came.
+    """
+    total = 0.0
+    for stored in trials:
+        row = stored.rows.slice(0, 1).to_pylist()[0]
+        trained = Trial(stored.trial.name, stored.trial.runs[: stored.rows.num_rows])
+        total += (row["flops"] or 0.0) / row["tokens"] * trained.tokens
+    return total
