@@ -92,6 +92,7 @@ def fit(
     fits = fit_study(found)
     try:
         prediction = fits.predict(**wanted) if wanted is not None else None
+        sets = fits.predict_sets(**wanted) if wanted is not None else {}
     except ConfigError as error:
         made = f" The study itself was made: `froude fit {out}`." if source else ""
         raise ConfigError(f"{error}{made}") from None
@@ -101,12 +102,18 @@ def fit(
         content = fits.summary() | {"fingerprints": dict(fits.fingerprints)}
         content |= {"table": table.to_dict()} if table is not None else {}
         content |= {"prediction": asdict(prediction)} if prediction is not None else {}
+        content |= {"sets_prediction": {name: asdict(each) for name, each in sets.items()}} if sets else {}
         content |= {"diagnosis": [each.to_dict() for each in diagnoses]} if diagnose else {}
         emit(content | ({"branches": branched.to_dict()} if branched else {}))
         return None
     print("\n".join(fits.lines()))
     if prediction is not None and wanted is not None:
         print("\n".join(_said(prediction, proxy_flops(found) / 6 / wanted["params"] / wanted["tokens"])))
+    for name, own in sets.items():
+        print(
+            f"on set {name:<9}{own.loss:.4f} nats per token, {100 * own.level:.0f}% in [{own.low:.4f}, "
+            f"{own.high:.4f}], {'' if own.certified else 'not '}certified"
+        )
     for each in diagnoses:
         print("\n".join(["", *each.lines()]))
     if branched:

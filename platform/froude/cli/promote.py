@@ -73,6 +73,9 @@ def promote(
         f"{forecast.high:.3f}], {'certified' if forecast.certified else 'not certified'} ({forecast.status})"
     )
     print("\n".join(beside(forecast, recipe.extrapolation)))
+    for name, each in forecast.sets.items():
+        trust_in = "certified" if each.certified else "not certified"
+        print(f"on set    {name}: {each.loss:.3f} in [{each.low:.3f}, {each.high:.3f}], {trust_in}")
     for check in recipe.checks:
         if check.overridden:
             print(f"override  {check.name} ({check.value}): {check.reason}")

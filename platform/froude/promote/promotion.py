@@ -16,6 +16,7 @@ from froude.promote.checks import table
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
 from froude.promote.recipe import FILE, Recipe, read, seal
+from froude.promote.validation_sets import SetForecast
 from froude.runlog import LogReader
 from froude.study import Study
 
@@ -165,6 +166,10 @@ def predict(fits: Fits, params: int) -> Forecast | None:
         comparator=prediction.comparator,
         compute_line=prediction.compute_line,
         noise=prediction.noise,
+        sets={
+            name: SetForecast.of(each)
+            for name, each in fits.predict_sets(params=params, tokens=tokens).items()
+        },
         free_loss=math.nan
         if free is None
         else free.E + free.A / params**free.alpha + free.B / tokens**free.beta,

@@ -84,6 +84,17 @@ def summarize(
             "undisturbed_digest": None,
         },
     }
+    if forecast.sets:
+        measured = {name: elastic.set_losses.get(name) for name in forecast.sets}
+        content["sets"] = {
+            name: {
+                "forecast": each.to_dict(),
+                "actual": measured[name],
+                **dict(zip(("inside", "relative_error"), each.scored(loss), strict=True)),
+            }
+            for name, each in forecast.sets.items()
+            if (loss := measured[name]) is not None
+        }
     finite: dict[str, Any] = rounded(content)
     return finite
 

@@ -100,14 +100,14 @@ def step_row(run: Run, attempt: int, step: int, result: StepResult, seconds: flo
     }
 
 
-def eval_row(run: Run, attempt: int, step: int, loss: float) -> Row:
-    """A row of the evals frame."""
+def eval_row(run: Run, attempt: int, step: int, loss: float, split: str = "validation") -> Row:
+    """A row of the evals frame; `split` may be one of the source's own validation sets."""
     return {
         "run": run.name,
         "attempt": attempt,
         "step": step,
         "tokens": step * run.batch,
-        "split": "validation",
+        "split": split,
         "loss": loss,
         "time": datetime.now(UTC),
     }
