@@ -11,6 +11,7 @@ from froude.laws.batch.noise import BatchRamp, NoiseScale, noise_scale
 from froude.laws.batch.rate import BatchLrLaw, batch_lr_law
 from froude.laws.curve import CurveBand, CurveLaw
 from froude.laws.loss.comparator import Comparator, comparator
+from froude.laws.loss.conventions import counting_conventions
 from froude.laws.loss.isoflop import IsoFlop, iso_flop
 from froude.laws.loss.kaplan import KaplanLaw, kaplan
 from froude.laws.loss.law import LossLaw, loss_law
@@ -43,6 +44,7 @@ __all__ = [
     "Status",
     "batch_lr_law",
     "comparator",
+    "counting_conventions",
     "critical_batch",
     "curve",
     "data_constrained",

@@ -34,9 +34,9 @@ def make_study(
     `columns` maps froude's names (those of `trials()`) to the file's, where they differ, or to "" to ignore a column;
     params, tokens and loss must be there, batch is in tokens; a column `loss_<name>` has losses on another validation
     set. Rows of one `run` at several tokens are one trial. A null, NaN or infinite loss means diverged. `target` is
-    what the study is for. `fresh` replaces a study that was made of a table and that nothing was added to. ConfigError for a
-    file of another kind, a missing column, a value out of range, rows that come twice, and where there is anything else
-    at `out` already.
+    what the study is for. `fresh` replaces a study that was made of a table and that nothing was added to. ConfigError
+    for a file of another kind, a missing column, a value out of range, rows that come twice, and where there is
+    anything else at `out` already.
     """
     place = Location.parse(out)
     study = Study(place)
