@@ -2,8 +2,8 @@
 
 gcide: the GNU Collaborative International Dictionary of English (Debian package dict-gcide 0.48.5+nmu2, GPL-3+).
 sympy: the Python sources of sympy 1.14.0 (BSD-3-Clause), which torch installs.
-Of lines longer than SHORT characters the first of its kind stays: else 6 and 19% of the validation windows also occur in
-the training data, so .5 and 3% do.
+Of lines longer than SHORT characters the first of its kind stays: else 6 and 19% of the validation windows also occur
+in the training data, so .5 and 3% do.
 """
 
 from __future__ import annotations

@@ -4,9 +4,9 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from proxies import proxies  # noqa: E402
+from proxies import proxies
 
-from froude.space import Space  # noqa: E402
+from froude.space import Space
 
 
 def space(seed: int = 0) -> Space:

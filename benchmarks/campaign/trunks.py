@@ -109,7 +109,8 @@ def bare(law: laws.LossLaw, target: dict[str, float], actual: float) -> bool:
 def report(found: list[dict[str, Any]]) -> tuple[str, bool]:
     """The page, and whether every cell lies within LOWEST and HIGHEST."""
     lines = [
-        "| noise of a trunk | worlds | " + " | ".join(f"{name}: covers | half-width | rms error" for name in LAWS),
+        "| noise of a trunk | worlds | "
+        + " | ".join(f"{name}: covers | half-width | rms error" for name in LAWS),
         "|---|---|" + "---|" * 3 * len(LAWS),
     ]
     lines[0] += " | posterior, not widened | certified | published exponents: rms error |"
@@ -129,26 +130,29 @@ def report(found: list[dict[str, Any]]) -> tuple[str, bool]:
         other = math.sqrt(float(np.mean([row["posterior"]["comparator"] ** 2 for row in rows])))
         cells += [f"{100 * bares:.1f}%", f"{100 * certified:.0f}%", f"{100 * other:.2f}%"]
         lines.append(f"| {' | '.join(cells)} |")
+    each = len(found) // len(NOISES)
     text = f"""# Intervals of few trunks with many branches
 
 `python benchmarks/campaign/trunks.py`: how often nominal 90% intervals of the loss law hold the loss of one larger
 run, noise of its own included. "free" has no prior; "posterior" has the prior that studies use; both forecast by the
 same draws and the same widening. Asked: {LOWEST:.0%} to {HIGHEST:.0%} in each cell.
-With {min(len([r for r in found if r["trunk"] == t]) for t in NOISES)} worlds a cell, the standard error of a coverage of 90% is
-{100 * math.sqrt(0.09 / max(len(found) / len(NOISES), 1)):.1f} points.
+With {each} worlds a cell, the standard error of a coverage of 90% is {100 * math.sqrt(0.09 / max(each, 1)):.1f} points.
 
 {chr(10).join(lines)}
 
 What it does not show: worlds are drawn by a script, whose laws are additive but for a drift and a bias of small sizes;
 real studies are in calibration.md and in bank.md. Seeds below {FIRST} were looked at while the method was made.
 
-{datetime.now(UTC):%Y-%m-%d}, commit {commit("campaign")}; {cpu()}; Python {platform.python_version()}, numpy {np.__version__}.
+{datetime.now(UTC):%Y-%m-%d}, commit {commit("campaign")}; {cpu()}; Python {platform.python_version()},
+numpy {np.__version__}.
 """
     return text, good
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--worlds", type=int, default=300)
     parser.add_argument("--first", type=int, default=FIRST, help="the first seed")
     parser.add_argument("--workers", type=int, default=2)
@@ -162,7 +166,9 @@ def main() -> int:
     left = [job for job in jobs if job not in known]
     os.environ["OMP_NUM_THREADS"] = "1"
     began = time.perf_counter()
-    spawn = multiprocessing.get_context("spawn")  # a forked worker would wait for a lock of the parent's polars
+    spawn = multiprocessing.get_context(
+        "spawn"
+    )  # a forked worker would wait for a lock of the parent's polars
     with ProcessPoolExecutor(given.workers, spawn) as pool, kept.open("a") as file:
         for number, row in enumerate(pool.map(score, left, chunksize=4), 1):
             done.append(row)
@@ -170,7 +176,10 @@ def main() -> int:
             if number % 50 == 0 or number == len(left):
                 file.flush()
                 seconds = time.perf_counter() - began
-                print(f"{number} of {len(left)}, ~{seconds / number * (len(left) - number):.0f} s left", flush=True)
+                print(
+                    f"{number} of {len(left)}, ~{seconds / number * (len(left) - number):.0f} s left",
+                    flush=True,
+                )
     asked = set(jobs)
     text, good = report([row for row in done if (row["seed"], row["trunk"]) in asked])
     (HERE / "trunks.md").write_text(text)

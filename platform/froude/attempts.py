@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -43,7 +43,8 @@ class Attempt:
 class Elastic:
     """All attempts of one run, oldest first; `step` and `tokens` are those of its newest checkpoint.
 
-    `loss` is the validation loss at the run's last step, in nats per token; None before it is finished.
+    `loss` is the validation loss at the run's last step, in nats per token; None before it is finished. `set_losses`
+    are those of the other validation sets that its source has, by name.
     """
 
     run: str
@@ -52,6 +53,7 @@ class Elastic:
     step: int
     tokens: int
     loss: float | None = None
+    set_losses: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def world_sizes(self) -> list[int]:
@@ -86,11 +88,9 @@ def history(study: Study, run: str) -> Elastic | None:
     found = trace(run, records, study.steps().filter(pl.col("run") == run).collect())
     if found is None or not found.finished:
         return found
-    evals = study.committed(run, "evals", lineage(records)).filter(
-        pl.col("split") == "validation", pl.col("step") == found.step
-    )
-    losses = evals.select("loss").collect()["loss"].to_list()
-    return replace(found, loss=losses[-1] if losses else None)
+    evals = study.committed(run, "evals", lineage(records)).filter(pl.col("step") == found.step)
+    losses = dict(evals.select("split", "loss").collect().iter_rows())
+    return replace(found, loss=losses.pop("validation", None), set_losses=losses)
 
 
 def trace(run: str, records: Sequence[Record], steps: pl.DataFrame) -> Elastic | None:

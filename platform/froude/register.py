@@ -71,7 +71,6 @@ def keep(register: Location, study: Study, *, trust: bool = False) -> bool:
 
 def row_of(study: Study, recipe: Recipe, *, trust: bool = False) -> dict[str, Any] | None:
     """The study's row of SCORES; None before its run is finished with a finite loss."""
-    from froude.train.rows import corpus
 
     run, forecast = recipe.run, recipe.forecast
     past = history(study, run.name)
@@ -90,7 +89,7 @@ def row_of(study: Study, recipe: Recipe, *, trust: bool = False) -> dict[str, An
         "finished_at": LogReader(study.location / "runs" / run.name).records()[-1].time,
         "version": froude.__version__,
         "model": run.model.factory,
-        "corpus": corpus(run),
+        "corpus": run.data.corpus,
         "params": params,
         "tokens": run.tokens,
         "batch": run.batch,
@@ -163,7 +162,7 @@ def _read(place: Location) -> pa.Table:
 
 def _proxy_cost(study: Study, recipe: Recipe) -> float | None:
     try:
-        return proxies_over_target(study.location, recipe.run) or None
+        return proxies_over_target(study, recipe.run) or None
     except ConfigError:  # runs that froude did not train
         return None
 

@@ -57,6 +57,10 @@ TRIALS = pa.schema(
         ),  # import path of the source; the file's name and first digits of its hash, if the run has them
         # Digest of the content of the corpus and of foreign code; the whole record is the file's `froude.material`.
         ("material", _S),
+        ("head_dim", _I),
+        ("context", _I),  # tokens of a window
+        ("vocab", _I),
+        ("data_options", _S),  # the source's own, as JSON: its mixture, phase and the like
     ]
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import math
 import os
 from typing import Any, ClassVar, Literal, Self
@@ -58,6 +59,17 @@ class Data(Section):
         default="", pattern=r"^([0-9a-f]{64})?$", description="of the corpus; checked when set"
     )
     options: dict[str, Scalar] = Field(default_factory=dict)
+
+    @property
+    def corpus(self) -> str:
+        """What is trained on, for people: the source, and the file's name and the hash where there are any."""
+        marks = [os.path.basename(self.path), self.sha256 and f"sha256:{self.sha256[:12]}"]
+        return " ".join([self.source, *filter(None, marks)])
+
+    @property
+    def settings(self) -> str:
+        """The source's own options as JSON: its mixture, phase and the like."""
+        return json.dumps(self.options, sort_keys=True)
 
     @model_validator(mode="before")
     @classmethod

@@ -48,6 +48,24 @@ class Counting:
         return (starts * 7 + np.arange(self.context + 1)) % self.vocab
 
 
+class Backwards(Counting):
+    """Windows that count downwards: a validation set of another kind."""
+
+    def read(self, first, n):
+        return super().read(first, n)[:, ::-1].copy()
+
+
+class TwoSets(Counting):
+    """Counting, whose validation split has a set of its own, by a name that a run may give."""
+
+    def __init__(self, run, split):
+        super().__init__(run, split)
+        self.run = run
+
+    def sets(self):
+        return {str(self.run.data.options.get("set", "backwards")): Backwards(self.run, "validation")}
+
+
 def factory(run):
     return Bigram(run)
 

@@ -130,12 +130,14 @@ class Ladder:
     widths: Sequence[int] = (32, 48, 64, 96)
     steps: Sequence[int] = (432, 648, 972)
     noise: float = 0.0
+    parametrization: str = "mup"
 
     def rows(self, seeds: int, chance: np.random.Generator) -> list[dict[str, Any]]:
         rows = []
         for width, seed in ((width, seed) for width in self.widths for seed in range(seeds)):
             for steps in self.steps:
                 changes = {"model.width": width, "tokens": 768 * steps, "seed": seed}
+                changes |= {"parametrization": self.parametrization}
                 run = base("law", **changes).replace(name=f"w{width}-{steps}-s{seed}")
                 loss = law(params(run), run.tokens) * math.exp(self.noise * chance.standard_normal())
                 rows.append(row(run, loss, trial=f"w{width}-s{seed}"))

@@ -32,6 +32,10 @@ class Attention(Bigram):
             self.spare = nn.Linear(width, width)
         if self.fault == "frozen":
             self.spare = nn.Parameter(torch.ones(width), requires_grad=False)
+        if self.fault == "experts":
+            self.experts = nn.Linear(width, width)
+        if self.fault == "active":
+            self.active_parameters = lambda: 1000
         if self.fault == "unseeded":
             drawn = np.random.default_rng().normal(size=(width, width)).astype(np.float32)
             with torch.no_grad():

@@ -77,6 +77,7 @@ def fit(
     from froude.promote.imported_runs.history import ROLE
     from froude.promote.imported_runs.reading import reading
     from froude.study import Study
+    from froude.sweep.spent import proxy_flops
 
     wanted = point("--predict", predict) if predict else None
     imported = _imported(study, source, columns, out, target, fresh=fresh)
@@ -91,6 +92,7 @@ def fit(
     fits = fit_study(found)
     try:
         prediction = fits.predict(**wanted) if wanted is not None else None
+        sets = fits.predict_sets(**wanted) if wanted is not None else {}
     except ConfigError as error:
         made = f" The study itself was made: `froude fit {out}`." if source else ""
         raise ConfigError(f"{error}{made}") from None
@@ -100,12 +102,18 @@ def fit(
         content = fits.summary() | {"fingerprints": dict(fits.fingerprints)}
         content |= {"table": table.to_dict()} if table is not None else {}
         content |= {"prediction": asdict(prediction)} if prediction is not None else {}
+        content |= {"sets_prediction": {name: asdict(each) for name, each in sets.items()}} if sets else {}
         content |= {"diagnosis": [each.to_dict() for each in diagnoses]} if diagnose else {}
         emit(content | ({"branches": branched.to_dict()} if branched else {}))
         return None
     print("\n".join(fits.lines()))
-    if prediction is not None:
-        print("\n".join(_said(prediction)))
+    if prediction is not None and wanted is not None:
+        print("\n".join(_said(prediction, proxy_flops(found) / 6 / wanted["params"] / wanted["tokens"])))
+    for name, own in sets.items():
+        print(
+            f"on set {name:<9}{own.loss:.4f} nats per token, {100 * own.level:.0f}% in [{own.low:.4f}, "
+            f"{own.high:.4f}], {'' if own.certified else 'not '}certified"
+        )
     for each in diagnoses:
         print("\n".join(["", *each.lines()]))
     if branched:
@@ -113,7 +121,7 @@ def fit(
     return None
 
 
-def _said(prediction: Prediction) -> list[str]:
+def _said(prediction: Prediction, cost: float) -> list[str]:
     ratios = ", ".join(f"{name} {ratio:.3g}×" for name, ratio in prediction.extrapolation.items())
     trust = "certified" if prediction.certified else f"not certified: {'; '.join(prediction.reasons)}"
     from froude.promote.forecast import OTHERS
@@ -124,7 +132,9 @@ def _said(prediction: Prediction) -> list[str]:
         f"forecast        {prediction.loss:.4f} nats per token, {100 * prediction.level:.0f}% in "
         f"[{prediction.low:.4f}, {prediction.high:.4f}], {trust}",
         f"extrapolation   {ratios} the largest fitted",
+        f"cost of runs    {cost:.3g}× the 6·params·tokens FLOPs of the run forecast, all together",
         *([f"in comparison   {told}"] if told else []),
+        f"noise of a run  {100 * prediction.noise:.2g}% by the law: the floor under a forecast's error",
     ]
 
 

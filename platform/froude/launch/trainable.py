@@ -185,7 +185,7 @@ def losses_of(study: Location, run: str) -> tuple[list[float], list[float]]:
     from froude.study import Study
 
     read = Study(study)
-    frames = (read.steps(trials=False), read.evals())
+    frames = (read.steps(trials=False), read.evals().filter(pl.col("split") == "validation"))
     steps, evals = (frame.filter(pl.col("run") == run).sort("step").collect()["loss"] for frame in frames)
     return steps.to_list(), evals.to_list()
 

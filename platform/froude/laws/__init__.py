@@ -11,10 +11,11 @@ from froude.laws.batch.noise import BatchRamp, NoiseScale, noise_scale
 from froude.laws.batch.rate import BatchLrLaw, batch_lr_law
 from froude.laws.curve import CurveBand, CurveLaw
 from froude.laws.loss.comparator import Comparator, comparator
+from froude.laws.loss.conventions import counting_conventions
+from froude.laws.loss.draws import ExponentPrior
 from froude.laws.loss.isoflop import IsoFlop, iso_flop
 from froude.laws.loss.kaplan import KaplanLaw, kaplan
 from froude.laws.loss.law import LossLaw, loss_law
-from froude.laws.loss.posterior import ExponentPrior
 from froude.laws.loss.repeated import DataConstrainedLaw, data_constrained
 from froude.laws.lr.curve import LrCurve, lr_curve
 from froude.laws.lr.optimum import PowerLaw, optimum_law
@@ -43,6 +44,7 @@ __all__ = [
     "Status",
     "batch_lr_law",
     "comparator",
+    "counting_conventions",
     "critical_batch",
     "curve",
     "data_constrained",

@@ -6,7 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import polars as pl
@@ -14,8 +14,9 @@ import polars as pl
 from froude import laws
 from froude.config import ConfigError, Run
 from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer, Prediction
-from froude.laws.loss.posterior import WEAK
+from froude.laws.loss.draws import WEAK
 from froude.parametrizations import PARAMETRIZATIONS
+from froude.promote import shape, validation_sets
 from froude.promote.imported_runs import history
 from froude.study import Study
 
@@ -32,7 +33,8 @@ class Fits:
     `large` is the run that the study is for, None for a history without one; `best` is the search's best trial at its
     batch and schedule, `best_overall` among all its trials (rows of `trials()`); `transfer` maps parametrizations, by
     their names, to their laws; `target_loss` (nats per token) is that of the critical batch. `rows` holds each law's
-    input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified.
+    input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified. `sets` are laws of the
+    losses on other validation sets, by name.
     """
 
     large: Run | None
@@ -45,6 +47,7 @@ class Fits:
     rows: Mapping[str, pl.DataFrame]
     fingerprints: Mapping[str, str]
     doubts: tuple[str, ...] = ()
+    sets: Mapping[str, LossLaw] = field(default_factory=dict)
 
     @property
     def target(self) -> Run:
@@ -81,6 +84,17 @@ class Fits:
             found = self.loss.predict(params=params, tokens=tokens, level=LEVEL)
         except ValueError as error:
             raise ConfigError(f"{error} Add runs of other sizes and horizons.") from None
+        return self._doubted(found)
+
+    def predict_sets(self, *, params: float, tokens: float) -> dict[str, Prediction]:
+        """The loss of any run on each other validation set that has a law, by name, at 90%."""
+        return {
+            name: self._doubted(law.predict(params=params, tokens=tokens, level=LEVEL))
+            for name, law in self.sets.items()
+            if math.isfinite(law.E)
+        }
+
+    def _doubted(self, found: Prediction) -> Prediction:
         return replace(
             found, certified=found.certified and not self.doubts, reasons=(*found.reasons, *self.doubts)
         )
@@ -118,6 +132,8 @@ class Fits:
             content["loss_law"] = _law_numbers(self.loss)
             if self.loss.free is not None:
                 content["loss_law"]["free"] = _law_numbers(self.loss.free)
+        if self.sets:
+            content["sets"] = {name: _law_numbers(law) for name, law in self.sets.items()}
         cleaned: dict[str, Any] = _finite(content)
         return cleaned
 
@@ -140,13 +156,8 @@ class Fits:
             c = self.critical
             text.append(f"critical batch  {c.b_crit:.0f} tokens [{c.low:.0f}, {c.high:.0f}] ({c.status})")
         if self.loss is not None:
-            law_of_loss = self.loss
-            text.append(
-                f"loss law        E {law_of_loss.E:.3g}, alpha {law_of_loss.alpha:.3g}, beta {law_of_loss.beta:.3g} "
-                f"({law_of_loss.status})"
-                if math.isfinite(law_of_loss.E)
-                else f"loss law        none: {law_of_loss.status} ({'; '.join(law_of_loss.reasons)})"
-            )
+            text.append(f"loss law        {_law_words(self.loss)}")
+        text += [f"loss law        of set {name}: {_law_words(law)}" for name, law in self.sets.items()]
         text += [f"warning         {doubt}" for doubt in self.doubts]
         return text or ["no finished stage: nothing to fit"]
 
@@ -182,11 +193,20 @@ def fit(study: Study) -> Fits:
         )
     meta = study.meta
     target = Run.from_dict(meta["target"]) if "target" in meta else None
-    return fit_trials(study.trials().collect(), stages=meta["stages"], target=target)
+    evaluated = validation_sets.evaluations(study)
+    return fit_trials(study.trials().collect(), stages=meta["stages"], target=target, evaluated=evaluated)
 
 
-def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]], target: Run | None) -> Fits:
+def fit_trials(
+    trials: pl.DataFrame,
+    *,
+    stages: Mapping[str, Mapping[str, Any]],
+    target: Run | None,
+    evaluated: pl.DataFrame | None = None,
+) -> Fits:
     """Fit the laws to rows of `trials()`; `stages` maps a stage's name to its role and settings.
+
+    `evaluated` has losses on other validation sets, as `froude.promote.validation_sets.evaluations` returns them.
 
     Rows of role `history` count for each law as far as they can: `froude.promote.imported_runs.history` says which.
     """
@@ -220,6 +240,8 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
     if ladder.height:
         rows["loss_law"] = ladder
         loss = loss_law(ladder)
+    ladders = validation_sets.ladders(ladder, evaluated) if evaluated is not None else {}
+    seen = {**rows, **{f"loss_law {name}": own for name, own in ladders.items()}}
     return Fits(
         large=target,
         best=_best(here),
@@ -229,8 +251,12 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
         target_loss=goal,
         loss=loss,
         rows=rows,
-        doubts=history.doubts(past),
-        fingerprints={name: fingerprint(frame) for name, frame in rows.items() if frame.height},
+        doubts=(
+            *history.doubts(past),
+            *(shape.doubts(ladder, target, critical) if target is not None else ()),
+        ),
+        sets={name: loss_law(own) for name, own in ladders.items()},
+        fingerprints={name: fingerprint(frame) for name, frame in seen.items() if frame.height},
     )
 
 
@@ -271,6 +297,12 @@ def fingerprint(rows: pl.DataFrame) -> str:
 def _best(rows: pl.DataFrame) -> dict[str, Any] | None:
     finished = rows.filter(pl.col("status") == "finished").sort("loss", "run")
     return finished.row(0, named=True) if finished.height else None
+
+
+def _law_words(law: LossLaw) -> str:
+    if math.isfinite(law.E):
+        return f"E {law.E:.3g}, alpha {law.alpha:.3g}, beta {law.beta:.3g} ({law.status})"
+    return f"none: {law.status} ({'; '.join(law.reasons)})"
 
 
 def _law_numbers(law: LossLaw) -> dict[str, Any]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass
+from dataclasses import asdict, astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from froude.config import ConfigError
+from froude.promote.validation_sets import SetForecast
 
 if TYPE_CHECKING:
     import polars as pl
@@ -43,8 +44,10 @@ class Forecast:
     `certified` is False where the law cannot vouch for it; `reasons` says why, `status` is the law's.
     Other forecasts, to hold this one against: `naive` is the loss of the largest proxy at its longest horizon,
     `comparator` and `compute_line` are those of `froude.laws.comparator`, `free_loss` is that of free exponents; NaN
-    where there is none. `band` is where the training loss is to lie along the run, averaged over `block` tokens, at
-    `band_level`; empty where no curve could be fitted.
+    where there is none. `noise` is the standard deviation of the run's own loss by the law, relative: the floor under
+    any forecast's error; `proxies_over_target` the FLOPs of all proxies over the target's. `band` is where the training
+    loss is to lie along the run, averaged over `block` tokens, at `band_level`; empty where no curve could be fitted.
+    `sets` are the forecasts of the loss on other validation sets, by name.
     """
 
     loss: float
@@ -58,9 +61,12 @@ class Forecast:
     free_loss: float = math.nan
     comparator: float = math.nan
     compute_line: float = math.nan
+    noise: float = math.nan
+    proxies_over_target: float = math.nan
     block: int = 0
     band_level: float = 0.0
     band: tuple[BandPoint, ...] = ()
+    sets: Mapping[str, SetForecast] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.low <= self.loss <= self.high:
@@ -68,6 +74,12 @@ class Forecast:
                 f"a forecast's loss must lie in its interval, but {self.loss:g} is outside "
                 f"[{self.low:g}, {self.high:g}]; promote again"
             )
+
+    @property
+    def others(self) -> dict[str, float]:
+        """What else can be forecast from the same runs, in words, as far as there is one; nats per token."""
+        found = {words: float(getattr(self, key)) for key, words in OTHERS.items()}
+        return {words: loss for words, loss in found.items() if math.isfinite(loss)}
 
     @property
     def half_width(self) -> float:
@@ -80,18 +92,22 @@ class Forecast:
             **asdict(self),
             "reasons": list(self.reasons),
             "band": [list(astuple(p)) for p in self.band],
+            "sets": {name: each.to_dict() for name, each in self.sets.items()},
         }
-        for other in ("free_loss", "comparator", "compute_line"):
+        for other in ("free_loss", "comparator", "compute_line", "noise", "proxies_over_target"):
             if not math.isfinite(content[other]):
                 del content[other]
         if not self.band:
             del content["band"], content["block"], content["band_level"]
+        if not self.sets:
+            del content["sets"]
         return content
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Forecast:
         band = tuple(BandPoint(*point) for point in content.get("band", ()))
-        return cls(**{**content, "reasons": tuple(content["reasons"]), "band": band})
+        sets = {name: SetForecast.from_dict(each) for name, each in content.get("sets", {}).items()}
+        return cls(**{**content, "reasons": tuple(content["reasons"]), "band": band, "sets": sets})
 
     def at(self, tokens: int) -> BandPoint:
         """The band after `tokens` tokens, between its points by a straight line; ValueError if there is none."""

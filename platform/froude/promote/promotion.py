@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import polars as pl
 
@@ -15,6 +16,7 @@ from froude.promote.checks import table
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
 from froude.promote.recipe import FILE, Recipe, read, seal
+from froude.promote.validation_sets import SetForecast
 from froude.runlog import LogReader
 from froude.study import Study
 
@@ -27,6 +29,7 @@ def promote(
     trust: bool = False,
     fits: Fits | None = None,
     witnessed_by: str = "",
+    cost: Callable[[], float] = lambda: math.nan,
 ) -> Recipe:
     """Write the study's recipe.toml and return it; raise `gate.Refused`, having written nothing, if a check fails.
 
@@ -36,6 +39,8 @@ def promote(
     `overrides` maps the names of checks that may fail to the reasons why. `trust` lets a model from outside the
     package be built, to count its parameters. `fits` saves fitting again. `witnessed_by` is a second store's folder, a
     path or s3:// URL, that is given the seal before the recipe is there to be trained (`froude.promote.witness`).
+    package be built, to count its parameters. `fits` saves fitting again. `cost` returns the FLOPs of all proxies over
+    the target's, to be told beside the forecast.
     """
     bounds = gate.profile_named(profile)
     second = witness.folder_of(witnessed_by, study.location) if witnessed_by else None
@@ -61,7 +66,7 @@ def promote(
         raise gate.Refused(checks, beyond=_beyond(fits, has_rate=run is not None))
     if any(check.refuses for check in checks):
         raise gate.Refused(checks)
-    forecast = with_band(forecast, study, fits, run, params)
+    forecast = replace(with_band(forecast, study, fits, run, params), proxies_over_target=cost())
     recipe = seal(
         run=run,
         profile=profile,
@@ -177,6 +182,11 @@ def predict(fits: Fits, params: int) -> Forecast | None:
         naive=largest["loss"],
         comparator=prediction.comparator,
         compute_line=prediction.compute_line,
+        noise=prediction.noise,
+        sets={
+            name: SetForecast.of(each)
+            for name, each in fits.predict_sets(params=params, tokens=tokens).items()
+        },
         free_loss=math.nan
         if free is None
         else free.E + free.A / params**free.alpha + free.B / tokens**free.beta,

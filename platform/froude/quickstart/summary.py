@@ -34,7 +34,7 @@ def summarize(
     scored = score(recipe.forecast, elastic.loss)
     counts = dict(study.trials().group_by("status").len().collect().iter_rows())
     forecast, reach = recipe.forecast, dict(recipe.extrapolation)
-    cost = proxies_over_target(study.location, run)
+    cost = proxies_over_target(study, run)
     spent = {
         stage: round(seconds[stage], 3) for stage in STAGES
     }  # rounded first: the total is theirs, to the bit
@@ -60,6 +60,7 @@ def summarize(
             "sha256": recipe.sha256,
             "comparator": forecast.comparator,
             "compute_line": forecast.compute_line,
+            "noise": forecast.noise,
             "extrapolation": reach,
             "reach": {axis: reach[axis] for axis in ("params", "tokens", "compute")},
             "proxies_over_target": cost,
@@ -83,6 +84,17 @@ def summarize(
             "undisturbed_digest": None,
         },
     }
+    if forecast.sets:
+        measured = {name: elastic.set_losses.get(name) for name in forecast.sets}
+        content["sets"] = {
+            name: {
+                "forecast": each.to_dict(),
+                "actual": measured[name],
+                **dict(zip(("inside", "relative_error"), each.scored(loss), strict=True)),
+            }
+            for name, each in forecast.sets.items()
+            if (loss := measured[name]) is not None
+        }
     finite: dict[str, Any] = rounded(content)
     return finite
 

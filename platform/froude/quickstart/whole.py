@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ from froude.sweep.agenda import Agenda, cost
 from froude.sweep.plan import memory
 from froude.sweep.preflight import check_memory, cores
 from froude.sweep.progress import shown
+from froude.sweep.spent import proxies_over_target
 
 NODES = 3
 COST_SECONDS = 0.95  # of one core for a unit of `agenda.cost`, without AVX-512
@@ -183,7 +185,8 @@ def promoted(loop: Loop, fits: Fits, kept: Recipe | None) -> Recipe:
         loop.seconds.setdefault("promote", 0.0)
         return kept
     with loop.stage("promote"):
-        recipe = promote(loop.study, overrides=OVERRIDES, fits=fits)
+        cost = partial(proxies_over_target, loop.study, fits.target)
+        recipe = promote(loop.study, overrides=OVERRIDES, fits=fits, cost=cost)
         if kept is None or recipe.sha256 != kept.sha256:
             loop.worked.add("promote")
         forecast = recipe.forecast

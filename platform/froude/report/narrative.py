@@ -12,6 +12,7 @@ from froude.laws import LossLaw
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.forecast import Forecast
 from froude.promote.imported_runs.history import ROLE as HISTORY
+from froude.promote.recipe import Recipe
 from froude.report import text
 from froude.report.view import View
 
@@ -73,6 +74,7 @@ def tiles(view: View) -> list[Tile]:
         forecast = recipe.forecast
         interval = f"{text.loss(forecast.low)} – {text.loss(forecast.high)}"
         found.append(Tile("Forecast", text.loss(forecast.loss), f"{100 * forecast.level:.0f}%: {interval}"))
+        found.append(_reach(recipe))
         if (score := view.score) is not None:
             tone = "good" if score.inside else "bad"
             found.append(Tile("Actual", text.loss(score.loss), "inside" if score.inside else "outside", tone))
@@ -108,6 +110,14 @@ def tiles(view: View) -> list[Tile]:
         note = f"of {text.whole(account.expected)} planned"
         found.append(Tile("Tokens skipped or repeated", text.whole(wrong), note, "bad" if wrong else "good"))
     return found
+
+
+def _reach(recipe: Recipe) -> Tile:
+    """How far the forecast reaches, and what it cost."""
+    over, cost = recipe.extrapolation, recipe.forecast.proxies_over_target
+    note = f"parameters {over['params']:.3g}×, tokens {over['tokens']:.3g}× the largest proxy"
+    note += f"; all proxies {cost:.3g}× the target" if math.isfinite(cost) else ""
+    return Tile("Reach in compute", f"{over['compute']:.3g}×", note)
 
 
 def notes(view: View) -> list[Note]:
@@ -188,7 +198,20 @@ def facts(view: View) -> list[tuple[str, str]]:
     size = f"width {run.model.width}, depth {run.model.depth}"
     if (target := view.target) is not None:
         size = f"{text.count(target[0])} parameters ({size})"
+    forecast = recipe.forecast
     ratios = ", ".join(f"{name} {value:.3g}×" for name, value in recipe.extrapolation.items())
+    others = ", ".join(f"{words} {text.loss(loss)}" for words, loss in forecast.others.items())
+    more = [("Forecast by others", others)]
+    if math.isfinite(forecast.proxies_over_target):
+        more.append(("Cost of all proxies", f"{forecast.proxies_over_target:.3g}× the target's compute"))
+    if math.isfinite(forecast.noise):
+        more.append(
+            (
+                "Noise of a run",
+                f"{100 * forecast.noise:.2g}% of its loss by the law: the floor under a forecast's error",
+            )
+        )
+    more.append(("Checks overridden", ", ".join(recipe.overrides) or "none"))
     warmup = 100 * run.schedule.warmup_tokens / run.tokens
     return [
         ("Run", run.name),
@@ -202,6 +225,7 @@ def facts(view: View) -> list[tuple[str, str]]:
             f"{run.schedule.name}",
         ),
         ("Beyond the largest proxy", ratios),
+        *more,
         ("Sealed", recipe.sealed_at[:19].replace("T", " ") + " UTC"),
         ("Seal (SHA-256)", recipe.sha256),
         ("Gate", f"profile {recipe.profile}"),

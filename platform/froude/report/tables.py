@@ -118,6 +118,31 @@ def optima(view: View) -> Table | None:
     return Table(columns, rows, frozenset({1, 2})) if rows else None
 
 
+def sets(view: View) -> Table | None:
+    """The forecast of the loss on each other validation set, and what was measured at the end of the run."""
+    if view.recipe is None or not view.recipe.forecast.sets:
+        return None
+    forecast, measured = view.recipe.forecast, view.elastic.set_losses if view.elastic else {}
+    rows = []
+    for name, each in forecast.sets.items():
+        actual = measured.get(name)
+        inside, error = each.scored(actual) if actual is not None else (None, math.nan)
+        rows.append(
+            (
+                name,
+                text.loss(each.loss),
+                between(each.low, each.high, text.loss),
+                "yes" if each.certified else "no",
+                text.loss(actual) if actual is not None else text.NOTHING,
+                text.percent(error) if inside is not None else text.NOTHING,
+                text.NOTHING if inside is None else "inside" if inside else "outside",
+            )
+        )
+    level = f"{100 * forecast.level:.0f}% interval"
+    columns = ("validation set", "forecast", level, "certified", "actual", "error", "interval")
+    return Table(columns, rows, frozenset({1, 2, 4, 5}))
+
+
 def loss_table(view: View) -> Table | None:
     """The loss law's parameters with 95% intervals, next to those of the fit with free exponents."""
     law = view.fits.loss if view.fits else None

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import polars as pl
+
 from froude.config import Run
+from froude.promote.imported_runs.history import ROLE
 from froude.space import Trial
-from froude.store import Location
+from froude.study import Study
 from froude.sweep import trial_store
 from froude.sweep.speed import step_flops
 
@@ -24,11 +27,19 @@ def trained_flops(trials: Iterable[trial_store.Stored]) -> float:
     return total
 
 
+def proxy_flops(study: Study) -> float:
+    """FLOPs of all that was trained for the study; of an imported run those of its last checkpoint in the table."""
+    if any(stage["role"] == ROLE for stage in study.meta.get("stages", {}).values()):
+        runs = study.trials().group_by("trial").agg(pl.col("flops").max()).collect()
+        return float(runs["flops"].sum())
+    return trained_flops(trial_store.read_all(study.location).values())
+
+
 def run_flops(run: Run) -> float:
     """FLOPs of the whole run; its model's code must be trusted."""
     return step_flops(run) * run.steps
 
 
-def proxies_over_target(study: Location, target: Run) -> float:
-    """FLOPs of all trials of a sweep over the target's; ConfigError for a study that no sweep made."""
-    return trained_flops(trial_store.read_all(study).values()) / run_flops(target)
+def proxies_over_target(study: Study, target: Run) -> float:
+    """FLOPs of all proxies over the target's."""
+    return proxy_flops(study) / run_flops(target)

@@ -19,12 +19,14 @@ from froude.config import ConfigError, Run
 from froude.material import Material, foreign_code
 from froude.parametrizations import Kind as Kind
 from froude.parametrizations import Multiplied
+from froude.section import listing
 from froude.user_code import call_user, place
 
 #: What a factory or a source may meet that a second try may get past: it stays what it is, and a run is restarted.
 PASSING = (OSError, MemoryError)
 Request = Literal["none", "save", "hold", "stop"]
 Split = Literal["train", "validation"]
+SET_NAME = re.compile(r"\w+", re.ASCII)
 SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -77,6 +79,9 @@ class Source(Protocol):
 
     `sha256` (64 hex digits) names the content, and changes with it: results are used again only where it is the same.
     For files, `froude.train.data.content.content_sha256` computes it.
+
+    A source of validation windows may also have `sets() -> Mapping[str, Source]`: other validation sets by name, for
+    each of which a study gets a law and a forecast of its own. `sha256` names their content, too.
     """
 
     length: int
@@ -194,6 +199,19 @@ def build_source(run: Run, split: Split) -> Source:
             f"{source.sha256[:12]}…; restore the file, or clear `data.sha256` to train on another corpus"
         )
     return source
+
+
+def validation_sets(run: Run, validation: Source) -> dict[str, Source]:
+    """The other validation sets that a source has, by name; ConfigError for a name that no column can have."""
+    given = getattr(validation, "sets", None)
+    found = call_user(f"sets() of {run.data.source}", given, but=PASSING) if given is not None else {}
+    odd = [name for name in found if not SET_NAME.fullmatch(str(name)) or name in get_args(Split)]
+    if odd:
+        raise ConfigError(
+            f"a validation set's name must be of letters, digits and _, and not {listing(get_args(Split))}, but sets() "
+            f"of {run.data.source} has {odd[0]!r}; rename it"
+        )
+    return dict(found)
 
 
 def material_of(run: Run) -> Material:

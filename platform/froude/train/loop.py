@@ -141,6 +141,11 @@ class Loop:
                 observer.evaluated(row)
         return self.loss
 
+    def evaluate_sets(self) -> list[Row]:
+        """A row for each other validation set that the source has; every rank must call it."""
+        losses = {name: self.trainer.evaluate(name) for name in self.trainer.sets}
+        return [eval_row(self.run, self.attempt, self.step, loss, name) for name, loss in losses.items()]
+
     def commit(self, kind: str = "checkpoint", *, background: bool = False) -> None:
         """Save the state and the rows since the last commit."""
         states = {observer.name: observer.state() for observer in self.observers if observer.name}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import PurePath
 from typing import Any
 
 from froude.config import Run
@@ -75,15 +74,12 @@ def describe(run: Run) -> Row:
         "stage": run.stage,
         "seed": run.seed,
         "model": run.model.factory,
-        "corpus": corpus(run),
+        "corpus": run.data.corpus,
+        "head_dim": run.model.head_dim,
+        "context": run.model.context,
+        "vocab": run.model.vocab,
+        "data_options": run.data.settings,
     }
-
-
-def corpus(run: Run) -> str:
-    """What a run was trained on, for people: its source, and the file's name and the hash where the run has them."""
-    data = run.data
-    marks = [PurePath(data.path).name, data.sha256 and f"sha256:{data.sha256[:12]}"]
-    return " ".join([data.source, *filter(None, marks)])
 
 
 def step_row(run: Run, attempt: int, step: int, result: StepResult, seconds: float, world: int) -> Row:
@@ -104,14 +100,14 @@ def step_row(run: Run, attempt: int, step: int, result: StepResult, seconds: flo
     }
 
 
-def eval_row(run: Run, attempt: int, step: int, loss: float) -> Row:
-    """A row of the evals frame."""
+def eval_row(run: Run, attempt: int, step: int, loss: float, split: str = "validation") -> Row:
+    """A row of the evals frame; `split` may be one of the source's own validation sets."""
     return {
         "run": run.name,
         "attempt": attempt,
         "step": step,
         "tokens": step * run.batch,
-        "split": "validation",
+        "split": split,
         "loss": loss,
         "time": datetime.now(UTC),
     }

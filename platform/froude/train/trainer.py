@@ -34,9 +34,12 @@ class Trainer:
         if run.reduction == "exact":
             environment.make_deterministic(self.world.device)
         self.batches = Batches(api.build_source(run, "train"), run.seed, run.windows_per_slot, run.slots)
-        held = validation_windows(api.build_source(run, "validation"), run.eval_windows)
-        check_ids(held, run, f"the validation split of {run.data.source}")
-        self.validation = api.as_int64(held)
+        validation = api.build_source(run, "validation")
+        self.validation = self._held(validation, f"the validation split of {run.data.source}")
+        self.sets = {
+            name: self._held(source, f"validation set {name!r} of {run.data.source}")
+            for name, source in api.validation_sets(run, validation).items()
+        }
         self.model = api.build_model(run)
         if run.reduction == "exact" or self.world.size > 1:
             refuse_hooks(self.model)
@@ -48,6 +51,12 @@ class Trainer:
         gathered = parallel.shard(self.model, blocks, self.world, keep=whole)
         self.reduction = reduction(run, self.model, self.world, gathered=gathered)
         self.optimizer = optimizers.build(run, self.model, self.world)
+
+    def _held(self, source: api.Source, name: str) -> Tensor:
+        """The windows of every evaluation on a source."""
+        windows = validation_windows(source, self.run.eval_windows)
+        check_ids(windows, self.run, name)
+        return api.as_int64(windows)
 
     def draw(self, batch: int) -> Drawn:
         """This rank's slots of a batch (from 0), on its device."""
@@ -83,9 +92,10 @@ class Trainer:
         return result
 
     @torch.no_grad()
-    def evaluate(self) -> float:
-        """Mean loss over the validation windows in nats per token, the same value on every rank."""
-        chunks = self.validation.split(eval_chunk(self.run, self.world.device))
+    def evaluate(self, name: str = "") -> float:
+        """Mean loss over the validation windows, or one of `sets`', in nats per token, the same value on every rank."""
+        windows = self.sets[name] if name else self.validation
+        chunks = windows.split(eval_chunk(self.run, self.world.device))
         losses = torch.zeros(len(chunks), dtype=torch.float64, device=self.world.device)
         self.model.eval()
         for first in range(0, len(chunks), self.world.size):
@@ -98,7 +108,7 @@ class Trainer:
         parallel.reshard(self.model, self.world)
         # Each chunk's loss is one rank's: moved as integers and added in one order, it is the same at any world size.
         losses = self.world.sum(losses.view(torch.int64)).view(torch.float64)
-        return float(halved_sum(losses[None])) / (len(self.validation) * self.run.model.context)
+        return float(halved_sum(losses[None])) / (len(windows) * self.run.model.context)
 
     def state(self) -> dict[str, Tensor]:
         """Parameters and optimizer state by name; the tensors themselves, so that loading into them suffices."""

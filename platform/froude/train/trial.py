@@ -77,7 +77,7 @@ def run_trial(
         )
         outcome.steps += steps
         if math.isfinite(loss):
-            outcome.evals.append(eval_row(run, 1, run.steps, loss))
+            outcome.evals += [eval_row(run, 1, run.steps, loss), *tail.evaluate_sets()]
         if stop_loss is not None and loss <= stop_loss:
             break
         if tail is not trunk:

@@ -56,6 +56,8 @@ def _save(loop: Loop, supervisor: Supervisor) -> str:
     run, last = loop.run, loop.step == loop.run.steps
     if last or (run.eval_every and loop.step % run.eval_every == 0):
         loop.evaluate()
+    if last and (rows := loop.evaluate_sets()) and loop.world.rank == 0:
+        loop.tables["evals"] += rows
     asked = supervisor.poll(loop.step)
     if last:
         loop.commit("finished")

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from froude import laws
+from froude.laws.stats.results import Estimate
 
 pytestmark = pytest.mark.slow
 
@@ -76,11 +80,10 @@ def test_kaplans_law_says_what_it_cannot_tell() -> None:
 def repeated_rows(
     r_data: float = 15.0, r_params: float = 5.0, noise: float = 0.0, seed: int = 0
 ) -> pl.DataFrame:
-    """Runs of one epoch on a grid, and runs of 1.5 to 60 epochs on less data, some larger than their data warrant."""
+    """Runs of one epoch on a grid, and runs of 2 to 60 epochs on less data, some larger than their data warrant."""
     e, a, b, alpha, beta = CHINCHILLA
     size, unique, epochs = (
-        v.ravel()
-        for v in np.meshgrid(np.geomspace(1e7, 1e10, 5), np.geomspace(1e9, 1e11, 3), [1.5, 4, 15, 60])
+        v.ravel() for v in np.meshgrid(np.geomspace(1e7, 1e10, 5), np.geomspace(1e9, 1e11, 3), [2, 4, 15, 60])
     )
     best = (alpha * a / (beta * b)) ** (1 / alpha) * unique ** (beta / alpha)
     once = np.minimum(size, best)
@@ -130,6 +133,65 @@ def test_a_forecast_is_the_base_laws_at_the_effective_sizes() -> None:
     assert not found.certified
     assert any("R*" in reason for reason in found.reasons)
     assert found.loss > law.base.predict(params=1e9, tokens=4e10).loss
+
+
+@pytest.fixture(scope="module")
+def repeated() -> laws.DataConstrainedLaw:
+    return laws.data_constrained(repeated_rows())
+
+
+exponents = st.floats(0.2, 0.7)
+
+
+@given(
+    alpha=exponents,
+    beta=exponents,
+    terms=st.tuples(st.floats(0.05, 2), st.floats(0.05, 2)),
+    stars=st.tuples(st.floats(0.1, 100), st.floats(0.1, 100)),
+    params=st.floats(6, 13),
+    unique=st.floats(7, 12),
+)
+@settings(max_examples=200, deadline=None)
+def test_forecasts_join_where_repetition_begins(
+    repeated: laws.DataConstrainedLaw,
+    alpha: float,
+    beta: float,
+    terms: tuple[float, float],
+    stars: tuple[float, float],
+    params: float,
+    unique: float,
+) -> None:
+    """Whatever the law: along tokens through the first three epochs, and along unique tokens."""
+    size, data = (1e9**power * term for power, term in zip((alpha, beta), terms, strict=True))
+    base = replace(repeated.base, E=1.7, A=size, B=data, alpha=alpha, beta=beta)
+    law = replace(
+        repeated,
+        base=base,
+        **{k: Estimate(v, 0, v, v) for k, v in zip(("r_data", "r_params"), stars, strict=True)},
+    )
+
+    def log_loss(tokens: float, fresh: float) -> float:
+        same = law.effective(params=10**params, tokens=tokens, unique_tokens=fresh)
+        return math.log(1.7 + size * same.params**-alpha + data * same.tokens**-beta)
+
+    fresh = 10**unique
+    onset = [log_loss(fresh * (1 + by), fresh) for by in (0, 1e-6)]
+    assert onset[1] == pytest.approx(onset[0], abs=1e-5)
+    fewer = [log_loss(fresh, fresh * (1 + by)) for by in (0.1, 0, -1e-6)]
+    assert fewer == pytest.approx([fewer[0]] * 3, abs=1e-5)
+    along = [log_loss(fresh * times, fresh) for times in np.geomspace(0.5, 3, 600)]
+    assert np.abs(np.diff(along)).max() < 0.03
+    # A slope, too: repetition begins without a kink.
+    before, after = (log_loss(fresh * (1 + by), fresh) - onset[0] for by in (-1e-3, 1e-3))
+    assert after == pytest.approx(-before, abs=1e-4)
+
+
+def test_a_forecast_does_not_jump_where_repetition_begins(repeated: laws.DataConstrainedLaw) -> None:
+    """With forty times the parameters that its tokens are good for; it jumped from 2.940 to 3.176 in such a case."""
+    at = {"params": 1e11, "unique_tokens": 1e9}
+    once, more = (repeated.predict(tokens=tokens, **at).loss for tokens in (1e9, 1.0001e9))
+    assert more == pytest.approx(once, rel=1e-4)
+    assert repeated.effective(tokens=4e9, **at).params < 0.1 * at["params"]
 
 
 def test_repetition_says_what_it_cannot_tell() -> None:

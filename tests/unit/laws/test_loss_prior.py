@@ -11,8 +11,9 @@ import pytest
 
 from froude import laws
 from froude.laws.loss import noise
+from froude.laws.loss.draws import WEAK, ExponentPrior, bends
 from froude.laws.loss.fit import Problem
-from froude.laws.loss.posterior import WEAK, ExponentPrior, bends, posterior, thinned
+from froude.laws.loss.posterior import posterior, thinned
 
 PRIOR = {"alpha": (0.35, 0.1), "beta": (0.35, 0.1)}
 TARGET = {"params": 26.0 * 192**2, "tokens": 768.0 * 1300}

@@ -102,11 +102,13 @@ def test_reach_ratio_precision_and_cost_are_said() -> None:
         "one_precision": "refuse",
         "extrapolation_tokens": "refuse",
         "extrapolation_compute": "refuse",
+        "forecast_certified": "refuse",
         "tokens_per_parameter": "warn",
         "proxies_cost": "warn",
     }
     said = [line for line in short.lines() if line.startswith(("promote would refuse", "worth knowing"))]
-    assert len(said) == 5
+    assert len(said) == 6
+    assert "the target's precision is bf16, the proxies' fp32: not measured" in said[3]
     assert said[-1].startswith("worth knowing: proxies_cost: must be at most 1× ")
 
 

@@ -40,7 +40,9 @@ def test_a_good_study_is_promoted(
     more: dict[str, Any],
 ) -> None:
     run = TARGET.replace({"tokens": 768 * 3000, **target})
-    folder = study_factory(tmp_path / "study", ladder=Ladder(WIDTHS, STEPS, noise), target=run, **more)
+    folder = study_factory(
+        tmp_path / "study", ladder=Ladder(WIDTHS, STEPS, noise, run.parametrization), target=run, **more
+    )
     recipe = promote(Study(folder))
     assert not recipe.overrides
     assert all(check.passed for check in recipe.checks if check.kind == "refuse")

@@ -258,6 +258,16 @@ def test_the_command_line_refuses_with_3_and_writes_with_0(
     assert main(arguments) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["seal"]["sha256"] == read(str(study)).sha256
+    told = content["forecast"]
+    assert told["proxies_over_target"] > 1
+    assert 0 < told["noise"] < 0.02
+    assert main([argument for argument in arguments if argument != "--json"]) == 0
+    text = capsys.readouterr().out
+    cost = f"{told['proxies_over_target']:.3g}"
+    assert f"compute {content['extrapolation']['compute']:.3g}×" in text
+    assert f"the largest proxy; all proxies cost {cost}× the target's compute\n" in text
+    assert f"others    the largest proxy's loss {told['naive']:.3f}, published exponents" in text
+    assert f"noise     {100 * told['noise']:.2g}% of a run's loss by the law" in text
     assert main(["fit", str(study), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["critical_batch"]["status"] == "ok"
 

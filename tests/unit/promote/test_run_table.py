@@ -165,3 +165,23 @@ def test_a_missing_file_is_called_missing(tmp_path: Path, capsys: pytest.Capture
     assert f"there is no file {missing}" in said
     assert "free it" not in said
     assert not out.exists()
+
+
+def test_a_mixture_of_experts_is_refused_by_name(tmp_path: Path) -> None:
+    head = "run,params,n_active,tokens,loss"
+    dense = f"{head}\na,1e6,1e6,1e7,3.1\nb,2e6,,2e7,2.9\n"
+    sparse = f"{dense}c,7e9,1.3e9,3e7,2.5\n"
+    said = refused(tmp_path, sparse, active_params="n_active")
+    assert "must be dense" in said
+    assert "row 3 (run 'c') has 1.3e+09 active of 7e+09 parameters; leave" in said
+    assert trials(tmp_path, dense, active_params="n_active")["params"].to_list() == [10**6, 2 * 10**6]
+
+
+def test_an_unmapped_column_of_active_parameters_is_pointed_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs.csv").write_text(
+        "params,activated_params,tokens,loss\n7e9,1e9,1e10,2.5\n1e9,1e8,1e10,2.9\n"
+    )
+    main(["fit", "--from", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "study")])
+    assert "is it --columns active_params=activated_params?" in capsys.readouterr().out

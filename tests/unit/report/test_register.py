@@ -60,7 +60,7 @@ def test_a_score_has_the_sealed_forecast_and_what_came(finished: Study, register
     assert row["relative_error"] == pytest.approx(row["forecast"] / 1.245 - 1)
     assert row["inside"] == (row["low"] <= 1.245 <= row["high"])
     assert row["reach_compute"] == recipe.extrapolation["compute"]
-    assert row["proxy_cost"] == pytest.approx(proxies_over_target(finished.location, recipe.run))
+    assert row["proxy_cost"] == pytest.approx(proxies_over_target(finished, recipe.run))
     assert set(row["overrides"]) == {"forecast_certified", "lr_points"}
     assert row["sealed_at"].isoformat()[:19] == recipe.sealed_at[:19]
     assert [name for name, value in row.items() if value is None] == []

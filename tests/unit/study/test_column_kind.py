@@ -42,15 +42,15 @@ def columns() -> Iterator[None]:
     describe = rows.describe
     with pytest.MonkeyPatch.context() as patch:
         for name, field in (
-            ("trials", pa.field("head_dim", pa.int64())),
+            ("trials", pa.field("base_width", pa.int64())),
             ("steps", pa.field("clipped_to", pa.float64())),
         ):
             schema = schemas.SCHEMAS[name].append(field)
             patch.setattr(schemas, name.upper(), schema)
             patch.setitem(schemas.SCHEMAS, name, schema)
-        patch.setattr(rows, "describe", lambda run: {**describe(run), "head_dim": run.model.head_dim})
+        patch.setattr(rows, "describe", lambda run: {**describe(run), "base_width": run.model.base_width})
         yield
-    assert "head_dim" not in schemas.TRIALS.names
+    assert "base_width" not in schemas.TRIALS.names
 
 
 def write(study: Location, name: str) -> Trial:
@@ -71,7 +71,7 @@ def test_new_rows_have_it_and_old_ones_are_null(tmp_path: Path) -> None:
     place = Location.parse(tmp_path)
     old = write(place, "old")
     train(place, "old-run")
-    assert "head_dim" not in Study(place).trials().collect_schema().names()
+    assert "base_width" not in Study(place).trials().collect_schema().names()
     with columns():
         new = write(place, "new")
         broken = Trial("broken", (RUN.replace(name="broken", stage="g"),))
@@ -79,10 +79,10 @@ def test_new_rows_have_it_and_old_ones_are_null(tmp_path: Path) -> None:
         train(place, "new-run", Clipping())
         study = Study(place)
 
-        found = study.trials().select("run", "status", "head_dim").sort("run").collect().rows()
-        assert found == [("broken", "failed", 16), ("new", "finished", 16), ("old", "finished", None)]
-        assert study.trials().filter(pl.col("head_dim") > 8).select(pl.len()).collect().item() == 2
-        assert study.trials().collect_schema().names()[-1] == "head_dim"
+        found = study.trials().select("run", "status", "base_width").sort("run").collect().rows()
+        assert found == [("broken", "failed", 64), ("new", "finished", 64), ("old", "finished", None)]
+        assert study.trials().filter(pl.col("base_width") > 8).select(pl.len()).collect().item() == 2
+        assert study.trials().collect_schema().names()[-1] == "base_width"
 
         left = study.steps().filter(run="new-run").sort("step").collect()
         expected = [min(1.0, RUN.optimizer.clip / norm) for norm in left["grad_norm"]]
@@ -93,10 +93,10 @@ def test_new_rows_have_it_and_old_ones_are_null(tmp_path: Path) -> None:
         assert others["clipped_to"].null_count() == others.height
 
         stored = trial_store.read_all(place)
-        assert {name: each.rows["head_dim"].to_pylist() for name, each in stored.items()} == {
+        assert {name: each.rows["base_width"].to_pylist() for name, each in stored.items()} == {
             "old": [None],
-            "new": [16],
-            "broken": [16],
+            "new": [64],
+            "broken": [64],
         }
         # A sweep goes on from all of them.
         again = Agenda(Space("x", 0, (Grid("g", lambda _: [old, new], "loss_law"),), RUN), stored)
@@ -120,7 +120,7 @@ def test_somebody_elses_runs_keep_their_fingerprints_under_it(tmp_path: Path) ->
     with columns():
         study = make_study(str(tmp_path / "runs.csv"), tmp_path / "after")
         after = study.trials().collect()
-        assert after["head_dim"].null_count() == len(table)
+        assert after["base_width"].null_count() == len(table)
         assert after["fingerprint"].to_list() == before["fingerprint"].to_list()
         assert len({*after["fingerprint"]}) == len(table)
 

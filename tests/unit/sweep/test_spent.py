@@ -10,7 +10,6 @@ from froude import Study, schemas
 from froude.config import Run
 from froude.promote.fits import fit
 from froude.space import Trial
-from froude.store import Location
 from froude.sweep.speed import model_size
 from froude.sweep.spent import proxies_over_target, run_flops, trained_flops
 from froude.sweep.trial_store import Stored
@@ -42,7 +41,7 @@ def test_a_trunk_counts_once_and_what_was_not_trained_not_at_all() -> None:
 def test_proxies_are_held_against_the_whole_target(small_study: Path) -> None:
     target = fit(Study(small_study)).target
     assert run_flops(target) == pytest.approx(model_size(target)[0] * target.tokens)
-    cost = proxies_over_target(Location.parse(small_study), target)
+    cost = proxies_over_target(Study(small_study), target)
     assert cost == pytest.approx(
-        2 * proxies_over_target(Location.parse(small_study), target.replace({"tokens": 2 * target.tokens}))
+        2 * proxies_over_target(Study(small_study), target.replace({"tokens": 2 * target.tokens}))
     )

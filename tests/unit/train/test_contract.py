@@ -59,6 +59,14 @@ def with_fault(fault: str, **changes: object) -> Run:
         ("dict", r"returned dict of logits, loss; return the logits alone"),
         ("narrow", r"returned torch.float32 \[4, 64, 255\]; set `model.vocab` to 255"),
         ("infinite", r"must be finite, but .* returned some that are not"),
+        (
+            "experts",
+            r"must be dense, since .*, but .* has experts.weight, experts.bias; forecast a dense model",
+        ),
+        (
+            "active",
+            r"must be dense, since .*, but .* has 1000 active of \d+ parameters; forecast a dense model",
+        ),
         ("kind", r"kinds\(\) must say .* calls inner.weight 'hiden'; did you mean 'hidden'\?"),
     ],
 )

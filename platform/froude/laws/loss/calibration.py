@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from froude.laws.loss.draws import ExponentPrior
 from froude.laws.loss.fit import Problem
-from froude.laws.loss.posterior import ExponentPrior, posterior, thinned
+from froude.laws.loss.posterior import posterior, thinned
 from froude.laws.stats.frames import Array, Mask
 
 Groups = NDArray[np.intp]

@@ -15,7 +15,8 @@ from froude.laws.law import Law
 from froude.laws.loss import fit, many_fits
 from froude.laws.loss.calibration import Calibration, HeldOut, calibrate, held_out
 from froude.laws.loss.comparator import Comparator, comparator_of
-from froude.laws.loss.posterior import WEAK, ExponentPrior, Posterior, bends, modes, posterior
+from froude.laws.loss.draws import WEAK, ExponentPrior, Posterior
+from froude.laws.loss.posterior import modes, posterior
 from froude.laws.loss.reach import MOST_ALONE, RATIO, Reach
 from froude.laws.stats import uncertainty
 from froude.laws.stats.frames import Array, Mask, Sample, plausible, read
@@ -90,7 +91,8 @@ class LossLaw(Law):
             reasons += ("the interval is beyond all bounds",)
         ratios = reach.ratios if b is None else {**reach.ratios, "batch": self._batches(b)}
         others = self.comparator.losses(params=n, tokens=d)
-        return Prediction(loss, low, high, level, not reasons, reasons, ratios, *others)
+        noise = float(np.median(self._posterior.noises(*at)))
+        return Prediction(loss, low, high, level, not reasons, reasons, ratios, *others, noise)
 
     def _batches(self, batch: float) -> float:
         return batch / float(read(self.sample.frame.filter(self.sample.used), ["batch"])["batch"].max())
@@ -130,7 +132,7 @@ class LossLaw(Law):
         n, d = log_params - problem.n_mean, log_tokens - problem.d_mean
         drawn = self._posterior
         means = drawn.log_means(n, d)
-        drift = drawn.drift @ bends(drawn.bent, n[-1:], d[-1:], drawn.middle)[0]
+        drift = drawn.drifts(n[-1:], d[-1:])[:, 0]
         parts = float(drift.var()), float((means[:, -1] - drift).var())
         return np.cov(means, rowvar=False), (drawn.noises(n, d) ** 2).mean(axis=0), parts[0] / sum(parts)
 

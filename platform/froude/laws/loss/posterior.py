@@ -7,7 +7,6 @@ are thrown away, which is the posterior under flat priors on positive terms.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from froude.laws.loss import noise
+from froude.laws.loss.draws import ExponentPrior, Posterior, Span, bends
 from froude.laws.loss.fit import EXPONENTS, Problem
 from froude.laws.stats import uncertainty
 from froude.laws.stats.frames import Array
@@ -27,95 +27,6 @@ SIGMA = (1e-4, 0.06)  # where it begins; relative
 RIDGE = 1e-10  # of a design's trace: terms that the rows cannot tell apart
 LEAST_MASS = -12.0  # in ln: how unlikely positive terms may be under a point of the grid before all are alike
 ROWS = 800  # of more, some of the groups are enough
-
-
-@dataclass(frozen=True)
-class ExponentPrior:
-    """Normal beliefs about alpha and beta: (mean, standard deviation) each."""
-
-    alpha: tuple[float, float]
-    beta: tuple[float, float]
-
-    @classmethod
-    def of(cls, prior: object) -> "ExponentPrior":
-        """Read {"alpha": (mean, sd), "beta": (mean, sd)}; ValueError if anything else is given."""
-        rule = 'prior must be {"alpha": (mean, sd), "beta": (mean, sd)} with positive numbers'
-        if isinstance(prior, ExponentPrior):
-            return prior
-        if not isinstance(prior, Mapping) or set(prior) != {"alpha", "beta"}:
-            raise ValueError(f"{rule}, but got {prior!r}.")
-        pairs = []
-        for name in ("alpha", "beta"):
-            try:
-                mean, sd = (float(v) for v in prior[name])
-            except (TypeError, ValueError):
-                raise ValueError(f"{rule}, but {name} is {prior[name]!r}.") from None
-            if not (math.isfinite(mean) and math.isfinite(sd) and mean > 0 and sd > 0):
-                raise ValueError(f"{rule}, but {name} is {prior[name]!r}.")
-            pairs.append((mean, sd))
-        return cls(*pairs)
-
-
-#: What a forecast believes where nobody says otherwise. Published exponents lie between .15 and .7; on other people's
-#: runs a standard deviation of .2 errs less than .1 or .15, whose centre then counts for too much.
-WEAK = ExponentPrior((0.35, 0.2), (0.35, 0.2))
-
-
-@dataclass(frozen=True, eq=False)
-class Posterior:
-    """Draws of (E, A', B', alpha, beta, drifts, noise), centred as in `Problem`, and their means as a theta.
-
-    `bent` is the law (a theta) at which the drifts' effects are linearised, `middle` where they are zero. Noise has the
-    standard deviation `sigma` from the ln compute `top` on, and below it more, by the power `falls`.
-    """
-
-    theta: Array
-    floor: Array
-    size: Array
-    data: Array
-    alpha: Array
-    beta: Array
-    drift: Array
-    sigma: Array
-    falls: Array
-    bent: Array
-    middle: tuple[float, float]
-    top: float
-
-    def log_means(self, n: Array, d: Array) -> Array:
-        """Return draws × points of ln loss without a run's noise, at centred ln params and ln tokens."""
-        with np.errstate(over="ignore"):
-            size = self.size[:, None] * np.exp(-np.outer(self.alpha, n))
-            data = self.data[:, None] * np.exp(-np.outer(self.beta, d))
-        law = np.log(self.floor[:, None] + size + data)
-        return np.asarray(law + self.drift @ bends(self.bent, n, d, self.middle).T)
-
-    def log_losses(self, n: Array, d: Array, rng: np.random.Generator) -> Array:
-        """Return draws × points of the ln loss of one new run each, its own noise included."""
-        means = self.log_means(n, d)
-        return np.asarray(means + self.noises(n, d) * rng.standard_normal(means.shape))
-
-    def noises(self, n: Array, d: Array) -> Array:
-        """Return draws × points of the standard deviation of one run's ln loss."""
-        below = np.minimum(n + d - self.top, 0.0)
-        return np.asarray(self.sigma[:, None] * np.exp(-np.outer(self.falls, below)))
-
-
-def bends(theta: Array, n: Array, d: Array, middle: tuple[float, float]) -> Array:
-    """Return d ln loss by the relative change of each exponent per e-fold, points × 2.
-
-    With a drift b the exponent at n is alpha (1 + b (n - middle)), so ln of its term loses alpha b (n - middle)² / 2.
-    """
-    a, b, e, alpha, beta = theta
-    size, data = a - alpha * n, b - beta * d
-    total = np.logaddexp(np.logaddexp(size, data), e)
-    return np.stack(
-        [
-            -0.5 * exponent * (x - at) ** 2 * np.exp(term - total)
-            for x, exponent, term, at in zip((n, d), (alpha, beta), (size, data), middle, strict=True)
-        ],
-        axis=1,
-    )
 
 
 def posterior(
@@ -214,8 +125,7 @@ class _Cells:
 
     grid: _Grid
     shapes: list[noise.Shape]
-    middle: tuple[float, float]
-    top: float
+    span: Span
     density: Array
     mass: Array
     mean: Array
@@ -234,12 +144,16 @@ class _Cells:
     ) -> "_Cells":
         """Solve all cells; the law drifts only where `bent` says where its drifts are linearised."""
         n, d, loss = problem.n, problem.d, problem.loss
-        middle = ((n.max() + n.min()) / 2, (d.max() + d.min()) / 2)
+        span = Span.of(n, d)
         columns = [
             np.exp(-np.outer(n, grid.alpha)) / loss[:, None],
             np.exp(-np.outer(d, grid.beta)) / loss[:, None],
         ]
-        shared = [1 / loss, *(bends(bent, n, d, middle).T if bent is not None else ()), np.ones_like(loss)]
+        shared = [
+            1 / loss,
+            *(bends(bent, n, d, span.middle).T if bent is not None else ()),
+            np.ones_like(loss),
+        ]
         design = np.column_stack([*columns, *shared])
         weights = problem.weights / problem.weights.mean()
         sizes = grid.alpha.size, grid.beta.size
@@ -278,9 +192,7 @@ class _Cells:
         mass = np.maximum(stats.norm.logcdf(mean[..., :3] / deviation).sum(axis=-1), LEAST_MASS)
         density = np.array(logs).reshape(axes) + mass
         density = np.exp(density - density.max())
-        return cls(
-            grid, shapes, middle, float((n + d).max()), density / density.sum(), mass, mean, covariance
-        )
+        return cls(grid, shapes, span, density / density.sum(), mass, mean, covariance)
 
     def draw(self, count: int, rng: np.random.Generator, bent: Array | None) -> Posterior:
         """Draw from all cells, and keep what has positive terms."""
@@ -310,11 +222,11 @@ class _Cells:
             alpha=alphas,
             beta=betas,
             drift=drift,
+            beyond=noise.DRIFT * rng.standard_normal((count, 2)),
             sigma=self.grid.sigma[sigma],
             falls=np.array([each.falls for each in self.shapes])[shape],
             bent=bent if bent is not None else theta,
-            middle=self.middle,
-            top=self.top,
+            span=self.span,
         )
 
 

@@ -11,8 +11,8 @@ import polars as pl
 from froude.laws.drawing import rows as drawn
 from froude.laws.drawing.panel import Axis, Line, Mark, Panel, Points, Series
 from froude.laws.law import Law
+from froude.laws.loss.draws import ExponentPrior
 from froude.laws.loss.law import LossLaw, loss_law
-from froude.laws.loss.posterior import ExponentPrior
 from froude.laws.stats import robust, uncertainty
 from froude.laws.stats.frames import Array, Mask, Sample, plausible, read
 from froude.laws.stats.results import (
@@ -36,8 +36,10 @@ class DataConstrainedLaw(Law):
     """A loss law of unique data, `base`, and how fast repetition stops to help: `r_data` and `r_params`, at 95%.
 
     With U tokens of unique data seen R times more, D' = U + U · R*_data · (1 - exp(-R / R*_data)); parameters beyond
-    those that are compute-optimal for U decay likewise. `r_params` is NaN where no repeated run has such. `objective`
-    is the sum of Huber terms over repeated rows. Standard errors hold the base law's own uncertainty.
+    those that are compute-optimal for U decay likewise. The source's runs see their data twice or more; in a single
+    epoch all parameters count, and N' goes over from there to the source's during the second. `r_params` is NaN where
+    no repeated run has parameters beyond the optimum. `objective` is the sum of Huber terms over repeated rows.
+    Standard errors hold the base law's own uncertainty.
     """
 
     base: LossLaw
@@ -218,13 +220,17 @@ def _from_base(
 
 @dataclass(frozen=True, eq=False)
 class _Repetition:
-    """Runs as the law sees them: unique tokens, the parameters optimal for those, and the multiples beyond each."""
+    """Runs as the law sees them: unique tokens, the parameters optimal for those, and the multiples beyond each.
+
+    `decays` is how far the parameters beyond the optimum decay: not in one epoch, as in the source from the second on.
+    """
 
     base: LossLaw
     size: Array
     extra_size: Array
     data: Array
     extra_data: Array
+    decays: Array
 
     @classmethod
     def of(cls, base: LossLaw, params: Array, tokens: Array, unique: Array) -> "_Repetition":
@@ -233,8 +239,10 @@ class _Repetition:
         # Compute-optimal for U tokens: alpha A / N^alpha = beta B / U^beta (2203.15556, eq. 4).
         log_a, log_b = math.log(base.alpha * base.A), math.log(base.beta * base.B)
         best = (log_a - log_b + base.beta * np.log(data)) / base.alpha
-        log_size = np.where(extra > 0, np.minimum(best, np.log(params)), np.log(params))
-        return cls(base, np.exp(log_size), np.expm1(np.log(params) - log_size), data, extra)
+        log_size = np.minimum(best, np.log(params))
+        second = np.minimum(extra, 1.0)
+        decays = second**2 * (3 - 2 * second)  # without a kink: the law has a slope where repetition begins
+        return cls(base, np.exp(log_size), np.expm1(np.log(params) - log_size), data, extra, decays)
 
     @classmethod
     def of_sample(cls, base: LossLaw, sample: Sample) -> "_Repetition":
@@ -243,9 +251,11 @@ class _Repetition:
     def effective(self, theta: Array) -> tuple[Array, Array]:
         """Return N' and D' for theta = ln (R*_data, R*_params); without R*_params all parameters count."""
         data = self.data * (1 + _saturated(self.extra_data, theta[0])[0])
+        whole = self.size * (1 + self.extra_size)
         if not math.isfinite(theta[1]):
-            return self.size * (1 + self.extra_size), data
-        return self.size * (1 + _saturated(self.extra_size, theta[1])[0]), data
+            return whole, data
+        left = (1 + _saturated(self.extra_size, theta[1])[0]) / (1 + self.extra_size)
+        return whole * left**self.decays, data
 
     def log_loss(self, theta: Array) -> Array:
         return np.log(self._terms(theta)[0])
@@ -256,7 +266,7 @@ class _Repetition:
         more_data, slope_data = _saturated(self.extra_data, theta[0])
         more_size, slope_size = _saturated(self.extra_size, theta[1])
         by_data = -self.base.beta * data * slope_data / (1 + more_data)
-        by_size = -self.base.alpha * size * slope_size / (1 + more_size)
+        by_size = -self.base.alpha * size * self.decays * slope_size / (1 + more_size)
         return np.column_stack([by_data, by_size]) / loss[:, None]
 
     def _terms(self, theta: Array) -> tuple[Array, Array, Array]:

@@ -32,7 +32,8 @@ class Prediction:
     calibrated on held-out larger runs and the target is within reach; otherwise `reasons` says why not.
     `extrapolation` is the target over the largest fitted value, for `params`, `tokens`, `flops`
     (6·params·tokens) and, where one was given, `batch`. `comparator` is what published exponents make of the same rows,
-    `compute_line` a line in compute (`froude.laws.comparator`); NaN where they have no fit.
+    `compute_line` a line in compute (`froude.laws.comparator`); NaN where they have no fit. `noise` is the standard
+    deviation of such a run's own loss, relative: the floor under any forecast's error.
     """
 
     loss: float
@@ -44,6 +45,7 @@ class Prediction:
     extrapolation: Mapping[str, float] = field(default_factory=dict)
     comparator: float = math.nan
     compute_line: float = math.nan
+    noise: float = math.nan
 
     @property
     def half_width(self) -> float:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import polars as pl
 
 from froude import laws
+from froude.promote import shape
 from froude.promote.case import Case
 from froude.promote.fits import Fits
 from froude.promote.gate import Finding, Rule
+
+if TYPE_CHECKING:
+    from froude.promote.planned import Planned
 
 #: Level of the interval in which the law of the other sizes must see a size.
 OFF_LEVEL = 0.99
@@ -53,6 +57,17 @@ def certificate(case: Case) -> Certificate:
     return Certificate(False, case.fits.loss.reasons)
 
 
+def foreseen(plan: Planned) -> Certificate | None:
+    """What is uncertified already: a target off its ladder, but for a batch that a stage is to measure."""
+    ladder = plan.ladder
+    if not ladder.height:
+        return None
+    if any(stage.role == "critical_batch" for stage in plan.space.stages):
+        ladder = ladder.with_columns(batch=pl.lit(None))
+    reasons = shape.doubts(ladder, plan.target)
+    return Certificate(False, reasons) if reasons else None
+
+
 def _agree(off: Sequence[str], _: float) -> Finding:
     return Finding(not off, f"off: {', '.join(off)} parameters" if off else "true of all")
 
@@ -87,4 +102,5 @@ FORECAST_CERTIFIED = Rule(
     remedy="add sizes and horizons to stage `loss_law`: `froude plan --next` says which",
     measure=certificate,
     find=_certified,
+    foresee=foreseen,
 )

@@ -32,10 +32,11 @@ def make_study(
     """Write a study of the runs in a CSV, Parquet or JSON file, one row a run or a checkpoint of one, and return it.
 
     `columns` maps froude's names (those of `trials()`) to the file's, where they differ, or to "" to ignore a column;
-    params, tokens and loss must be there, batch is in tokens. Rows of one `run` at several tokens are one trial. A
-    null, NaN or infinite loss means diverged. `target` is what the study is for. `fresh` replaces a study that was
-    made of a table and that nothing was added to. ConfigError for a file of another kind, a missing column,
-    a value out of range, rows that come twice, and where there is anything else at `out` already.
+    params, tokens and loss must be there, batch is in tokens; a column `loss_<name>` has losses on another validation
+    set. Rows of one `run` at several tokens are one trial. A null, NaN or infinite loss means diverged. `target` is
+    what the study is for. `fresh` replaces a study that was made of a table and that nothing was added to. ConfigError
+    for a file of another kind, a missing column, a value out of range, rows that come twice, and where there is
+    anything else at `out` already.
     """
     place = Location.parse(out)
     study = Study(place)
@@ -63,6 +64,10 @@ def make_study(
     table = rows.to_arrow().cast(schemas.TRIALS)
     with reported(place, "a study must be writable"):
         (place / REPORT).delete()  # of the study that this one replaces
+        (place / "evals" / f"{ROLE}.parquet").delete()
+        if read.sets.height:
+            losses = read.sets.to_arrow().cast(schemas.EVALS)
+            (place / "evals" / f"{ROLE}.parquet").replace(schemas.to_bytes(losses))
         (place / "trials" / f"{ROLE}.parquet").replace(schemas.to_bytes(table))
         (place / "study.json").replace(json.dumps(content, indent=1).encode() + b"\n")
     return study
@@ -71,9 +76,9 @@ def make_study(
 def _replaceable(study: Study) -> bool:
     """Whether there is nothing at the study's place but what `make_study` writes, and a report of it."""
     held = set(study.location.children())
-    if not held <= {"study.json", "trials", REPORT}:
+    if not held <= {"study.json", "trials", "evals", REPORT}:
         return False
-    if not set((study.location / "trials").children()) <= {f"{ROLE}.parquet"}:
+    if any(set((study.location / kind).children()) - {f"{ROLE}.parquet"} for kind in ("trials", "evals")):
         return False
     return not held or set(study.meta.get("stages", {})) == {ROLE}
 

@@ -19,6 +19,14 @@ LOOKS_LIKE = {
         r"(lr|learning[_ ]?rate)(_?(max|peak))?$",
         re.IGNORECASE,
     ),
+    "active_params": re.compile(
+        r"(?:^|[./_ ])activ(e|ated)_?param|param(eter)?s_activ(e|ated)$", re.IGNORECASE
+    ),
+}
+IGNORED = {
+    "status": "every row counts as finished",
+    "lr": "runs off their rate count as seeds",
+    "active_params": "a mixture of experts would count as dense",
 }
 FEW = 1e4  # parameters or tokens: fewer are probably millions or billions
 LONGEST_SEQUENCE_BATCH = 4096  # a batch below it is probably in sequences
@@ -92,10 +100,9 @@ def _overlooked(columns: dict[str, str], ignored: tuple[str, ...], dropped: list
     for name, pattern in LOOKS_LIKE.items():
         theirs = next((column for column in ignored if pattern.search(column)), None)
         if theirs is not None and name not in columns and name not in dropped:
-            without = (
-                "every row counts as finished" if name == "status" else "runs off their rate count as seeds"
+            found.append(
+                f"column {theirs!r} is ignored, so {IGNORED[name]}; is it --columns {name}={theirs}?"
             )
-            found.append(f"column {theirs!r} is ignored, so {without}; is it --columns {name}={theirs}?")
     return found
 
 

@@ -28,7 +28,7 @@ STATUSES = ("finished", "diverged", "failed", "pruned", "running")
 #: Two runs that agree in these (and in params and tokens) differ by their seed only.
 SETTINGS = (
     *("width", "depth", "batch", "lr", "warmup_tokens", "beta2", "weight_decay"),
-    *("optimizer", "schedule", "parametrization", "precision"),
+    *("optimizer", "schedule", "parametrization", "precision", "head_dim", "context", "vocab"),
 )
 #: What a table may say of a run, besides what is required: columns of `trials()`.
 OPTIONAL = (
@@ -36,6 +36,10 @@ OPTIONAL = (
     *SETTINGS,
     *("seed", "flops", "seconds"),
 )
+#: Parameters that a token passes through. Beside `params` it tells a mixture of experts, for which no law here is.
+ACTIVE = "active_params"
+#: A column of losses on another validation set, of this name.
+SET_LOSS = re.compile(r"loss_(\w+)", re.ASCII)
 #: What a tracker calls each status (W&B, MLflow, Optuna and their like), in small letters. Other words are asked about:
 #: Ray Tune's "terminated" means finished, and somebody else's that it was killed.
 WORDS = {
@@ -79,11 +83,13 @@ class _Table:
 class Runs:
     """A table's rows with the columns and types of `trials()`, and how they were read.
 
+    `sets` are losses on other validation sets: rows of `evals()` with the set's name for `split`.
     `columns` maps froude's names to the file's, for the columns that were used; `ignored` are the file's other columns,
     `dropped` the names of froude's that the user mapped to nothing.
     """
 
     rows: pl.DataFrame
+    sets: pl.DataFrame
     columns: Mapping[str, str]
     ignored: tuple[str, ...]
     dropped: tuple[str, ...]
@@ -94,8 +100,10 @@ def read(source: str, columns: Mapping[str, str]) -> Runs:
     content = table_file.read(Location.parse(source))
     table = _renamed(content, columns, source)
     used = {name: table.theirs[name] for name in table.frame.columns}
+    rows = _rows(table, source)
     return Runs(
-        rows=_rows(table, source),
+        rows=rows,
+        sets=_set_losses(table, rows),
         columns=used,
         ignored=tuple(name for name in content.columns if name not in used.values()),
         dropped=tuple(name for name, theirs in columns.items() if not theirs),
@@ -109,10 +117,13 @@ def _rows(table: _Table, source: str) -> pl.DataFrame:
     empty = pl.from_arrow(schemas.TRIALS.empty_table())
     assert isinstance(empty, pl.DataFrame)
     kinds = empty.schema
-    typed = table.frame.with_columns(status=_status(table))
+    _dense(table)
+    typed = table.frame.select(pl.exclude(ACTIVE, f"^{SET_LOSS.pattern}$")).with_columns(
+        status=_status(table)
+    )
     counted = typed["status"].is_in(["finished", "diverged"])
     _words(table)
-    for name in table.frame.columns:
+    for name in typed.columns:
         if schemas.TRIALS.field(name).type == pa.string():
             typed = typed.with_columns(pl.col(name).cast(pl.String))
         else:
@@ -151,7 +162,11 @@ def _rows(table: _Table, source: str) -> pl.DataFrame:
 
 
 def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> _Table:
-    known = (*REQUIRED, *OPTIONAL)
+    spoken_for = set(columns.values())
+    sets = [
+        name for name in (*table.columns, *columns) if SET_LOSS.fullmatch(name) and name not in spoken_for
+    ]
+    known = tuple(dict.fromkeys((*REQUIRED, *OPTIONAL, ACTIVE, *sets)))
     have = ", ".join(table.columns) or "no columns"
     for name, theirs in columns.items():
         if name not in known:
@@ -193,6 +208,43 @@ def _status(table: _Table) -> pl.Series:
     return found
 
 
+def _set_losses(table: _Table, rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows of `evals()` for the columns `loss_<name>`: of each finished run where it has a value."""
+    finished = rows["status"] == "finished"
+    found = [schemas.EVALS.empty_table()]
+    for column in table.frame.columns:
+        if not (named := SET_LOSS.fullmatch(column)):
+            continue
+        losses = _numbers(table, column)
+        if (low := (finished & ~(losses > 0)).fill_null(False).arg_true()).len():
+            rule, remedy = (
+                "positive (nats per token)",
+                f"correct it, or leave the column out with --columns {column}=",
+            )
+            raise table.error(column, int(low[0]), rule, remedy)
+        own = rows.select(
+            "run", "tokens", step="steps", attempt=1, split=pl.lit(named[1]), loss=losses, time=None
+        )
+        kept = own.filter(finished & losses.is_finite().fill_null(False))
+        found.append(kept.select(schemas.EVALS.names).to_arrow().cast(schemas.EVALS))
+    frame = pl.from_arrow(pa.concat_tables(found))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _dense(table: _Table) -> None:
+    """ConfigError where a run has more parameters than a token passes through."""
+    if ACTIVE not in table.frame.columns:
+        return
+    active, params = _numbers(table, ACTIVE), _numbers(table, "params")
+    if (odd := ((active / params - 1).abs() > 0.01).fill_null(False).arg_true()).len():
+        row = int(odd[0])
+        raise ConfigError(
+            f"runs must be dense, since no law here is for a mixture of experts, but {table.where(row)} has "
+            f"{active[row]:g} active of {params[row]:g} parameters; leave such runs out"
+        )
+
+
 def _words(table: _Table) -> None:
     """ConfigError where a column of words holds one that means nothing here."""
     frame = table.frame
@@ -215,7 +267,7 @@ def _numbers(table: _Table, name: str) -> pl.Series:
         raise ConfigError(f"{table.column(name)} must be numeric, but is {column.dtype}; give numbers")
     plain = pl.col(name).cast(pl.String).str.strip_chars()
     plain = pl.when(~plain.is_in(["", *table_file.NOTHING])).then(plain)
-    if schemas.TRIALS.field(name).type == pa.int64():
+    if name == ACTIVE or (name in schemas.TRIALS.names and schemas.TRIALS.field(name).type == pa.int64()):
         plain = (
             pl.when(plain.str.contains(GROUPED)).then(plain.str.replace_all(SEPARATORS, "")).otherwise(plain)
         )

@@ -23,6 +23,7 @@ from froude.user_code import call_user
 CHECKS = (
     "corpus",  # windows of both splits, token ids below the vocabulary
     "forward",  # logits [windows, context, vocab], finite; without it no model is looked at
+    "dense",  # no mixture of experts: no law here is for one
     "random",  # two forward passes of an exact run alike: no dropout
     "gradients",  # one for every parameter that may have one
     "state",  # the same model when built twice, nothing but parameters changed by training

@@ -7,6 +7,7 @@ sequences of random tokens, on the CPU.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
@@ -24,6 +25,7 @@ from froude.user_code import Raised, call_user
 #: The largest move where a change must move nothing, as a share of its moves elsewhere. Rounding alone moves nothing:
 #: the tensors compared come from the same kernels in the same places of a batch.
 TOLERANCE = 1e-5
+EXPERTS = re.compile(r"[Ee]xpert|Mo[eE](?![a-z])|\bmoe\b")  # in the name of a class or a parameter
 SEQUENCES, SHORTEST, LONGEST = 4, 8, 256  # of a batch; tokens of a sequence
 #: At most about this many FLOPs for a batch's forward pass, and this many numbers in its logits: tens of milliseconds.
 FLOPS, LOGITS = 5e8, 2**25
@@ -70,6 +72,8 @@ class _Look:
         if self.run.reduction == "exact" or self.run.max_workers > 1:
             refuse_hooks(self.model)
         fused(self.model)
+        if "dense" not in skip:
+            self.dense()
         lasting = lasting_state(self.model)
         at_first = self.copied()
         if "state" not in skip:
@@ -101,6 +105,25 @@ class _Look:
             if lasting
             else []
         )
+
+    def dense(self) -> None:
+        """A mixture of experts says so by what it declares, or by the names of its parts."""
+        rule = "a proxy must be dense, since no law here is for a mixture of experts"
+        declared = getattr(self.model, "active_parameters", None)
+        if declared is not None:
+            active = (
+                call_user(f"active_parameters() of {self.name}", declared) if callable(declared) else declared
+            )
+            counts = api.count_parameters(self.model)
+            if active not in (counts.params, counts.params_with_embeddings):
+                value = f"has {active} active of {counts.params} parameters"
+                self.refuse(rule, value, "forecast a dense model")
+        parts = (type(module).__name__ for module in self.model.modules())
+        names = [name for name, _ in self.model.named_parameters()]
+        if called := [name for name in dict.fromkeys([*parts, *names]) if EXPERTS.search(name)]:
+            self.refuse(
+                rule, f"has {_some(called)}", "forecast a dense model, or skip check `dense` if this is one"
+            )
 
     def buffers(self) -> dict[str, Tensor]:
         return dict(self.model.named_buffers())

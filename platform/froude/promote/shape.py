@@ -1,0 +1,114 @@
+"""Where the target run leaves the ladder of proxies that its loss law was fitted to.
+
+The law has two variables, parameters and tokens. All else that a run is made of must be as in the ladder, or have been
+measured by it; otherwise the forecast may be right, but nobody has seen that it is, so it is not certified. What the
+rows do not say (null: tables, and studies of older versions) is not held against the target.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from froude.config import Run
+from froude.laws import CriticalBatch
+
+#: Rows, sizes and horizons from which a loss law could be fitted (under a prior) to the target's own kind alone.
+ROWS, SIZES, HORIZONS = 4, 2, 2
+SHOWN = 4  # values of an axis that a reason lists
+
+
+class Axis(NamedTuple):
+    """A column of `trials()`: what it is called, the target's value, and what helps where the ladder lacks that."""
+
+    column: str
+    called: str
+    of: Callable[[Run], Any]
+    remedy: str = "train the ladder as the target"
+
+
+#: Part of what makes a model large: a ladder that varies them has measured them along with params.
+SIZED = (
+    Axis("width", "width", lambda run: run.model.width, "give the ladder several widths"),
+    Axis("depth", "depth", lambda run: run.model.depth, "add depths on the way there"),
+    Axis("head_dim", "head size", lambda run: run.model.head_dim, "add head sizes on the way there"),
+)
+BATCH = Axis(
+    "batch", "batch", lambda run: run.batch, "add proxies of that batch, or measure the critical one"
+)
+#: What no law here corrects for.
+KINDS = (
+    Axis("model", "model class", lambda run: run.model.factory),
+    Axis("context", "context length", lambda run: run.model.context),
+    Axis("vocab", "vocabulary", lambda run: run.model.vocab),
+    Axis("corpus", "data source", lambda run: run.data.corpus),
+    Axis("data_options", "data mixture", lambda run: run.data.settings),
+    Axis("optimizer", "optimizer", lambda run: run.optimizer.name),
+    Axis("schedule", "schedule", lambda run: run.schedule.name),
+    Axis("parametrization", "parametrization", lambda run: run.parametrization),
+    Axis("precision", "precision", lambda run: run.precision),
+)
+
+
+def doubts(ladder: pl.DataFrame, target: Run, critical: CriticalBatch | None = None) -> tuple[str, ...]:
+    """Return a reason for each axis on which no finished row of the loss law has measured what the target is.
+
+    `ladder` has columns of `trials()`; `critical` is the study's critical batch.
+    """
+    finished = ladder.filter(pl.col("status") == "finished")
+    found = []
+    for axes, measured in ((SIZED, _sized), ((BATCH,), _batch), (KINDS, _kind)):
+        for axis in axes:
+            rows = finished.filter(pl.col(axis.column).is_not_null())
+            wanted = axis.of(target)
+            if rows.height and not measured(rows, axis.column, wanted, critical):
+                found.append(_reason(axis, wanted, rows[axis.column]))
+    return tuple(found)
+
+
+def _sized(rows: pl.DataFrame, column: str, wanted: int, _: CriticalBatch | None) -> bool:
+    """Whether the ladder has the value, or varies the axis and reaches half of the way, in logs, to the value.
+
+    How far a width may reach is bounded by its parameters, which the gate and the law's certificate look at.
+    """
+    values = rows[column].unique()
+    low, high = (math.log(float(end)) for end in (values.min(), values.max()))  # type: ignore[arg-type]
+    beyond = max(math.log(wanted) - high, low - math.log(wanted))
+    return beyond <= 0 or (len(values) > 1 and (column == "width" or beyond <= high - low))
+
+
+def _batch(rows: pl.DataFrame, column: str, wanted: int, critical: CriticalBatch | None) -> bool:
+    """Whether the batch is among the ladder's, or it and theirs are below a critical one, where a loss hardly moves."""
+    values: list[int] = rows[column].to_list()
+    if min(values) <= wanted <= max(values):
+        return True
+    known = critical is not None and critical.status == "ok"
+    return known and max(wanted, *values) <= critical.b_crit  # type: ignore[union-attr]
+
+
+def _kind(rows: pl.DataFrame, column: str, wanted: object, _: CriticalBatch | None) -> bool:
+    """Whether at least half of the rows are of the target's kind, and enough to fit a law to them alone."""
+    same = rows.filter(
+        pl.Series([_plain(value) == _plain(wanted) for value in rows[column]], dtype=pl.Boolean)
+    )
+    enough = (
+        same.height >= ROWS and same["params"].n_unique() >= SIZES and same["tokens"].n_unique() >= HORIZONS
+    )
+    return same.height == rows.height or (enough and 2 * same.height >= rows.height)
+
+
+def _plain(value: object) -> object:
+    """A name in small letters; of a corpus with a hash the file's name does not count."""
+    if not isinstance(value, str):
+        return value
+    first, *more = value.lower().split(" ")
+    return (first, more[-1]) if more and more[-1].startswith("sha256:") else value.lower()
+
+
+def _reason(axis: Axis, wanted: object, column: pl.Series) -> str:
+    values = column.unique().sort().to_list()
+    have = f"{values[0]} to {values[-1]}" if len(values) > SHOWN else ", ".join(map(str, values))
+    return f"the target's {axis.called} is {wanted}, the proxies' {have}: not measured ({axis.remedy})"

@@ -1,0 +1,56 @@
+"""Validation sets besides the one whose loss is `trials().loss`: the rows of a loss law for each, by name.
+
+Their losses are rows of `evals()` whose `split` is the set's name: written at a run's end where its source names such
+sets, and for a table's columns `loss_<name>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import polars as pl
+
+from froude.laws import Prediction
+from froude.study import Study
+
+
+@dataclass(frozen=True)
+class SetForecast:
+    """What a law of one set's losses says of the target: nats per token, at the level of the forecast beside it."""
+
+    loss: float
+    low: float
+    high: float
+    certified: bool
+    reasons: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, found: Prediction) -> SetForecast:
+        return cls(found.loss, found.low, found.high, found.certified, found.reasons)
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> SetForecast:
+        return cls(**{**content, "reasons": tuple(content["reasons"])})
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON and TOML types."""
+        return {**asdict(self), "reasons": list(self.reasons)}
+
+    def scored(self, actual: float) -> tuple[bool, float]:
+        """Whether the interval held the loss of the finished run, and the relative error."""
+        return self.low <= actual <= self.high, (self.loss - actual) / actual
+
+
+def evaluations(study: Study) -> pl.DataFrame:
+    """All losses on other sets: `run`, `tokens`, `split`, `loss`."""
+    others = study.evals().filter(~pl.col("split").is_in(["train", "validation"]), pl.col("loss").is_finite())
+    return others.select("run", "tokens", "split", "loss").collect()
+
+
+def ladders(ladder: pl.DataFrame, evaluated: pl.DataFrame) -> dict[str, pl.DataFrame]:
+    """The loss law's finished rows with each set's loss in place of their own, where it was evaluated."""
+    finished = ladder.filter(pl.col("status") == "finished")
+    rows = finished.drop("loss").join(evaluated, on=["run", "tokens"]).select(*ladder.columns, "split")
+    return {str(name): own.drop("split") for (name,), own in sorted(rows.group_by("split"))}
