@@ -16,7 +16,7 @@ from froude.laws.stats.frames import Array
 TEST = 0.05  # level of each of the two one-sided tests
 POWER = 0.8  # that runs to add are to have
 SAME = 0.02  # in ln size: sizes so near are one, since tokens are rounded to steps
-CUBIC_RATES = 6  # of a curve, from which on the joint fit has a cubic term
+SIDED_RATES = 6  # of a curve, from which on its two sides may have two curvatures
 SEEDS, FACTORS = 8, (2, 4, 8, 16)  # how many seeds, and how far from the proxies, runs to add may go
 COST = {"width": 2}  # power of a size in the cost of a run; 1 of others
 Sizes = Mapping[str, float]
@@ -40,8 +40,8 @@ class Drift:
     """The shift of the optimum in ln lr, from the sizes at which a recipe reads its rate to those of its target.
 
     `low` and `high` are its 90% interval: what lies beyond, two one-sided 5% tests reject. `curvature` (nats per ln lr
-    squared) and `skew` (nats per ln lr cubed) are of the curve that all sizes share; `loss` is its least, `noise` the
-    sd of a run, both in nats per token. `missing` names sizes that differ at the target and that the runs do not tell
+    squared) is that of the curve that all sizes share, on its steeper side; `loss` is its least, `noise` the sd of a
+    run, both in nats per token. `missing` names sizes that differ at the target and that the runs do not tell
     apart, `bad` curves without an optimum; with either there is no shift, and what was not fitted is NaN.
     """
 
@@ -49,7 +49,6 @@ class Drift:
     low: float = math.nan
     high: float = math.nan
     curvature: float = math.nan
-    skew: float = math.nan
     loss: float = math.nan
     noise: float = math.nan
     missing: tuple[str, ...] = ()
@@ -58,12 +57,11 @@ class Drift:
 
     def cost(self, shift: float) -> float:
         """What a rate that is so far off costs, as a proportion of the loss, on the steeper side of the curve."""
-        return (self.curvature * shift**2 / 2 + abs(self.skew * shift**3)) / self.loss
+        return self.curvature * shift**2 / 2 / self.loss
 
     def allowed(self, regret: float) -> float:
         """The shift that costs this proportion of the loss."""
-        most = math.sqrt(2 * regret * self.loss / self.curvature)
-        return float(optimize.brentq(lambda shift: self.cost(shift) - regret, 0.0, most * (1 + 1e-9)))
+        return math.sqrt(2 * regret * self.loss / self.curvature)
 
     def equivalent(self, regret: float) -> bool:
         """Whether both tests reject a shift that costs more than this proportion of the loss."""
@@ -94,7 +92,10 @@ class _Design:
     v: Array
     z: Array
     groups: Array
-    shape: tuple[float, ...]  # half the curvature[, the skew]
+    shape: tuple[
+        float, float
+    ]  # half the mean curvature of the two sides, and half of what the upper has more
+    sided: bool  # whether the two may differ
     delta: Array  # the target's z
     at: Array  # ln of the sizes at which the rate is read
     rates: Array  # v of one curve
@@ -102,9 +103,10 @@ class _Design:
     def jacobian(self) -> Array:
         """Derivatives of the loss by the floors, the curvature, the skew if there is one, the optimum, its slopes."""
         floors = (self.groups[:, None] == np.unique(self.groups)).astype(np.float64)
-        powers = np.arange(2, 2 + len(self.shape))
-        slope = -(self.v[:, None] ** (powers - 1)) @ (powers * self.shape)
-        return np.column_stack([floors, self.v[:, None] ** powers, slope, slope[:, None] * self.z])
+        a, c = self.shape
+        slope = -2 * (a * self.v + c * np.abs(self.v))
+        curve = [self.v**2, self.v * np.abs(self.v)][: 1 + self.sided]
+        return np.column_stack([floors, *curve, slope, slope[:, None] * self.z])
 
     def spread(self) -> tuple[float, int]:
         """The standard error of the shift at a noise of one, and the degrees of freedom."""
@@ -141,10 +143,11 @@ class _Design:
 def lr_drift(frame: pl.DataFrame | pl.LazyFrame, *, at: Sizes, to: Sizes) -> Drift:
     """Fit the shift of the optimum from the sizes `at` to the sizes `to`: columns `lr`, `loss`, these sizes[, seed].
 
-    One fit: ln of the optimum is linear in the ln of each size; all curves have one shape, with a cubic term where each
-    has six rates, since they are steeper above the optimum. Each seed of each size has a floor of its own, so that
-    what a seed does to all rates is no noise. Rows are those that `lr_transfer` fits, within reach of the optimum.
-    The interval is Student's t by the delta method. Raises as `froude.laws.stats.frames.read` does.
+    One fit: ln of the optimum is linear in the ln of each size; all curves have one shape, a parabola on each side of
+    the optimum where they have six rates (real ones are steeper above it), else one for both. Each seed of each size
+    has a floor of its own, so that what a seed does to all rates is no noise. Rows are those that `lr_transfer` fits,
+    within reach of the optimum. The interval is Student's t by the delta method. Raises as
+    `froude.laws.stats.frames.read` does.
     """
     table = frame.lazy().collect()
     axes = tuple(to)
@@ -162,14 +165,13 @@ def lr_drift(frame: pl.DataFrame | pl.LazyFrame, *, at: Sizes, to: Sizes) -> Dri
     groups = rows.select(pl.struct(key).rank("dense")).to_series().to_numpy().astype(np.float64)
     rates = max((np.unique(x[groups == group]) for group in np.unique(groups)), key=lambda one: int(one.size))
     least = min(np.unique(x[rows["_curve"].to_numpy() == curve]).size for curve in rows["_curve"].unique())
-    shape = (1.0, 0.0) if least >= CUBIC_RATES else (1.0,)
-    start = _Design(axes, x, z, groups, shape, delta, origin, rates)
+    start = _Design(axes, x, z, groups, (1.0, 0.0), least >= SIDED_RATES, delta, origin, rates)
     fitted = _fit(start, x, y)
     if fitted is None:
         return Drift(bad=("the joint fit: not_convex",))
     design, floor, noise, shift = fitted
     curve = Drift(
-        curvature=2 * design.shape[0], skew=sum(design.shape[1:]), loss=floor, noise=noise, _design=design
+        curvature=2 * (design.shape[0] + abs(design.shape[1])), loss=floor, noise=noise, _design=design
     )
     if lacking := _untold(z, delta):
         return replace(curve, missing=tuple(axes[i] for i in lacking))
@@ -215,7 +217,7 @@ def _bad(table: pl.DataFrame, axes: Sequence[str], curves: pl.DataFrame, *, fitt
 def _fit(start: _Design, x: Array, y: Array) -> tuple[_Design, float, float, float] | None:
     """Least squares: the design at the optimum, the mean floor, the noise and the shift; None without a minimum."""
     floors = start.groups[:, None] == np.unique(start.groups)
-    n, order = floors.shape[1], len(start.shape)
+    n, order = floors.shape[1], 1 + start.sided
     linear = np.column_stack([floors, x**2, x, x[:, None] * start.z])
     beta = np.linalg.lstsq(linear, y)[0]
     if not beta[n] > 0:
@@ -224,11 +226,11 @@ def _fit(start: _Design, x: Array, y: Array) -> tuple[_Design, float, float, flo
 
     def at(theta: Array) -> _Design:
         optima = theta[n + order] + start.z @ theta[n + order + 1 :]
-        return replace(start, v=x - optima, shape=tuple(theta[n : n + order]))
+        return replace(start, v=x - optima, shape=(theta[n], theta[n + 1] if start.sided else 0.0))
 
     def residual(theta: Array) -> Array:
         now = at(theta)
-        curve = sum(c * now.v**k for k, c in enumerate(now.shape, 2))
+        curve = (now.shape[0] + now.shape[1] * np.sign(now.v)) * now.v**2
         return np.asarray(floors @ theta[:n] + curve - y)
 
     if y.size < theta.size:

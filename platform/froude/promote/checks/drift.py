@@ -49,7 +49,8 @@ def _apart(grid: pl.DataFrame, target: Run, width: float) -> tuple[Sizes, Sizes]
 
 def _middle(grid: pl.DataFrame, axis: str) -> float:
     """The geometric mean over the widths."""
-    return math.exp(float(grid.group_by("width").agg(pl.col(axis).first().log())[axis].mean()))  # type: ignore[arg-type]
+    sizes = grid.group_by("width").agg(pl.col(axis).first().log().alias("size"))["size"]
+    return math.exp(float(sizes.mean()))  # type: ignore[arg-type]
 
 
 def _transfers(found: Drift | None, regret: float) -> Finding:
