@@ -26,9 +26,7 @@ def trials(stage: str, runs: list[Run], change: Change) -> Grid:
 def space(*, rates: int = 7, seeds: int = 2, target: Run = TARGET, change: Change = lambda run: run) -> Space:
     """A study that promotion would not refuse by its plan alone, unless told otherwise."""
     sweep = [
-        RUN.replace(
-            {"model.width": width, "optimizer.lr": 0.001 * 2**i, "seed": seed, "tokens": 768 * steps}
-        )
+        RUN.replace({"model.width": width, "optimizer.lr": 0.001 * 2**i, "seed": seed, "tokens": 768 * steps})
         for width, steps in ((32, 400), (48, 400), (32, 800))
         for i in range(rates)
         for seed in range(seeds)
