@@ -91,16 +91,19 @@ def search() -> list[dict[str, Any]]:
 
 
 def transfer(rates: int, noise: np.random.Generator, seeds: int) -> list[dict[str, Any]]:
+    """Rates at three widths, and at the middle one for four times as long: the optimum moves with neither under muP."""
     rows = []
-    for width in (32, 64, 128):
+    for width, steps in ((32, 170), (64, 170), (128, 170), (64, 680)):
         for parametrization in ("mup", "sp") if width != 64 else ("mup",):
             shift = -math.log2(width / 64) if parametrization == "sp" else 0.0
             for i, seed in ((i, seed) for i in range(rates) for seed in range(seeds)):
                 octaves = (i - (rates - 1) / 2) * 3 / (rates - 1)
                 changes = {"model.width": width, "optimizer.lr": BEST_LR * 2 ** (octaves + shift)}
+                changes |= {"tokens": 768 * steps}
                 run = base("transfer", **changes, parametrization=parametrization, seed=seed)
                 loss = 1.9 - 0.1 * math.log2(width / 64) + 0.04 * octaves**2 + 0.002 * noise.standard_normal()
-                rows.append(row(run.replace(name=f"{parametrization}-w{width}-{i}-s{seed}"), loss))
+                name = f"{parametrization}-w{width}-{i}-s{seed}" + (f"-n{steps}" if steps > 170 else "")
+                rows.append(row(run.replace(name=name), loss))
     return rows
 
 

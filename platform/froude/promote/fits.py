@@ -228,8 +228,10 @@ def fit_trials(
         base_width = target.model.base_width if target is not None else 0
         grid = pl.concat([transfer_rows(of("lr_transfer"), name, base_width), history.rates(past, name)])
         if grid["width"].n_unique() > 1:
-            rows[f"lr_transfer_{name}"] = grid
-            transfer[name] = laws.lr_transfer(grid)
+            rows[f"lr_transfer_{name}"] = curves = one_curve_a_width(grid)
+            transfer[name] = laws.lr_transfer(curves)
+            if curves.height < grid.height:
+                rows[f"lr_drift_{name}"] = grid
     batches, goal = of("critical_batch"), math.nan
     critical = None
     if batches.height:
@@ -271,20 +273,41 @@ def transfer_rows(rows: pl.DataFrame, parametrization: str, base_width: int) -> 
     return rows.filter((pl.col("parametrization") == parametrization) | (pl.col("width") == base_width))
 
 
-def peak_lr(law: LrTransfer, target: Run) -> Estimate | None:
-    """The rate for the target on the law's line, None if there is none.
+def one_curve_a_width(rows: pl.DataFrame) -> pl.DataFrame:
+    """For each width the rates at one depth and horizon: that of most widths, and of several such the longest.
 
-    Under SP it is read at the target's width. Under muP the optimum does not move with width, so the line is read
-    at the geometric mean of the widths fitted, where it is known best: extrapolating a slope that is zero except for
-    noise would add that noise to the rate.
+    The others show how the optimum moves with depth and horizon (`froude.laws.lr.drift`).
     """
-    sizes = law.curves.filter(pl.col("status").is_in(["ok", "flat"]))[law.over].log()
-    stays = target.width_rules.transfers
-    at = math.exp(float(sizes.mean() or 0.0)) if stays else float(target.model.width)  # type: ignore[arg-type]
+    place = ["depth", "tokens"]
+    ranked = (
+        rows.with_columns(_widths=pl.col("width").n_unique().over(place))
+        .select("width", "_widths", *place)
+        .unique()
+        .sort("_widths", "tokens", "depth", descending=True, nulls_last=True)
+    )
+    first = ranked.unique("width", keep="first").select("width", *place)
+    return rows.join(first, on=["width", *place], how="semi", nulls_equal=True, maintain_order="left")
+
+
+def peak_lr(law: LrTransfer, target: Run) -> Estimate | None:
+    """The rate for the target on the law's line, None if there is none."""
     try:
-        return law.optimum(at)
+        return law.optimum(read_at(law, target))
     except ValueError:
         return None
+
+
+def read_at(law: LrTransfer, target: Run) -> float:
+    """The width at which the target's rate is read off the law's line.
+
+    Under SP it is the target's. Under muP the optimum does not move with width, so it is the geometric mean of the
+    widths fitted, where the line is known best: extrapolating a slope that is zero except for noise would add that
+    noise to the rate.
+    """
+    if not target.width_rules.transfers:
+        return float(target.model.width)
+    sizes = law.curves.filter(pl.col("status").is_in(["ok", "flat"]))[law.over].log()
+    return math.exp(float(sizes.mean() or 0.0))  # type: ignore[arg-type]
 
 
 def fingerprint(rows: pl.DataFrame) -> str:

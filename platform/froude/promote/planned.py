@@ -11,7 +11,7 @@ import polars as pl
 
 from froude.config import Run
 from froude.promote.case import beyond
-from froude.promote.fits import transfer_rows
+from froude.promote.fits import one_curve_a_width, transfer_rows
 from froude.space import Space
 from froude.train.api import build_model, count_parameters
 from froude.train.data.leak import leaked
@@ -46,6 +46,11 @@ class Planned:
     @cached_property
     def grid(self) -> pl.DataFrame:
         """The rows that the learning-rate transfer would be fitted to."""
+        return one_curve_a_width(self.rates) if self.rates.height else self.rates
+
+    @cached_property
+    def rates(self) -> pl.DataFrame:
+        """Those and the rates at other depths and horizons."""
         return transfer_rows(
             self._of("lr_transfer"), self.target.parametrization, self.target.model.base_width
         )

@@ -62,32 +62,33 @@ def promote(
     run, params = promoted_run(fits), parameters(fits.target, trust=trust)
     forecast, ratios = predict(fits, params), extrapolation(fits, params)
     checks = gate.override(table(Case(study, fits, forecast, ratios), bounds), overrides or {})
-    if run is None or forecast is None:
-        raise gate.Refused(checks, beyond=_beyond(fits, has_rate=run is not None))
-    if any(check.refuses for check in checks):
-        raise gate.Refused(checks)
-    forecast = replace(with_band(forecast, study, fits, run, params), proxies_over_target=cost())
-    recipe = seal(
-        run=run,
-        profile=profile,
-        fits=fits.summary(),
-        fingerprints=fits.fingerprints,
-        extrapolation=ratios,
-        checks=checks,
-        forecast=forecast,
-        material=study.meta.get("material"),
-    )
     place = study.location / FILE
     kept = read(place) if place.exists() else None
+    stays = kept is not None and same(kept, run, profile, fits, overrides or {})
+    if kept is not None and stays:
+        recipe = kept
+    else:
+        if run is None or forecast is None:
+            raise gate.Refused(checks, beyond=_beyond(fits, has_rate=run is not None))
+        if any(check.refuses for check in checks):
+            raise gate.Refused(checks)
+        forecast = replace(with_band(forecast, study, fits, run, params), proxies_over_target=cost())
+        recipe = seal(
+            run=run,
+            profile=profile,
+            fits=fits.summary(),
+            fingerprints=fits.fingerprints,
+            extrapolation=ratios,
+            checks=checks,
+            forecast=forecast,
+            material=study.meta.get("material"),
+        )
     begun = LogReader(study.location / "runs" / (kept or recipe).run.name).head() is not None
-    stays = kept is not None and same(kept, recipe)
     if begun and not stays:
         raise ConfigError(
             f"a recipe must stay as it was sealed once its run has begun, but these fits or settings give another than "
             f"that of the run below {study.location}; train that run, or promote in a new study"
         )
-    if kept is not None and stays:
-        recipe = kept
     note = None
     if second is not None:
         there = witness.place_of(second, study.location, recipe)
@@ -135,13 +136,16 @@ def _beyond(fits: Fits, *, has_rate: bool) -> str:
     return f"no override helps: no rate can be promoted ({'; '.join(law.reasons) or law.status}); add rates or seeds"
 
 
-def same(one: Recipe, other: Recipe) -> bool:
-    """Whether two recipes come from the same rows, settings and overrides, whenever they were sealed."""
+def same(kept: Recipe, run: Run | None, profile: str, fits: Fits, overrides: Mapping[str, str]) -> bool:
+    """Whether a sealed recipe is of the same rows, settings and overrides, whenever it was sealed.
+
+    What an earlier version's gate let pass is not refused by a check that asks more today.
+    """
     return (
-        one.run == other.run
-        and one.profile == other.profile
-        and dict(one.fingerprints) == dict(other.fingerprints)
-        and one.overrides == other.overrides
+        kept.run == run
+        and kept.profile == profile
+        and dict(kept.fingerprints) == dict(fits.fingerprints)
+        and all(overrides.get(name, "").strip() == reason for name, reason in kept.overrides.items())
     )
 
 

@@ -44,6 +44,8 @@ OVERRIDES = {
     "seeds": "one seed a run: between seeds the losses of these proxies differ by 1.4%, for which the forecast's "
     "interval allows in part: as if each horizon had a seed of its own",
     "lr_points": "five rates a width, fitted jointly over three widths, place the optimum well enough here",
+    "lr_transfers": "five rates a width, with one seed and at one horizon, cannot show that the best rate stays; what "
+    "it would cost if it does not is in the interval in part: the ladder runs at one rate, too",
     "forecast_certified": "four sizes over a factor of nine in parameters: the exponents come from a prior, "
     "and the interval says so",
 }

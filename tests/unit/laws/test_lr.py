@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from froude import laws
+from froude.laws.lr.curve import ONE_RUN
 
 STEP = math.log(2) / 2
 
@@ -191,3 +192,18 @@ def test_rates_rounded_to_three_digits_give_the_same_curve() -> None:
     curve, same = (laws.lr_curve(pl.DataFrame({"lr": rates, "loss": loss})) for rates in (exact, typed))
     assert curve.status == same.status == "ok"
     assert (same.low, same.lr, same.high) == pytest.approx((curve.low, curve.lr, curve.high), rel=0.01)
+
+
+@pytest.mark.parametrize(("noise", "runs", "covered"), [(0.07, 1, 0.92), (0.22, 1, 0.80), (0.22, 3, 0.88)])
+def test_what_one_run_a_rate_is_worth_is_measured_and_said(noise: float, runs: int, covered: float) -> None:
+    rng = np.random.default_rng(0)
+    fits = []
+    for _ in range(300):
+        u = np.repeat((np.arange(7) - 3 + rng.uniform(-0.5, 0.5)) * STEP, runs)
+        fits.append(laws.lr_curve(sweep(u, 3 + asymmetric(u) + noise * 0.045 * rng.standard_normal(u.size))))
+    good = [fit for fit in fits if fit.status == "ok"]
+    held = sum(fit.low <= 2e-3 <= fit.high for fit in good) / len(good)
+    assert held == pytest.approx(covered, abs=0.03)
+    told = [reason for fit in good for reason in fit.reasons]
+    assert (told == [ONE_RUN] * len(good)) if runs == 1 else not told
+    assert f"{100 * covered:.0f}" in ONE_RUN

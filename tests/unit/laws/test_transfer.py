@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import polars as pl
@@ -149,7 +150,7 @@ def test_curvature_that_grows_with_width_is_told_where_it_moves_the_slope(growth
         lr = 3e-3 * (width / 128) ** -0.5 * np.exp(u)
         rows.append(pl.DataFrame({"width": [width] * u.size, "lr": lr, "loss": loss}))
     law = laws.lr_transfer(pl.concat(rows))
-    assert law.status == "ok"
+    assert law.status == ("not_convex" if said else "ok")
     assert bool(law.reasons) is said
     assert all("curvature differs between widths" in reason for reason in law.reasons)
 
@@ -169,3 +170,77 @@ def test_a_rate_that_no_fit_uses_is_named_with_its_reason() -> None:
     alone = laws.lr_curve(wide)
     assert alone.table()["left_out"].item() == curves[64]["left_out"]
     assert "0.0156 (0.61 nats above the best)" in alone.reasons[0]
+
+
+def falling_to_zero(seed: int) -> pl.DataFrame:
+    """Losses that fall to (nearly) zero with the rate, stay there, and rise late, later at larger widths."""
+    rng = np.random.default_rng(seed)
+    widths = 2 ** np.arange(5, 5 + rng.integers(3, 6))
+    n, step = rng.integers(7, 12), rng.choice([0.5, 1.0]) * math.log(2)
+    floor, depth, rise = 10 ** rng.uniform(-5, -2.5), rng.uniform(0.5, 2), rng.uniform(0.1, 0.6)
+    power, late, noise = rng.uniform(0.7, 1.5), rng.uniform(1, 3), rng.uniform(0.02, 0.3)
+    high, span = 10 ** rng.uniform(-2.5, -1), rng.uniform(1.5, 3)
+    u = (np.arange(n) - (n - 1) / 2 + rng.uniform(-0.5, 0.5)) * step
+    frames = []
+    for width in widths:
+        octaves = math.log(width / 64)
+        falls = depth * np.exp(-(np.exp(u + span) ** power))
+        rises = high * np.exp(late * (u - rise * octaves) - octaves / 2)
+        loss = (floor + falls + rises) * np.exp(noise * rng.standard_normal(n))
+        frames.append(pl.DataFrame({"width": width, "lr": 0.01 * np.exp(u), "loss": loss}))
+    return pl.concat(frames)
+
+
+def sharpening(seed: int) -> pl.DataFrame:
+    """Parabolas of ln loss, sharper and deeper at larger widths: the loss falls next to zero."""
+    rng = np.random.default_rng([seed, 1])
+    widths = 2 ** np.arange(5, 5 + rng.integers(3, 6))
+    n, step = rng.integers(7, 12), rng.choice([0.5, 1.0]) * math.log(2)
+    rise = rng.uniform(0.1, 0.6) * rng.choice([-1, 1])
+    sharper, deeper, bend = rng.uniform(0.1, 0.5), rng.uniform(0.5, 2), rng.uniform(0.3, 1.5)
+    noise, lean = rng.uniform(0.02, 0.2), rng.uniform(0, 0.5)
+    u = (np.arange(n) - (n - 1) / 2 + rng.uniform(-0.5, 0.5)) * step
+    frames = []
+    for width in widths:
+        octaves = math.log(width / widths.mean())
+        v = u - rise * octaves
+        logs = math.log(0.05) - deeper * octaves + 0.5 * bend * (width / 64) ** sharper * v**2
+        logs += lean * np.maximum(-v, 0) + noise * rng.standard_normal(n)
+        loss = np.minimum(np.exp(logs), 3.0)
+        frames.append(pl.DataFrame({"width": width, "lr": 0.01 * np.exp(u), "loss": loss}))
+    return pl.concat(frames)
+
+
+def well_behaved(seed: int) -> pl.DataFrame:
+    """A sweep as of a language model: noise of .1 to 1% of the loss, one to three seeds, curves steeper above."""
+    rng = np.random.default_rng([seed, 2])
+    n, noise, loss = rng.integers(5, 10), 10 ** rng.uniform(-3, -2), rng.uniform(1.5, 4)
+    slope, seeds = rng.choice([0.0, 0.0, -1.0, -0.5, 0.2]), rng.integers(1, 4)
+    bend, skew = rng.uniform(0.02, 0.08), rng.uniform(0, 0.16)
+    follows = slope if abs(slope) >= 0.5 else 0.0  # the grid goes along with a large one
+    u = (np.arange(n) - (n - 1) / 2 + rng.uniform(-0.5, 0.5)) * math.log(2) / 2 * (1.5 if n == 5 else 1)
+    frames = []
+    for i, width in enumerate(2 ** np.arange(5, 5 + rng.integers(3, 5))):
+        octaves = math.log(width / 64)
+        for _ in range(seeds):
+            v = u - (slope - follows) * octaves
+            curve = bend * (0.5 * v**2 + skew * np.maximum(v, 0) ** 3)
+            y = loss * (1 - 0.05 * i + curve + noise * rng.standard_normal(n))
+            rates = 0.01 * np.exp(u + follows * octaves)
+            frames.append(pl.DataFrame({"width": width, "lr": rates, "loss": y}))
+    return pl.concat(frames)
+
+
+@pytest.mark.parametrize("make", [falling_to_zero, sharpening])
+def test_a_joint_fit_of_losses_next_to_zero_is_not_ok(make: Callable[[int], pl.DataFrame]) -> None:
+    found = [laws.lr_transfer(make(seed)) for seed in range(40)]
+    assert "ok" not in [law.status for law in found]
+    named = [law for law in found if "a curve that falls to zero is no parabola" in "; ".join(law.reasons)]
+    assert len(named) > 20
+    assert {law.status for law in named} == {"not_convex"}
+    assert all(math.isfinite(law.slope.value) for law in named)
+
+
+def test_well_behaved_sweeps_stay_ok() -> None:
+    statuses = [laws.lr_transfer(well_behaved(seed)).status for seed in range(100)]
+    assert statuses.count("ok") >= 95

@@ -26,8 +26,8 @@ def trials(stage: str, runs: list[Run], change: Change) -> Grid:
 def space(*, rates: int = 7, seeds: int = 2, target: Run = TARGET, change: Change = lambda run: run) -> Space:
     """A study that promotion would not refuse by its plan alone, unless told otherwise."""
     sweep = [
-        RUN.replace({"model.width": width, "optimizer.lr": 0.001 * 2**i, "seed": seed})
-        for width in (32, 48)
+        RUN.replace({"model.width": width, "optimizer.lr": 0.001 * 2**i, "seed": seed, "tokens": 768 * steps})
+        for width, steps in ((32, 400), (48, 400), (32, 800))
         for i in range(rates)
         for seed in range(seeds)
     ]
@@ -86,6 +86,18 @@ def test_missing_seeds_and_rates_are_said_with_the_gate_s_bounds() -> None:
     assert foretell(space(rates=6, seeds=1), loose, proxies=1, target=2).warnings == ()
 
 
+def test_a_grid_that_cannot_tell_a_drift_is_said() -> None:
+    deeper = told(space(target=TARGET.replace({"model.depth": 4})))
+    (check,) = (check for check in deeper.warnings if check.name == "lr_transfers")
+    assert check.value.startswith("unknown: the target has another depth, ")
+    assert check.remedy == "sweep the rates at a second depth as well"
+    here = TARGET.replace({"tokens": RUN.tokens, "model.width": 48})
+    assert names(told(space(target=here, change=lambda run: run.replace(tokens=RUN.tokens)))) == []
+    follows = {"parametrization": "sp", "tokens": RUN.tokens}  # under SP the rate follows the width
+    one = space(target=TARGET.replace(follows), change=lambda run: run.replace(follows))
+    assert "lr_transfers" not in names(told(one))
+
+
 def test_a_corpus_that_leaks_is_said() -> None:
     foreign = {"model.factory": "foreign_model:factory", "data.source": "foreign_model:Counting"}
     found = told(space(change=lambda run: run.replace(foreign), target=TARGET.replace(foreign, name="large")))
@@ -100,6 +112,7 @@ def test_reach_ratio_precision_and_cost_are_said() -> None:
     kinds = {check.name: check.kind for check in short.warnings}
     assert kinds == {
         "one_precision": "refuse",
+        "lr_transfers": "refuse",  # all proxies have one horizon now
         "extrapolation_tokens": "refuse",
         "extrapolation_compute": "refuse",
         "forecast_certified": "refuse",
@@ -107,8 +120,9 @@ def test_reach_ratio_precision_and_cost_are_said() -> None:
         "proxies_cost": "warn",
     }
     said = [line for line in short.lines() if line.startswith(("promote would refuse", "worth knowing"))]
-    assert len(said) == 6
-    assert "the target's precision is bf16, the proxies' fp32: not measured" in said[3]
+    assert len(said) == 7
+    assert any("the target's precision is bf16, the proxies' fp32: not measured" in line for line in said)
+
     assert said[-1].startswith("worth knowing: proxies_cost: must be at most 1× ")
 
 

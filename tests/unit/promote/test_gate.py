@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from froude.config import ConfigError
+from froude.laws.lr.drift import Drift
 from froude.promote.checks import RULES
 from froude.promote.checks.batch import NO_STAGE, Batches
 from froude.promote.checks.forecast import Certificate
@@ -30,6 +31,11 @@ def batches(critical: float, status: str = "ok", *reasons: str) -> Values:
     return {"batch_edge": found, "batch_below_critical": found}
 
 
+def drift(shift: float, half: float = 0.1, **more: Any) -> Drift:
+    """A shift in ln rate and half its interval; half a percent of the loss is 0.5."""
+    return Drift(shift, shift - half, shift + half, curvature=0.12, loss=3.0, noise=0.01, **more)
+
+
 GOOD: Values = {
     "trials_failed": 0,
     "largest_finished": (),
@@ -41,7 +47,7 @@ GOOD: Values = {
     "lr_points": Rates({32: 7, 64: 7, 128: 9}),
     "lr_one_minimum": {32: 0.02, 64: 0.0},
     "lr_interval": 0.35,
-    "lr_transfers": 0.35,
+    "lr_transfers": drift(0.4, 0.0999),
     "diverged_near_optimum": math.inf,
     "extrapolation_params": 4.0,
     "extrapolation_tokens": 1.34,
@@ -104,8 +110,14 @@ def test_good_values_pass_every_check() -> None:
         ({"seeds": {"lr_transfer": 2, "loss_law": 1}}, "seeds"),
         ({"unstable_proxies": {"w128": 0, "w96": 1}}, "unstable_proxies"),
         ({"lr_one_minimum": {32: 0.021}}, "lr_one_minimum"),
-        ({"lr_transfers": 0.36}, "lr_transfers"),
-        ({"lr_transfers": math.nan}, "lr_transfers"),
+        ({"lr_transfers": drift(0.4, 0.101)}, "lr_transfers"),
+        ({"lr_transfers": drift(-0.2, 0.4)}, "lr_transfers"),
+        ({"lr_transfers": drift(-0.6)}, "lr_transfers"),
+        ({"lr_transfers": drift(0.0, math.inf)}, "lr_transfers"),
+        ({"lr_transfers": drift(math.nan, missing=("tokens",))}, "lr_transfers"),
+        ({"lr_transfers": Drift(missing=("tokens", "depth"))}, "lr_transfers"),
+        ({"lr_transfers": Drift(bad=("width 64, tokens 1,000: edge",))}, "lr_transfers"),
+        ({"lr_transfers": None}, "lr_transfers"),
         ({"sizes_agree": ("26,624",)}, "sizes_agree"),
         (batches(900.0, "edge", "beyond the largest"), "batch_edge"),
         (batches(900.0, "at_bound"), "batch_edge"),
@@ -182,6 +194,7 @@ def test_no_profile_has_a_bound_for_what_is_no_check() -> None:
         ("diverged_near_optimum", 2.1, 2.3),
         ("validation_leak", 0.046, 0.044),
         ("lr_one_minimum", {32: 0.019}, {32: 0.017}),
+        ("lr_transfers", drift(0.0, 0.49), drift(0.0, 0.47)),
     ],
 )
 def test_what_passes_by_less_than_a_tenth_of_its_bound_is_close(name: str, close: Any, far: Any) -> None:
@@ -190,6 +203,34 @@ def test_what_passes_by_less_than_a_tenth_of_its_bound_is_close(name: str, close
     assert rule.is_close(close, rule.bound)
     assert rule.judge(far, rule.bound).passed
     assert not rule.is_close(far, rule.bound)
+
+
+@pytest.mark.parametrize(
+    ("found", "value", "remedy"),
+    [
+        (drift(-0.8), "-0.80 [-0.90, -0.70] in ln rate, which costs 1.3% of the loss", "the optimum moves"),
+        (
+            drift(0.1, 0.6),
+            "unknown: +0.10 [-0.50, +0.70] in ln rate, neither within ±0.50 nor clearly beyond",
+            "sweep the rates nearer",
+        ),
+        (
+            Drift(missing=("tokens",)),
+            "unknown: the target has another horizon, and the rates swept do not tell what that does",
+            "sweep the rates at a second horizon as well",
+        ),
+        (
+            Drift(bad=("width 64, tokens 1,000: edge",)),
+            "unknown: no optimum at width 64, tokens 1,000: edge",
+            "extend the rates of stage `lr_transfer` there",
+        ),
+    ],
+)
+def test_a_drift_is_told_from_what_is_not_known(found: Drift, value: str, remedy: str) -> None:
+    check = BY_NAME["lr_transfers"].judge(found, 0.005)
+    assert check.value == value
+    assert remedy in check.remedy
+    assert check.refuses
 
 
 def test_what_fails_or_has_no_number_for_a_bound_is_not_close() -> None:

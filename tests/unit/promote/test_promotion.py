@@ -127,6 +127,8 @@ def test_a_promotion_is_sealed_and_says_what_was_overridden(
         "search",
         "lr_transfer_mup",
         "lr_transfer_sp",
+        "lr_drift_mup",
+        "lr_drift_sp",
         "critical_batch",
         "loss_law",
     }

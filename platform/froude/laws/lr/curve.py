@@ -24,6 +24,12 @@ FLAT = 0.7
 QUADRATIC_BIAS = 0.1  # half-width that a quadratic through an asymmetric curve needs on top, within WINDOW
 SEARCH = 1.5  # an interval that reaches so far is cut there: it is flat anyway
 CUBIC_POINTS, MIN_RATES = 6, 4
+#: What an interval is worth where only residuals tell the noise: of 300 sweeps at each noise, 7 rates half an octave
+#: apart, curves steeper above the optimum; tests/unit/laws/test_lr.py makes them again.
+ONE_RUN = (
+    "one run a rate: in simulations the 95% interval held the optimum in 92% of the fits called ok at a noise of .07 "
+    "of the curvature, in 85% at .15, in 80% at .22; with three runs a rate in 93, 91 and 88%"
+)
 TIE = 1.1  # distances from the best rate within which two are equal except for the rounding of the rates
 
 
@@ -150,8 +156,9 @@ def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
     too wide for that, a quadratic through the four or more rates nearest to the best, with a wider interval.
     Diverged runs, and losses 0.5 nats above the best, bound the grid but are not fitted. Status `edge` if
     the best rate is the lowest or highest tried, `flat` if the 95% interval is wider than ±0.7 in ln lr or the
-    losses are noise, `not_convex` without a minimum, `too_few_points` below four rates. Raises as
-    `froude.laws.stats.frames.read` does.
+    losses are noise, `not_convex` without a minimum, `too_few_points` below four rates. With one run a rate the 95%
+    interval of a fit called ok covered 92% in simulations where the noise was .07 of the curvature, 85% at .15, 80% at
+    .22 (`ONE_RUN`, which is in the reasons then). Raises as `froude.laws.stats.frames.read` does.
     """
     sample = read(frame, ["lr"], loss=True)
     sample = sample.without(too_high(sample["loss"]))
@@ -201,6 +208,9 @@ def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
     low, high = _interval(curve)
     flat = max(high - best - at, best + at - low) > FLAT
     degree = curve.coefficients.size - 1
+    reasons = ["the 95% interval is wider than a factor of 2 either way"] if flat else []
+    if rates.size == x.size:
+        reasons.append(ONE_RUN)
     return LrCurve(
         lr=math.exp(best + at),
         low=uncertainty.bounded_exp(low),
@@ -210,7 +220,7 @@ def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
         noise=curve.noise,
         degree=degree,
         status="flat" if flat else "ok",
-        reasons=("the 95% interval is wider than a factor of 2 either way",) if flat else (),
+        reasons=tuple(reasons),
         sample=sample,
         _curve=curve,
     )

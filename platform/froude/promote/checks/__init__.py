@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from froude.promote.case import Case
-from froude.promote.checks import batch, forecast, rates, reach, rows
+from froude.promote.checks import batch, drift, forecast, rates, reach, rows
 from froude.promote.gate import PRODUCTION, Check, Profile, Rule
 
 #: In the table's order.
@@ -25,7 +25,7 @@ RULES: tuple[Rule[Any], ...] = (
     rates.LR_CONVEX,
     rates.LR_ONE_MINIMUM,
     rates.LR_INTERVAL,
-    rates.LR_TRANSFERS,
+    drift.LR_TRANSFERS,
     rates.DIVERGED_NEAR_OPTIMUM,
     batch.BATCH_EDGE,
     *reach.EXTRAPOLATION.values(),

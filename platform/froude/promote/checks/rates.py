@@ -1,15 +1,14 @@
-"""Checks of the learning rate: is the best one inside the grid, alone, well placed, and does it hold for the target?"""
+"""Checks of the learning rate: is the best one inside the grid, alone, well placed, far from divergence?"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
 
-from froude.config import Run
 from froude.laws import LrTransfer
 from froude.promote.case import Case
 from froude.promote.checks.reach import times
@@ -142,22 +141,10 @@ def half_width(case: Case) -> float:
     return math.log(case.rate.high / case.rate.low) / 2 if case.rate else math.nan
 
 
-def drift(law: LrTransfer, target: Run) -> float:
-    """How far in ln lr the optimum moves from the middle of the sizes tried to the target's, 0 if it may be noise."""
-    if not target.width_rules.transfers or law.slope.low <= 0 <= law.slope.high:
-        return 0.0
-    sizes = law.curves.filter(pl.col("status").is_in(["ok", "flat"]))[law.over].log()
-    middle = float(sizes.mean()) if sizes.len() else math.nan  # type: ignore[arg-type]
-    return abs(law.slope.value * (math.log(target.model.width) - middle))
-
-
-def _at_most(what: str) -> Callable[[float, float], Finding]:
-    def find(value: float, bound: float) -> Finding:
-        if math.isnan(value):
-            return Finding(False, NO_RATE, FIRST)
-        return Finding(value <= bound, f"{value:.2f} {what}")
-
-    return find
+def _narrow(value: float, bound: float) -> Finding:
+    if math.isnan(value):
+        return Finding(False, NO_RATE, FIRST)
+    return Finding(value <= bound, f"{value:.2f} in ln rate, half-width")
 
 
 LR_INTERVAL = Rule(
@@ -165,16 +152,8 @@ LR_INTERVAL = Rule(
     asks="<= {bound:g} in ln rate, half-width",
     remedy="add rates",
     measure=half_width,
-    find=_at_most("in ln rate, half-width"),
+    find=_narrow,
     bound=0.35,  # half an octave, which costs about 0.003 nats at a curvature of 0.046
-)
-LR_TRANSFERS = Rule(
-    "lr_transfers",
-    asks="<= {bound:g} in ln rate from the proxies to the target",
-    remedy="the optimum moves with size: see `froude fit --diagnose`, or promote by the slope under SP",
-    measure=lambda case: drift(case.transfer, case.target),
-    find=_at_most("in ln rate from the proxies to the target"),
-    bound=0.35,  # what a rate may be off (lr_interval)
 )
 
 

@@ -1,0 +1,102 @@
+"""The check whether the proxies' best rate is the target's: shown by a test, not by a lack of evidence against it."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import polars as pl
+
+from froude.config import Run
+from froude.laws.lr.drift import Drift, More, lr_drift, missing
+from froude.promote.case import Case
+from froude.promote.checks.rates import FIRST, NO_RATE
+from froude.promote.fits import read_at
+from froude.promote.gate import Finding, Rule
+
+if TYPE_CHECKING:
+    from froude.promote.planned import Planned
+
+WORDS = {"width": "width", "depth": "depth", "tokens": "horizon"}  # what a reader calls these columns
+Sizes = dict[str, float]
+
+
+def drift(case: Case) -> Drift | None:
+    """The shift of the optimum from where the recipe's rate is read to the target; None without a rate."""
+    if case.rate is None:
+        return None
+    at, to = _apart(case.grid, case.target, read_at(case.transfer, case.target))
+    return lr_drift(case.rates, at=at, to=to)
+
+
+def _planned_drift(plan: Planned) -> Drift | None:
+    """What a grid will not tell, whatever its losses; None where that depends on them."""
+    if plan.grid.is_empty():
+        return None
+    middle = _middle(plan.grid, "width")
+    stays = plan.target.width_rules.transfers
+    at, to = _apart(plan.grid, plan.target, middle if stays else float(plan.target.model.width))
+    lacking = missing(plan.rates, at=at, to=to)
+    return Drift(missing=lacking) if lacking else None
+
+
+def _apart(grid: pl.DataFrame, target: Run, width: float) -> tuple[Sizes, Sizes]:
+    """The sizes at which the law's rate for a width is read, and the target's; a table of runs may lack depths."""
+    to: Sizes = {"width": target.model.width, "depth": target.model.depth, "tokens": target.tokens}
+    to = {axis: size for axis, size in to.items() if not grid[axis].null_count()}
+    return {axis: width if axis == "width" else _middle(grid, axis) for axis in to}, to
+
+
+def _middle(grid: pl.DataFrame, axis: str) -> float:
+    """The geometric mean over the widths."""
+    sizes = grid.group_by("width").agg(pl.col(axis).first().log().alias("size"))["size"]
+    return math.exp(float(sizes.mean()))  # type: ignore[arg-type]
+
+
+def _transfers(found: Drift | None, regret: float) -> Finding:
+    if found is None:
+        return Finding(False, NO_RATE, FIRST)
+    if found.bad:
+        remedy = "extend the rates of stage `lr_transfer` there, or add seeds"
+        return Finding(False, f"unknown: no optimum at {'; '.join(found.bad)}", remedy)
+    if found.missing:
+        axes = " and ".join(WORDS[axis] for axis in found.missing)
+        value = f"unknown: the target has another {axes}, and the rates swept do not tell what that does"
+        return Finding(False, value, _to_add(found, regret))
+    shift = f"{found.shift:+.2f} [{found.low:+.2f}, {found.high:+.2f}] in ln rate"
+    bound = found.allowed(regret)
+    if found.equivalent(regret):
+        return Finding(True, f"{shift}, within ±{bound:.2f}")
+    if found.moves(regret):
+        return Finding(False, f"{shift}, which costs {100 * found.cost(found.shift):.2g}% of the loss")
+    value = f"unknown: {shift}, neither within ±{bound:.2f} nor clearly beyond"
+    return Finding(False, value, _to_add(found, regret))
+
+
+def _to_add(found: Drift, regret: float) -> str:
+    """The runs that would tell, in words."""
+    if found.missing and math.isnan(found.noise):  # a plan has no losses yet
+        return f"sweep the rates at a second {' and '.join(WORDS[axis] for axis in found.missing)} as well"
+    more: More | None = found.more(regret)
+    if more is None:
+        return "sweep the rates nearer to the target; eight seeds of sizes near these would not tell"
+    axes = [axis for axis in more.sizes[0] if axis != "depth" or "depth" in found.missing]
+    places = "; ".join(
+        ", ".join(f"{WORDS[axis]} {sizes[axis]:,.0f}" for axis in axes) for sizes in more.sizes
+    )
+    seeds = f"{more.seeds} new seed{'s' * (more.seeds > 1)}"
+    return (
+        f"add {more.runs} runs to stage `lr_transfer` ({more.rates} rates × {seeds} at {places}): where the optimum "
+        "stays, four of five such sweeps show it"
+    )
+
+
+LR_TRANSFERS = Rule(
+    "lr_transfers",
+    asks="a drift of the best rate to the target that costs <= {percent:g}% of the loss, by two one-sided 5% tests",
+    remedy="the optimum moves: sweep the rates nearer to the target; `froude fit --diagnose` looks for the cause",
+    measure=drift,
+    find=_transfers,
+    bound=0.005,  # of the loss: as much as another seed of a small proxy
+    foresee=_planned_drift,
+)
