@@ -28,8 +28,8 @@ SkipProbe = Annotated[
     typer.Option(
         "--skip-probe",
         metavar="CHECK",
-        help="Skip one check of models and data (repeat it for more): corpus, forward, random, gradients, state, "
-        "independent, causal.",
+        help="Skip one check of models and data (repeat it for more): corpus, forward, dense, random, gradients, "
+        "state, independent, causal.",
         show_default=False,
     ),
 ]

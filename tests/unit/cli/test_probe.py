@@ -135,7 +135,7 @@ def test_a_skipped_check_is_said_and_an_unknown_one_refused(capsys: pytest.Captu
     assert "but got 'cusal'" in refused(capsys, "plan", "mine.py", "--trust", "--skip-probe", "cusal")
     assert main(["plan", "mine.py", "--trust", "--skip-probe", "causal", "--skip-probe", "state"]) == 0
     assert "state, independent" not in (text := capsys.readouterr().out)
-    assert "sound (corpus, forward, random, gradients, independent); skipped: state, causal" in text
+    assert "sound (corpus, forward, dense, random, gradients, independent); skipped: state, causal" in text
 
 
 def test_help_lists_each_check(capsys: pytest.CaptureFixture[str]) -> None:
