@@ -17,6 +17,7 @@ from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer, Prediction
 from froude.laws.loss.posterior import WEAK
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import history
+from froude.promote.regret import Corrected, best_rate, corrected, with_regret
 from froude.study import Study
 
 #: Mean and standard deviation of the loss law's exponents where a study is too small to find its own: what every
@@ -32,7 +33,8 @@ class Fits:
     `large` is the run that the study is for, None for a history without one; `best` is the search's best trial at its
     batch and schedule, `best_overall` among all its trials (rows of `trials()`); `transfer` maps parametrizations, by
     their names, to their laws; `target_loss` (nats per token) is that of the critical batch. `rows` holds each law's
-    input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified.
+    input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified. The loss law's rows have
+    their losses as they are and a `regret` (froude.promote.regret) that is taken off before the law sees them.
     """
 
     large: Run | None
@@ -116,6 +118,7 @@ class Fits:
             }
         if self.loss is not None:
             content["loss_law"] = _law_numbers(self.loss)
+            content["loss_law"]["corrected"] = Corrected.count(self.rows["loss_law"]).to_dict()
             if self.loss.free is not None:
                 content["loss_law"]["free"] = _law_numbers(self.loss.free)
         cleaned: dict[str, Any] = _finite(content)
@@ -147,6 +150,7 @@ class Fits:
                 if math.isfinite(law_of_loss.E)
                 else f"loss law        none: {law_of_loss.status} ({'; '.join(law_of_loss.reasons)})"
             )
+            text.append(f"regret          {Corrected.count(self.rows['loss_law'])}")
         text += [f"warning         {doubt}" for doubt in self.doubts]
         return text or ["no finished stage: nothing to fit"]
 
@@ -218,8 +222,8 @@ def fit_trials(trials: pl.DataFrame, *, stages: Mapping[str, Mapping[str, Any]],
         critical = laws.critical_batch(laws.steps_to_target(batches, goal))
     ladder, loss = pl.concat([of("loss_law"), history.best(past)]), None
     if ladder.height:
-        rows["loss_law"] = ladder
-        loss = loss_law(ladder)
+        rows["loss_law"] = with_regret(ladder, transfer)
+        loss = loss_law(corrected(rows["loss_law"]))
     return Fits(
         large=target,
         best=_best(here),
@@ -246,19 +250,8 @@ def transfer_rows(rows: pl.DataFrame, parametrization: str, base_width: int) -> 
 
 
 def peak_lr(law: LrTransfer, target: Run) -> Estimate | None:
-    """The rate for the target on the law's line, None if there is none.
-
-    Under SP it is read at the target's width. Under muP the optimum does not move with width, so the line is read
-    at the geometric mean of the widths fitted, where it is known best: extrapolating a slope that is zero except for
-    noise would add that noise to the rate.
-    """
-    sizes = law.curves.filter(pl.col("status").is_in(["ok", "flat"]))[law.over].log()
-    stays = target.width_rules.transfers
-    at = math.exp(float(sizes.mean() or 0.0)) if stays else float(target.model.width)  # type: ignore[arg-type]
-    try:
-        return law.optimum(at)
-    except ValueError:
-        return None
+    """The rate for the target, None if there is none: under SP on the law's line, under muP that of all widths."""
+    return best_rate(law, target.model.width, stays=target.width_rules.transfers)
 
 
 def fingerprint(rows: pl.DataFrame) -> str:

@@ -15,6 +15,7 @@ from froude.config import ConfigError, Run
 from froude.material import Material
 from froude.promote import recipe as recipes
 from froude.promote.recipe import Recipe
+from froude.promote.regret import Corrected
 from froude.promote.token_audit import account as token_account
 from froude.runlog import LogReader, Record, expired, lineage, record_name
 from froude.schemas import TABLES
@@ -71,6 +72,10 @@ def verify_run(
     device = _rerun_device(recipe, head, other_build=other_build) if rerun else None
     yield Verdict("the log is one chain", True, f"{len(records)} records, {head.attempt} attempts")
     yield _sealed(study.location, log, recipe, records)
+    if (
+        rows := recipe.fits.get("loss_law", {}).get("corrected")
+    ) is not None:  # recipes before 0.2 took nothing off
+        yield Verdict("the forecast says what its proxies' rates cost", True, str(Corrected(**rows)))
     over = head.kind == "finished" and head.step == recipe.run.steps
     yield Verdict("the run is finished", over, f"step {head.step} of {recipe.run.steps}")
     yield from _material(recipe.run, head)
