@@ -25,7 +25,7 @@ FARTHEST = 2.0
 #: that `laws.lr_curve` calls ok, .08 for byte-level proxies of 10⁵ parameters. Noise makes a fitted κ too large: curves
 #: without a minimum are not kept.
 CURVATURE = (math.log(0.02), 0.8)
-LEAST = 1e-5  # of a loss: less is no correction
+LEAST = 1e-4  # of a loss: less than any noise, and no correction
 #: A best rate is known for runs that have these in common with some run of the curves.
 SAME = ("batch", "depth", "optimizer", "schedule")
 
