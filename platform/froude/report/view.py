@@ -10,9 +10,11 @@ import polars as pl
 
 from froude.attempts import Elastic, history
 from froude.config import ConfigError, Run
+from froude.laws.curve import Collapse
 from froude.promote import gate
 from froude.promote.case import Case
 from froude.promote.checks import table
+from froude.promote.collapse import curves_apart
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Score, score
 from froude.promote.monitor import Alarm, alarms
@@ -49,6 +51,7 @@ class View:
     alarms: tuple[Alarm, ...] = ()
     account: TokenAccount | None = None
     problems: tuple[str, ...] = ()
+    collapses: tuple[Collapse, ...] = ()
     unread: bool = False
 
     @property
@@ -110,6 +113,7 @@ def gather(study: Study, *, fits: Fits | None = None, trust: bool = False) -> Vi
         recipe=recipe,
         checks=checks,
         problems=tuple(problems),
+        collapses=tuple(curves_apart(study, fits)) if fits is not None else (),
         **parts,
     )
 
