@@ -9,12 +9,12 @@ from froude.laws import curve, rules
 from froude.laws.batch.critical import CriticalBatch, critical_batch, steps_to_target
 from froude.laws.batch.noise import BatchRamp, NoiseScale, noise_scale
 from froude.laws.batch.rate import BatchLrLaw, batch_lr_law
+from froude.laws.compute.isoflop import IsoFlop, iso_flop
+from froude.laws.compute.kaplan import KaplanLaw, kaplan
 from froude.laws.curve import CurveBand, CurveLaw
 from froude.laws.loss.comparator import Comparator, comparator
 from froude.laws.loss.conventions import counting_conventions
 from froude.laws.loss.draws import ExponentPrior
-from froude.laws.loss.isoflop import IsoFlop, iso_flop
-from froude.laws.loss.kaplan import KaplanLaw, kaplan
 from froude.laws.loss.law import LossLaw, loss_law
 from froude.laws.loss.repeated import DataConstrainedLaw, data_constrained
 from froude.laws.lr.curve import LrCurve, lr_curve

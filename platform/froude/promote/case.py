@@ -39,7 +39,8 @@ class Case:
     @cached_property
     def used(self) -> pl.DataFrame:
         """The rows that any law is fitted to, each once."""
-        return pl.concat([rows for rows in self.fits.rows.values() if rows.height]).unique("run")
+        found = [rows.drop("regret", strict=False) for rows in self.fits.rows.values() if rows.height]
+        return pl.concat(found).unique("run")
 
     @property
     def grid(self) -> pl.DataFrame:

@@ -16,8 +16,10 @@ from froude.config import ConfigError, Run
 from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer, Prediction
 from froude.laws.loss.draws import WEAK
 from froude.parametrizations import PARAMETRIZATIONS
-from froude.promote import shape, validation_sets
 from froude.promote.imported_runs import history
+from froude.promote.ladder import shape, validation_sets
+from froude.promote.ladder.rates import one_curve_a_width, peak_lr, transfer_rows
+from froude.promote.ladder.regret import Corrected, corrected, with_regret
 from froude.study import Study
 
 #: Mean and standard deviation of the loss law's exponents where a study is too small to find its own: what every
@@ -34,7 +36,8 @@ class Fits:
     batch and schedule, `best_overall` among all its trials (rows of `trials()`); `transfer` maps parametrizations, by
     their names, to their laws; `target_loss` (nats per token) is that of the critical batch. `rows` holds each law's
     input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified. `sets` are laws of the
-    losses on other validation sets, by name.
+    losses on other validation sets, by name. The loss law's rows have their losses as they are and a `regret`
+    (froude.promote.ladder.regret) that is taken off before the law sees them.
     """
 
     large: Run | None
@@ -130,6 +133,7 @@ class Fits:
             }
         if self.loss is not None:
             content["loss_law"] = _law_numbers(self.loss)
+            content["loss_law"]["corrected"] = Corrected.count(self.rows["loss_law"]).to_dict()
             if self.loss.free is not None:
                 content["loss_law"]["free"] = _law_numbers(self.loss.free)
         if self.sets:
@@ -157,6 +161,7 @@ class Fits:
             text.append(f"critical batch  {c.b_crit:.0f} tokens [{c.low:.0f}, {c.high:.0f}] ({c.status})")
         if self.loss is not None:
             text.append(f"loss law        {_law_words(self.loss)}")
+            text.append(f"regret          {Corrected.count(self.rows['loss_law'])}")
         text += [f"loss law        of set {name}: {_law_words(law)}" for name, law in self.sets.items()]
         text += [f"warning         {doubt}" for doubt in self.doubts]
         return text or ["no finished stage: nothing to fit"]
@@ -206,7 +211,7 @@ def fit_trials(
 ) -> Fits:
     """Fit the laws to rows of `trials()`; `stages` maps a stage's name to its role and settings.
 
-    `evaluated` has losses on other validation sets, as `froude.promote.validation_sets.evaluations` returns them.
+    `evaluated` has losses on other validation sets, as `ladder.validation_sets.evaluations` returns them.
 
     Rows of role `history` count for each law as far as they can: `froude.promote.imported_runs.history` says which.
     """
@@ -240,8 +245,8 @@ def fit_trials(
         critical = laws.critical_batch(laws.steps_to_target(batches, goal))
     ladder, loss = pl.concat([of("loss_law"), history.best(past)]), None
     if ladder.height:
-        rows["loss_law"] = ladder
-        loss = loss_law(ladder)
+        rows["loss_law"] = with_regret(ladder, transfer)
+        loss = loss_law(corrected(rows["loss_law"]))
     ladders = validation_sets.ladders(ladder, evaluated) if evaluated is not None else {}
     seen = {**rows, **{f"loss_law {name}": own for name, own in ladders.items()}}
     return Fits(
@@ -266,48 +271,6 @@ def loss_law(rows: pl.DataFrame) -> LossLaw:
     """The law with free exponents where the rows determine them, else the posterior's means; they forecast the same."""
     law = laws.loss_law(rows, prior=PRIOR, groups="trial")
     return law.free if law.free is not None and law.free.status == "ok" else law
-
-
-def transfer_rows(rows: pl.DataFrame, parametrization: str, base_width: int) -> pl.DataFrame:
-    """Rows of one parametrization; runs at the base width, where all are the same, count for each."""
-    return rows.filter((pl.col("parametrization") == parametrization) | (pl.col("width") == base_width))
-
-
-def one_curve_a_width(rows: pl.DataFrame) -> pl.DataFrame:
-    """For each width the rates at one depth and horizon: that of most widths, and of several such the longest.
-
-    The others show how the optimum moves with depth and horizon (`froude.laws.lr.drift`).
-    """
-    place = ["depth", "tokens"]
-    ranked = (
-        rows.with_columns(_widths=pl.col("width").n_unique().over(place))
-        .select("width", "_widths", *place)
-        .unique()
-        .sort("_widths", "tokens", "depth", descending=True, nulls_last=True)
-    )
-    first = ranked.unique("width", keep="first").select("width", *place)
-    return rows.join(first, on=["width", *place], how="semi", nulls_equal=True, maintain_order="left")
-
-
-def peak_lr(law: LrTransfer, target: Run) -> Estimate | None:
-    """The rate for the target on the law's line, None if there is none."""
-    try:
-        return law.optimum(read_at(law, target))
-    except ValueError:
-        return None
-
-
-def read_at(law: LrTransfer, target: Run) -> float:
-    """The width at which the target's rate is read off the law's line.
-
-    Under SP it is the target's. Under muP the optimum does not move with width, so it is the geometric mean of the
-    widths fitted, where the line is known best: extrapolating a slope that is zero except for noise would add that
-    noise to the rate.
-    """
-    if not target.width_rules.transfers:
-        return float(target.model.width)
-    sizes = law.curves.filter(pl.col("status").is_in(["ok", "flat"]))[law.over].log()
-    return math.exp(float(sizes.mean() or 0.0))  # type: ignore[arg-type]
 
 
 def fingerprint(rows: pl.DataFrame) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from froude.config import ConfigError
-from froude.promote.validation_sets import SetForecast
+from froude.promote.ladder.validation_sets import SetForecast
 
 if TYPE_CHECKING:
     import polars as pl

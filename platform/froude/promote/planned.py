@@ -11,7 +11,7 @@ import polars as pl
 
 from froude.config import Run
 from froude.promote.case import beyond
-from froude.promote.fits import one_curve_a_width, transfer_rows
+from froude.promote.ladder.rates import one_curve_a_width, transfer_rows
 from froude.space import Space
 from froude.train.api import build_model, count_parameters
 from froude.train.data.leak import leaked

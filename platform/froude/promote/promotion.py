@@ -15,8 +15,8 @@ from froude.promote.case import Case, beyond
 from froude.promote.checks import table
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
+from froude.promote.ladder.validation_sets import SetForecast
 from froude.promote.recipe import FILE, Recipe, read, seal
-from froude.promote.validation_sets import SetForecast
 from froude.runlog import LogReader
 from froude.study import Study
 

@@ -14,6 +14,7 @@ import polars as pl
 from froude.config import ConfigError, Run
 from froude.material import Material
 from froude.promote import recipe as recipes
+from froude.promote.ladder.regret import Corrected
 from froude.promote.recipe import Recipe
 from froude.promote.token_audit import account as token_account
 from froude.promote.witness import ABOUT, MOST_SKEW, compared
@@ -73,6 +74,10 @@ def verify_run(
     first = (run / "commits" / record_name(0)).modified()
     if (witness := compared(study.location, recipe, first)) is not None:
         yield Verdict("the witness has the seal", *witness)
+    if (
+        rows := recipe.fits.get("loss_law", {}).get("corrected")
+    ) is not None:  # recipes before 0.2 took nothing off
+        yield Verdict("the forecast says what its proxies' rates cost", True, str(Corrected(**rows)))
     over = head.kind == "finished" and head.step == recipe.run.steps
     yield Verdict("the run is finished", over, f"step {head.step} of {recipe.run.steps}")
     yield from _material(recipe.run, head)

@@ -123,6 +123,13 @@ def _reach(recipe: Recipe) -> Tile:
 def notes(view: View) -> list[Note]:
     """What must be known before the numbers are trusted."""
     found = [Note("Could not be read", problem) for problem in view.problems]
+    for collapse in view.collapses:
+        if odd := collapse.outliers:
+            words = (
+                f"{text.listing(odd)}: the loss curve is not the one that the other {collapse.runs.height - len(odd)} "
+                "proxies with as many tokens per parameter share, as if its rate were set worse than theirs."
+            )
+            found.append(Note("A proxy's curve leaves the common one", words))
     if (recipe := view.recipe) is None:
         return found
     forecast = recipe.forecast

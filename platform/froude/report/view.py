@@ -10,9 +10,11 @@ import polars as pl
 
 from froude.attempts import Elastic, history
 from froude.config import ConfigError, Run
+from froude.laws.curve import Collapse
 from froude.promote import gate
 from froude.promote.case import Case
 from froude.promote.checks import table
+from froude.promote.collapse import curves_apart
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Score, score
 from froude.promote.monitor import Alarm, alarms
@@ -52,6 +54,7 @@ class View:
     alarms: tuple[Alarm, ...] = ()
     account: TokenAccount | None = None
     problems: tuple[str, ...] = ()
+    collapses: tuple[Collapse, ...] = ()
     unread: bool = False
     register: str = ""
     scores: pl.DataFrame | None = None
@@ -120,6 +123,7 @@ def gather(
         problems=tuple(problems),
         register=register.url if register is not None else "",
         scores=kept,
+        collapses=tuple(curves_apart(study, fits)) if fits is not None else (),
         **parts,
     )
 

@@ -18,7 +18,8 @@ from froude.cli.common import refused
 from froude.config import ConfigError
 from froude.promote import gate
 from froude.promote.checks import RULES
-from froude.promote.fits import PRIOR, fingerprint, fit, fit_trials, transfer_rows
+from froude.promote.fits import PRIOR, fingerprint, fit, fit_trials
+from froude.promote.ladder.rates import transfer_rows
 from froude.promote.promotion import extrapolation, parameters, predict, promote, promoted_run
 from froude.promote.recipe import read
 from froude.report.view import gather

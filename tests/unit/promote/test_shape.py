@@ -9,7 +9,7 @@ import pytest
 
 from froude.config import Run
 from froude.laws import CriticalBatch
-from froude.promote import shape
+from froude.promote.ladder import shape
 from froude.train.rows import describe
 
 BASE = Run(batch=768, tokens=768 * 100, model={"width": 64, "depth": 4}, data={"options": {"mixture": "web"}})

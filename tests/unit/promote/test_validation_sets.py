@@ -17,9 +17,9 @@ from froude.config import ConfigError, Run
 from froude.promote.fits import fit
 from froude.promote.forecast import Forecast
 from froude.promote.imported_runs.history import make_study
+from froude.promote.ladder.validation_sets import SetForecast
 from froude.promote.promotion import promote
 from froude.promote.recipe import read
-from froude.promote.validation_sets import SetForecast
 from froude.store import Location
 from froude.study import Study
 from froude.sweep import trial_store

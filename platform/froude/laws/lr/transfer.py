@@ -57,6 +57,11 @@ class LrTransfer(Law):
         x, se = self._line.ratio(weights)
         return uncertainty.log_interval(x + self._center[0], se, self._line.dof)
 
+    @property
+    def curvature_se(self) -> float:
+        """The standard error of `curvature`; NaN without a line."""
+        return 2 * math.sqrt(self._line.covariance[-1, -1]) if self._line is not None else math.nan
+
     def table(self) -> pl.DataFrame:
         """Return `curves`, which has the optimum of each width."""
         return self.curves

@@ -11,8 +11,8 @@ from froude.config import Run
 from froude.laws.lr.drift import Drift, More, lr_drift, missing
 from froude.promote.case import Case
 from froude.promote.checks.rates import FIRST, NO_RATE
-from froude.promote.fits import read_at
 from froude.promote.gate import Finding, Rule
+from froude.promote.ladder.rates import read_at
 
 if TYPE_CHECKING:
     from froude.promote.planned import Planned
@@ -25,7 +25,8 @@ def drift(case: Case) -> Drift | None:
     """The shift of the optimum from where the recipe's rate is read to the target; None without a rate."""
     if case.rate is None:
         return None
-    at, to = _apart(case.grid, case.target, read_at(case.transfer, case.target))
+    width = read_at(case.transfer, case.target.model.width, stays=case.target.width_rules.transfers)
+    at, to = _apart(case.grid, case.target, width)
     return lr_drift(case.rates, at=at, to=to)
 
 

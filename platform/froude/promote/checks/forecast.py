@@ -10,10 +10,11 @@ import numpy as np
 import polars as pl
 
 from froude import laws
-from froude.promote import shape
 from froude.promote.case import Case
 from froude.promote.fits import Fits
 from froude.promote.gate import Finding, Rule
+from froude.promote.ladder import shape
+from froude.promote.ladder.regret import corrected
 
 if TYPE_CHECKING:
     from froude.promote.planned import Planned
@@ -31,7 +32,7 @@ class Certificate(NamedTuple):
 
 def sizes_off(fits: Fits) -> list[str]:
     """The size that the law of all others misses most, if most of its runs lie outside the interval at OFF_LEVEL."""
-    law, rows = fits.loss, fits.rows["loss_law"].filter(pl.col("status") == "finished")
+    law, rows = fits.loss, corrected(fits.rows["loss_law"].filter(pl.col("status") == "finished"))
     assert law is not None
     worst, name = 0.0, ""
     for (size,), own in rows.group_by("params", maintain_order=True):

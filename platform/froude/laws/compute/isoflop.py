@@ -7,67 +7,61 @@ follows the noise.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 from scipy import stats
-from scipy.interpolate import RBFInterpolator
 
+from froude.laws.compute.profile import MIN_SIZES, Budget, Minimum, budgets_of, minimum, smoothness_of
 from froude.laws.drawing import rows as drawn
 from froude.laws.drawing.panel import Axis, Line, Note, Panel, Points, Series
 from froude.laws.law import Law
 from froude.laws.lr.optimum import PowerLaw, optimum_law
 from froude.laws.stats import uncertainty
 from froude.laws.stats.frames import Array, Mask, Sample, plausible, read
-from froude.laws.stats.results import NO_ESTIMATE, Estimate, Status, positive, table_of
+from froude.laws.stats.results import NO_ESTIMATE, Estimate, open_unit, positive, table_of
 
-SAME_BUDGET = math.log(1.05)  # runs whose compute differs by less belong to one budget
-MIN_SIZES, MIN_BUDGETS = 3, 3
-MIN_TESTED = 5  # sizes that a budget needs to say how smooth its curve is
-SMOOTHNESS = 10.0 ** np.arange(-6, 5.5, 0.5)  # in (ln params)^5; the largest makes a parabola
-MAX_SIZES = 60  # of one budget; closer ones are averaged
+MIN_BUDGETS = 3
 FLAT = 0.7  # a 95% interval of ln params wider than ± this places no optimum
+#: Budgets that the noise of the losses is worth as evidence of how far optima scatter about the law: two to five
+#: optima more than the line needs say little of that themselves (benchmarks/isoflop.md).
+WORTH = 4
+
+
+class Optimum(NamedTuple):
+    """The best size at a budget and the tokens that it leaves for training."""
+
+    params: Estimate
+    tokens: Estimate
 
 
 @dataclass(frozen=True, eq=False)
-class _Budget:
-    """One budget: ln of its distinct sizes, the weighted mean ln loss of each, and its rows.
+class _Line:
+    """ln params = level + slope · (ln flops - center): (level, slope) and its covariances.
 
-    `weight` is a size's, over the mean of all sizes; `place` is each row's size, `share` its share in the mean.
+    `noise` is what the losses' noise makes of it, each optimum by its response; `grouped` the same if what a group's
+    rows share is left together; `scatter` is that of least squares, from the optima's distances to the line.
     """
 
-    flops: float
-    size: Array
-    log_loss: Array
-    weight: Array
-    rows: NDArray[np.intp]
-    place: NDArray[np.intp]
-    share: Array
+    center: float
+    beta: Array
+    noise: Array
+    grouped: Array
+    scatter: Array
+    spare: int  # optima more than two
+    dof: int  # of the losses' noise
 
-    def smoother(self, smoothness: float) -> RBFInterpolator:
-        """Return the spline's response to each mean: evaluated at ln sizes it gives points × sizes."""
-        return RBFInterpolator(
-            self.size[:, None],
-            np.eye(self.size.size),
-            kernel="quintic",
-            degree=2,
-            smoothing=smoothness / self.weight,
+    def estimate(self, weights: Array, level: float) -> Estimate:
+        """Return weights · (level, slope): the noise of the losses and the optima's scatter weighed by their worth."""
+        noise, grouped, scatter = (
+            float(weights @ part @ weights) for part in (self.noise, self.grouped, self.scatter)
         )
-
-
-@dataclass(frozen=True, eq=False)
-class _Optimum:
-    """A budget's spline: values and leverages at the sizes, and its minimum: where, how low, how each mean moves it."""
-
-    fitted: Array
-    leverage: Array
-    log_size: float
-    log_loss: float
-    response: Array
-    status: Status
+        least = max(noise, grouped)
+        variance = max((WORTH * least + self.spare * scatter) / (WORTH + self.spare), least)
+        dof = min(WORTH + self.spare, self.dof)
+        return uncertainty.interval(float(weights @ self.beta), math.sqrt(variance), dof, level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,11 +77,29 @@ class IsoFlop(Law):
     n_exponent: Estimate
     line: PowerLaw
     smoothness: float
-    _fits: tuple[tuple[_Budget, "_Optimum | None"], ...] = field(repr=False)
+    _fits: tuple[tuple[Budget, Minimum | None], ...] = field(repr=False)
+    _line: _Line | None = field(repr=False)
 
     def params(self, flops: float) -> float:
         """Return the best size at a budget, on the fitted law; ValueError where there is none."""
         return self.line.predict(flops=positive("flops", flops)).value
+
+    def optimum(self, *, flops: float, level: float = 0.9) -> Optimum:
+        """Return the best size at a budget, and its tokens (flops / 6 / params), with intervals at `level`.
+
+        They are of the optimum itself; `line.predict` has one for where a new profile would place it.
+        """
+        budget, level = positive("flops", flops), open_unit("level", level)
+        if self._line is None:
+            raise self.refusal()
+        log_budget = math.log(budget)
+        log_size = self._line.estimate(np.array([1.0, log_budget - self._line.center]), level)
+        value, low, high = (uncertainty.bounded_exp(x) for x in (log_size.value, log_size.low, log_size.high))
+        tokens = budget / 6 / value
+        return Optimum(
+            Estimate(value, value * log_size.se, low, high),
+            Estimate(tokens, tokens * log_size.se, tokens * value / high, tokens * value / low),
+        )
 
     def table(self) -> pl.DataFrame:
         """Return `parameter, value, se, low, high` at 95% for the coefficient and the exponent."""
@@ -150,15 +162,15 @@ def iso_flop(
     Runs within 5% of compute are one budget; several seeds are several rows. Budgets whose best size is the smallest
     or largest finished (`edge`), with fewer than three sizes, or whose optimum is not known within a factor of 2
     (`flat`, also of all budgets where parabolas explain no more than noise would) are left out of the law and named in
-    `reasons`. The interval is by Student's t from the scatter of the optima about the law, or from what rows of one of
-    the `groups` (default: each row) share, whichever is wider. Status `too_few_points` below three optima. Raises as
-    `froude.laws.stats.frames.read` does.
+    `reasons`. Intervals are by Student's t from the noise of the losses, pooled over all budgets, or from what rows of
+    one of the `groups` share if that is more, weighed with the scatter of the optima about the law. Status
+    `too_few_points` below three optima. Raises as `froude.laws.stats.frames.read` does.
     """
     sample = read(frame, ["flops", "params"], loss=True, weights=weights, groups=groups)
     plausible(sample, ["flops", "params", "loss"])
-    budgets = _budgets(sample)
-    smoothness = _smoothness(budgets)
-    splines = [_fit(budget, smoothness) for budget in budgets]
+    budgets = budgets_of(sample)
+    smoothness = smoothness_of(budgets)
+    splines = [minimum(budget, smoothness) for budget in budgets]
     noise, lost = _noise(budgets, splines), _is_noise(budgets)
     rows: list[tuple[float, float, float, str]] = []
     for budget, spline in zip(budgets, splines, strict=True):
@@ -188,83 +200,15 @@ def iso_flop(
         if left:
             reasons.append(f"left out: {', '.join(f'{flops:.3g}' for flops in left)} FLOPs: {text}")
     fits = tuple(zip(budgets, splines, strict=True))
-    known = [fit for fit, ok in zip(fits, used, strict=True) if ok]
-    exponent = _widened(line, known, sample) if status == "ok" else NO_ESTIMATE
+    known = [each for each, ok in zip(fits, used, strict=True) if ok]
+    drawn = _line(known, splines, sample, budgets) if status == "ok" else None
+    slope = drawn.estimate(np.array([0.0, 1.0]), uncertainty.LEVEL) if drawn else NO_ESTIMATE
     return IsoFlop(
-        optima, exponent, line, smoothness, fits, status=status, reasons=tuple(reasons), sample=sample
+        optima, slope, line, smoothness, fits, drawn, status=status, reasons=tuple(reasons), sample=sample
     )
 
 
-def _budgets(sample: Sample) -> list[_Budget]:
-    log_c, log_n, y = (np.log(sample[name]) for name in ("flops", "params", "loss"))
-    weight = sample.weights
-    order = np.argsort(log_c, kind="stable")
-    found = []
-    for rows in (
-        np.split(order, np.flatnonzero(np.diff(log_c[order]) > SAME_BUDGET) + 1) if order.size else ()
-    ):
-        width = max(float(np.ptp(log_n[rows])), 1e-9)
-        _, place = np.unique(
-            np.round((log_n[rows] - log_n[rows].min()) / width * MAX_SIZES), return_inverse=True
-        )
-        total = np.asarray(np.bincount(place, weight[rows]), dtype=np.float64)
-        size, loss = (np.bincount(place, weight[rows] * values[rows]) / total for values in (log_n, y))
-        flops = float(np.sort(sample["flops"][rows])[rows.size // 2])
-        found.append(_Budget(flops, size, loss, total, rows, place, weight[rows] / total[place]))
-    mean = float(np.mean(np.concatenate([budget.weight for budget in found]))) if found else 1.0
-    return [replace(budget, weight=budget.weight / mean) for budget in found]
-
-
-def _smoothness(budgets: Sequence[_Budget]) -> float:
-    """Return the smoothness with the least median error of predicting a size from its budget's others."""
-    tested = [budget for budget in budgets if budget.size.size >= MIN_TESTED]
-    if not tested:
-        return float(SMOOTHNESS[-1])
-
-    def error(smoothness: float) -> float:
-        left_out = []
-        for budget in tested:
-            hat = budget.smoother(smoothness)(budget.size[:, None])
-            left = np.maximum(1 - np.diag(hat), 1e-9)
-            left_out.append((budget.log_loss - hat @ budget.log_loss) / left)
-        return float(np.median(np.abs(np.concatenate(left_out))))
-
-    return float(min(SMOOTHNESS, key=lambda value: error(float(value))))
-
-
-def _fit(budget: _Budget, smoothness: float) -> _Optimum | None:
-    x, y = budget.size, budget.log_loss
-    if x.size < MIN_SIZES:
-        return None
-    smoother = budget.smoother(smoothness)
-    hat = smoother(x[:, None])
-    fitted, leverage, best = hat @ y, np.diag(hat), int(y.argmin())
-
-    def at(index: int, status: Status) -> _Optimum:
-        return _Optimum(fitted, leverage, float(x[index]), float(y[index]), np.zeros(x.size), status)
-
-    if np.ptp(y) <= 1e-12:
-        return at(best, "flat")
-    if best in (0, x.size - 1):
-        return at(best, "edge")
-    fine = np.unique(np.concatenate([np.linspace(a, b, 40) for a, b in pairwise(x)]))
-    values = smoother(fine[:, None]) @ y
-    i = int(values.argmin())
-    if i in (0, fine.size - 1):
-        return at(0 if i == 0 else x.size - 1, "edge")
-    # One Newton step from the best of the fine points, with differences of the spline itself.
-    step = float(fine[i + 1] - fine[i - 1]) / 4
-    low, middle, high = smoother(fine[i] + step * np.array([[-1.0], [0.0], [1.0]]))
-    slope, bend = (high - low) / (2 * step), (high - 2 * middle + low) / step**2
-    curvature = float(bend @ y)
-    if not curvature > 0:
-        return at(best, "not_convex")
-    log_size = float(np.clip(fine[i] - (slope @ y) / curvature, fine[i - 1], fine[i + 1]))
-    log_loss = float((smoother(np.array([[log_size]])) @ y).item())
-    return _Optimum(fitted, leverage, log_size, log_loss, -slope / curvature, "ok")
-
-
-def _is_noise(budgets: Sequence[_Budget], error: float = 0.05) -> bool:
+def _is_noise(budgets: Sequence[Budget], error: float = 0.05) -> bool:
     """Whether parabolas in ln params explain all budgets' losses no better than their means do (F test)."""
     gained, left, dof = 0.0, 0.0, np.zeros(2)
     for budget in budgets:
@@ -278,7 +222,7 @@ def _is_noise(budgets: Sequence[_Budget], error: float = 0.05) -> bool:
     return bool(dof[0] and gained / dof[0] <= stats.f.isf(error, *dof) * left / dof[1])
 
 
-def _noise(budgets: Sequence[_Budget], splines: Sequence[_Optimum | None]) -> float:
+def _noise(budgets: Sequence[Budget], splines: Sequence[Minimum | None]) -> float:
     """Return the sd of ln loss about the splines, of a size of weight 1, from the median: ends of grids stray."""
     errors = [
         (budget.log_loss - spline.fitted) * np.sqrt(budget.weight / np.maximum(1 - spline.leverage, 0.05))
@@ -288,16 +232,36 @@ def _noise(budgets: Sequence[_Budget], splines: Sequence[_Optimum | None]) -> fl
     return 1.4826 * float(np.median(np.abs(np.concatenate(errors)))) if errors else 0.0
 
 
-def _widened(line: PowerLaw, fits: Sequence[tuple[_Budget, _Optimum | None]], sample: Sample) -> Estimate:
-    """Return the exponent with the larger of two standard errors: from the optima's scatter, or from groups of rows."""
-    exponent = line.exponents["flops"]
-    log_c = np.log([budget.flops for budget, _ in fits])
-    pull = (log_c - log_c.mean()) / float(((log_c - log_c.mean()) ** 2).sum())
-    moved = np.zeros(sample.n_groups)
-    for move, (budget, fit) in zip(pull, fits, strict=True):
+def _line(
+    known: Sequence[tuple[Budget, Minimum | None]],
+    splines: Sequence[Minimum | None],
+    sample: Sample,
+    budgets: Sequence[Budget],
+) -> _Line:
+    """Return the line through the optima that are known, by least squares, and how well it is known."""
+    log_c = np.log([budget.flops for budget, _ in known])
+    center = float(log_c.mean())
+    x = np.column_stack([np.ones(log_c.size), log_c - center])
+    inverse = np.linalg.inv(x.T @ x)
+    pull = inverse @ x.T  # (level, slope) × optima
+    y = np.array([fit.log_size for _, fit in known if fit is not None])
+    beta = pull @ y
+    spare = y.size - 2
+    square, dof = 0.0, 0.0
+    for budget, spline in zip(budgets, splines, strict=True):
+        if spline is not None:
+            square += float(budget.weight @ (budget.log_loss - spline.fitted) ** 2)
+            dof += budget.size.size - float(spline.leverage.sum())
+    noise, moved = np.zeros((2, 2)), np.zeros((sample.n_groups, 2))
+    for each, (budget, fit) in zip(pull.T, known, strict=True):
         assert fit is not None
+        noise += np.outer(each, each) * float(fit.response**2 @ (1 / budget.weight)) * square / max(dof, 1e-9)
         error = np.log(sample["loss"][budget.rows]) - fit.fitted[budget.place]
         error /= np.sqrt(np.maximum(1 - fit.leverage[budget.place] * budget.share, 0.05))
-        np.add.at(moved, sample.groups[budget.rows], move * fit.response[budget.place] * budget.share * error)
-    shared = math.sqrt(float(moved @ moved))
-    return uncertainty.interval(exponent.value, max(exponent.se, shared), len(fits) - 2)
+        shift = fit.response[budget.place] * budget.share * error
+        np.add.at(moved, sample.groups[budget.rows], np.outer(shift, each))
+    alone = sample.n_groups == sample.size
+    grouped = np.zeros((2, 2)) if alone else moved.T @ moved
+    scatter = inverse * float(np.sum((y - x @ beta) ** 2)) / max(spare, 1)
+    most = int(dof) if alone else min(int(dof), sample.n_groups - 1)
+    return _Line(center, beta, noise, grouped, scatter, spare, most or spare)

@@ -1,0 +1,1 @@
+"""What a study's rows tell of its ladder of proxies, before laws are fitted to them."""
