@@ -1,8 +1,8 @@
-"""Do the intervals of isoFLOP fits hold the truth? Simulated profiles, and the optimum at ten times the compute.
+"""Do the intervals of isoFLOP fits hold the exponent, and the optimum at ten times the compute? Simulated profiles.
 
 Each world draws a Chinchilla-like law, budgets over 1.2 to 2.5 decades, sizes a factor of 1.3 to 1.9 apart that miss
-the centre by up to one step and drift across it by up to half a step; noise is normal or Student's t with three degrees of
-freedom, of the same standard deviation. Of the losses at ten times the compute `laws.loss_law` makes forecasts, from
+the centre by up to one step and drift across it by up to half a step; noise is normal or Student's t with three degrees
+of freedom, of the same standard deviation. Of the losses at ten times the compute `laws.loss_law` makes forecasts, from
 the same rows. Writes benchmarks/isoflop.md.
 
     OMP_NUM_THREADS=1 python benchmarks/campaign/isoflop.py [--worlds 300] [--losses 100]
@@ -31,6 +31,10 @@ RESULT = HERE.parent / "isoflop.md"
 GRIDS = ((4, 5), (4, 9), (5, 7), (7, 5), (7, 9))  # budgets, sizes of each
 NOISES, TAILS = (0.002, 0.005, 0.01, 0.02), ("normal", "t3")
 LEVELS, BEYOND = (0.90, 0.95), 10.0
+HEAD = (
+    "| budgets × sizes | noise, % | tails | ok, % | bias | sd of exponent | width at 95% "
+    "| exponent 90% | 95% | size 90% | 95% | scatter 95% | width |"
+)
 
 
 def world(
@@ -137,11 +141,12 @@ def main() -> int:
 
 Coverage in simulated worlds, {given.worlds} a row, of nominal 90% and 95% intervals of `laws.iso_flop`: of the exponent
 of the best size, and of the best size at {BEYOND:g} times the largest budget (`IsoFlop.optimum`; its tokens are the
-budget's rest, so their interval holds if that does). "ok" is the percentage of worlds with status `ok`, of which the others
-are; where it is below half, intervals are of few and lucky worlds, and not counted below. "Scatter" is what the
-interval was made of before: 95%, Student's t of least squares through the optima alone, and how many times as wide.
+budget's rest, so their interval holds if that does). "ok" is the percentage of worlds with status `ok`, of which the
+other columns are; where it is below half, intervals are of few and lucky worlds, and not counted below. "Scatter" is
+the 95% interval by Student's t of least squares through the optima alone, and how many times as wide it is; before,
+intervals were at least that wide.
 
-| budgets × sizes | noise, % | tails | ok, % | bias | sd of exponent | width at 95% | exponent 90% | 95% | size 90% | 95% | scatter 95% | width |
+{HEAD}
 |---|---|---|---|---|---|---|---|---|---|---|---|---|
 {chr(10).join(lines)}
 
@@ -154,8 +159,7 @@ rows; {given.losses} worlds a row, 90% intervals for one new run held against th
 |---|---|---|---|---|---|
 {chr(10).join(forecasts)}
 
-Not shown: real profiles, whose losses need not follow the law, and runs of one size at several budgets that share
-noise.
+Not shown: real profiles, whose losses need not follow the law, and runs of one size at several budgets that share noise.
 
 {datetime.now(UTC):%Y-%m-%d}, commit {commit("campaign/isoflop.py")}; {machine}.
 """)

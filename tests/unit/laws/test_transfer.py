@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from froude import laws
+from froude.laws.lr import quadratic
 
 OFFSETS = (-1.5, -0.75, 0.0, 0.75, 1.5)  # octaves
 WIDTHS = (32, 64, 128)
@@ -244,3 +245,16 @@ def test_a_joint_fit_of_losses_next_to_zero_is_not_ok(make: Callable[[int], pl.D
 def test_well_behaved_sweeps_stay_ok() -> None:
     statuses = [laws.lr_transfer(well_behaved(seed)).status for seed in range(100)]
     assert statuses.count("ok") >= 95
+
+
+def test_many_rows_are_fitted_block_by_block_to_the_same_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    chance = np.random.default_rng(0)
+    design, y = chance.standard_normal((205, 5)), chance.standard_normal(205)
+    whole = quadratic.least_squares(design, y)
+    monkeypatch.setattr(quadratic, "BLOCK", 50)
+    parts = quadratic.least_squares(design, y)
+    assert whole is not None
+    assert parts is not None
+    assert parts.beta == pytest.approx(whole.beta, rel=1e-12)
+    assert parts.covariance == pytest.approx(whole.covariance, rel=1e-10)
+    assert quadratic.least_squares(np.column_stack([design, design[:, 0] - design[:, 1]]), y) is None

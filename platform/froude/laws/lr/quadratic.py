@@ -7,6 +7,8 @@ import numpy as np
 
 from froude.laws.stats.frames import Array
 
+BLOCK = 20_000  # rows
+
 
 @dataclass(frozen=True, eq=False)
 class Quadratic:
@@ -41,11 +43,25 @@ def own_design(x: Array, sizes: Array, widths: tuple[float, ...]) -> Array:
 def least_squares(design: Array, y: Array) -> Quadratic | None:
     """Return the fit; None where the rows do not determine it."""
     dof = y.size - design.shape[1]
-    if dof < 0 or np.linalg.matrix_rank(design) < design.shape[1]:
+    if dof < 0:
         return None
-    q, r = np.linalg.qr(design)
-    beta = np.linalg.solve(r, q.T @ y)
+    r, projected = _triangle(design, y)
+    singular = np.linalg.svd(r, compute_uv=False)
+    if not singular[-1] > singular[0] * y.size * np.finfo(np.float64).eps:
+        return None
+    beta = np.linalg.solve(r, projected)
     residual = y - design @ beta
     noise = math.sqrt(float(residual @ residual) / dof) if dof > 0 else math.nan
     inverse = np.linalg.inv(r.T @ r)
     return Quadratic(beta, noise**2 * inverse, noise, dof, inverse)
+
+
+def _triangle(design: Array, y: Array) -> tuple[Array, Array]:
+    """Return R and Q'y of design = QR; of many rows, block by block without Q, which would take most of the time."""
+    if y.size <= BLOCK:
+        q, r = np.linalg.qr(design)
+        return r, q.T @ y
+    both = np.column_stack([design, y])
+    blocks = [np.linalg.qr(both[i : i + BLOCK], mode="r") for i in range(0, y.size, BLOCK)]
+    r = np.linalg.qr(np.concatenate(blocks), mode="r")
+    return r[:-1, :-1], r[:-1, -1]
