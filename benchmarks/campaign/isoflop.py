@@ -152,14 +152,15 @@ intervals were at least that wide.
 
 In rows with half of the worlds or more, coverage is from {100 * min(held):.0f}% to {100 * max(held):.0f}%.
 
-The loss at the optimum at {BEYOND:g} times the budget, as `laws.loss_law` with its weak prior forecasts it from the same
-rows; {given.losses} worlds a row, 90% intervals for one new run held against the law's loss, normal noise:
+The loss at the optimum at {BEYOND:g} times the budget, as `laws.loss_law` with its weak prior forecasts it from the
+same rows; {given.losses} worlds a row, 90% intervals for one new run held against the law's loss, normal noise:
 
 | budgets × sizes | noise, % | coverage, % | mean error, % | rms error, % | median half-width, % |
 |---|---|---|---|---|---|
 {chr(10).join(forecasts)}
 
-Not shown: real profiles, whose losses need not follow the law, and runs of one size at several budgets that share noise.
+Not shown: real profiles, whose losses need not follow the law, and runs of one size at several budgets that share
+noise.
 
 {datetime.now(UTC):%Y-%m-%d}, commit {commit("campaign/isoflop.py")}; {machine}.
 """)
