@@ -39,7 +39,7 @@ class ExponentPrior:
 
 #: What a forecast believes where nobody says otherwise. Published exponents lie between .15 and .7; on other people's
 #: runs a standard deviation of .2 errs less than .1 or .15, whose centre then counts for too much.
-WEAK = ExponentPrior((0.35, 0.2), (0.35, 0.2))
+WEAK = ExponentPrior((0.4, 0.2), (0.4, 0.2))
 
 
 class Span(NamedTuple):

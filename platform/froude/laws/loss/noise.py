@@ -12,6 +12,7 @@ the others are averaged over a few values, and the rows weigh them.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,7 +25,7 @@ from froude.laws.stats.frames import Array
 #: (modded-nanogpt .035%, byte-level proxies of 26·width² parameters 1.4%), and heavier tails do no harm.
 SCALE, DOF = 0.01, 3.0
 #: Powers of compute by which noise falls: 0 for runs as the law has it, .2 and .4 for ladders whose small end is off.
-FALLS = (0.0, 0.2, 0.4)
+FALLS = {0.0: 0.5, 0.2: 0.25, 0.4: 0.25}  # and how likely each is beforehand
 #: Parts of the variance that rows of one group share, where groups have several: branches off a trunk share most of
 #: it, checkpoints of one run nearly all.
 SHARED = (0.5, 0.8, 0.95, 0.99)
@@ -36,10 +37,14 @@ DRIFT = 0.1
 
 @dataclass(frozen=True)
 class Shape:
-    """How noise is spread over the rows, in units of sigma: `falls` by a power of compute, `shared` within groups."""
+    """How noise is spread over the rows, in units of sigma: `falls` by a power of compute, `shared` within groups.
+
+    `belief` is the ln of how likely that is beforehand, up to a constant.
+    """
 
     falls: float
     shared: float
+    belief: float = 0.0
 
     def root(self, compute: Array, tokens: Array, groups: NDArray[np.intp], weights: Array) -> Array:
         """Return the Cholesky factor of the rows' covariance, or its diagonal where no two rows share a group.
@@ -56,10 +61,14 @@ class Shape:
 
 
 def shapes(groups: NDArray[np.intp], *, coarse: bool) -> list[Shape]:
-    """The shapes that are averaged over, each as likely as another; few where it is to be quick."""
+    """The shapes that are averaged over; one where it is to be quick."""
     several = bool((np.bincount(groups) > 1).any())
-    falls, shared = (FALLS[1:2], SHARED[1:2]) if coarse else (FALLS, SHARED)
-    return [Shape(fall, share) for fall in falls for share in (shared if several else (0.0,))]
+    falls, shared = ([0.2], SHARED[1:2]) if coarse else (list(FALLS), SHARED)
+    return [
+        Shape(fall, share, math.log(FALLS[fall]))
+        for fall in falls
+        for share in (shared if several else (0.0,))
+    ]
 
 
 def whitened(root: Array, columns: Array) -> Array:

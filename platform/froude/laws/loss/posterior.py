@@ -168,7 +168,7 @@ class _Cells:
         shapes = noise.shapes(groups, coarse=coarse)
         for shape in shapes:
             root = shape.root(n + d, d, groups, weights)
-            volume = float(np.log(root if root.ndim == 1 else np.diag(root)).sum())
+            volume = float(np.log(root if root.ndim == 1 else np.diag(root)).sum()) - shape.belief
             white = noise.whitened(root, design)
             gram = white.T @ white
             normal, right = _normal(gram, *sizes)
@@ -181,7 +181,13 @@ class _Cells:
                 squares = gram[-1, -1] / sigma**2 - (mean * right).sum(axis=-1) / sigma**2
                 spread = np.linalg.slogdet(covariance)[1] + np.log(stiff[3:]).sum()
                 logs.append(
-                    belief + believed - 0.5 * squares + 0.5 * spread - volume - loss.size * math.log(sigma)
+                    shape.belief
+                    + belief
+                    + believed
+                    - 0.5 * squares
+                    + 0.5 * spread
+                    - volume
+                    - loss.size * math.log(sigma)
                 )
                 means.append(mean)
                 covariances.append(covariance)
@@ -255,6 +261,7 @@ def modes(
     problem: Problem, prior: ExponentPrior, groups: NDArray[np.intp], n: int, rng: np.random.Generator
 ) -> tuple[Array, Array]:
     """Return the posterior's means given each of `n` resamples of the groups, and its objective."""
+    problem, groups = thinned(problem, groups, rng, ROWS)
     thetas, values = [], []
     for _ in range(n):
         weights = problem.weights * uncertainty.resample(groups, rng)

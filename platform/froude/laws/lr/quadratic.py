@@ -60,8 +60,8 @@ def _triangle(design: Array, y: Array) -> tuple[Array, Array]:
     """Return R and Q'y of design = QR; of many rows, block by block without Q, which would take most of the time."""
     if y.size <= BLOCK:
         q, r = np.linalg.qr(design)
-        return r, q.T @ y
+        return r, np.asarray(q.T @ y)
     both = np.column_stack([design, y])
     blocks = [np.linalg.qr(both[i : i + BLOCK], mode="r") for i in range(0, y.size, BLOCK)]
-    r = np.linalg.qr(np.concatenate(blocks), mode="r")
-    return r[:-1, :-1], r[:-1, -1]
+    whole = np.asarray(np.linalg.qr(np.concatenate(blocks), mode="r"))
+    return whole[:-1, :-1], whole[:-1, -1]
