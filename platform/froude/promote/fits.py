@@ -268,9 +268,10 @@ def fit_trials(
 
 
 def loss_law(rows: pl.DataFrame) -> LossLaw:
-    """The law with free exponents where the rows determine them, else the posterior's means; they forecast the same."""
+    """The law with free exponents where rows outweigh the prior, else the posterior's means; both forecast the same."""
     law = laws.loss_law(rows, prior=PRIOR, groups="trial")
-    return law.free if law.free is not None and law.free.status == "ok" else law
+    free = law.free
+    return free if free is not None and free.status == "ok" and law.outweighs_prior else law
 
 
 def fingerprint(rows: pl.DataFrame) -> str:

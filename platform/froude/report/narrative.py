@@ -164,12 +164,12 @@ def notes(view: View) -> list[Note]:
 
 
 def _prior_words(view: View, forecast: Forecast) -> str:
-    words = "The exponents of the loss law come from a prior"
+    words = "The forecast averages over the exponents that the proxies allow, weighed by a prior"
     law = view.fits.loss if view.fits else None
     if law is not None and law.prior is not None:
         pairs = (("α", law.prior.alpha), ("β", law.prior.beta))
         words += f" ({', '.join(f'{name} = {mean:g} ± {sd:g}' for name, (mean, sd) in pairs)})"
-    words += ", since these proxies are too few, or span too little, to determine them."
+    words += "."
     if math.isfinite(forecast.free_loss):
         words += f" The fit with free exponents says {text.loss(forecast.free_loss)}; it was not used."
     return words

@@ -16,6 +16,7 @@ from froude.checkpoint.commit import CommitLog
 from froude.cli import main
 from froude.cli.common import refused
 from froude.config import ConfigError
+from froude.laws.loss.draws import WEAK
 from froude.promote import gate
 from froude.promote.checks import RULES
 from froude.promote.fits import PRIOR, fingerprint, fit, fit_trials
@@ -105,7 +106,7 @@ def test_forecast_and_extrapolation(small_study: Path) -> None:
     assert ratios["tokens"] == pytest.approx(1300 / 972)
     assert ratios["compute"] == pytest.approx(ratios["params"] * ratios["tokens"])
     assert ratios["batch"] == 1
-    assert dict(PRIOR) == {"alpha": (0.35, 0.1), "beta": (0.35, 0.1)}
+    assert PRIOR == WEAK
 
 
 def test_without_an_override_nothing_is_written(small_study: Path) -> None:

@@ -58,6 +58,14 @@ class LossLaw(Law):
         """The fit with free exponents to the same rows, to compare with a posterior; None for a law without a prior."""
         return _fit(self.sample, self.delta, "free", None) if self.prior is not None else None
 
+    @property
+    def outweighs_prior(self) -> bool:
+        """Whether the rows leave each exponent no more than a third of its prior's standard deviation; True without."""
+        if self.prior is None or self._drawn is None:
+            return self.prior is None
+        pairs = ((self._drawn.alpha, self.prior.alpha), (self._drawn.beta, self.prior.beta))
+        return all(float(draws.std()) <= sd / 3 for draws, (_, sd) in pairs)
+
     @cached_property
     def comparator(self) -> Comparator:
         """What the same rows say under published exponents: to hold a forecast against."""
@@ -323,7 +331,7 @@ def _fit(
         )
     if prior is not None:
         drawn = posterior(problem, prior, sample.groups)
-        return law("prior_driven", ["the exponents come from the prior", *notes], problem, drawn.theta, drawn)
+        return law("prior_driven", ["a prior weighs the exponents", *notes], problem, drawn.theta, drawn)
     theta, _ = fit.solve(problem)
     found = fit.hits_bound(problem, theta)
     if found:

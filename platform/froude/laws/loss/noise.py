@@ -32,7 +32,7 @@ SHARED = (0.5, 0.8, 0.95, 0.99)
 FORGETS = 0.1  # power of the ratio of their tokens by which two rows of a group share less
 #: Prior sd of an exponent's relative change per e-fold of params or tokens: on the published runs .03 to .15 make
 #: forecasts of the same error, and without any the intervals beyond ten times the compute are a fifth too short.
-DRIFT = 0.1
+DRIFT = 0.07
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ def data_constrained(
         if free == 2
         else ["no repeated run has parameters beyond the optimum of its data: R*_params is unknown"]
     )
-    notes += ["the exponents come from the prior"] if base.status == "prior_driven" else []
+    notes += ["a prior weighs the exponents"] if base.status == "prior_driven" else []
     status: Status = "at_bound" if ran else base.status
     return law(status, [*ran, *notes], found[0], found[1] if free == 2 else NO_ESTIMATE, objective)
 

@@ -49,10 +49,10 @@ def least_squares(design: Array, y: Array) -> Quadratic | None:
     singular = np.linalg.svd(r, compute_uv=False)
     if not singular[-1] > singular[0] * y.size * np.finfo(np.float64).eps:
         return None
-    beta = np.linalg.solve(r, projected)
+    beta = np.asarray(np.linalg.solve(r, projected), dtype=np.float64)
     residual = y - design @ beta
     noise = math.sqrt(float(residual @ residual) / dof) if dof > 0 else math.nan
-    inverse = np.linalg.inv(r.T @ r)
+    inverse = np.asarray(np.linalg.inv(r.T @ r), dtype=np.float64)
     return Quadratic(beta, noise**2 * inverse, noise, dof, inverse)
 
 
