@@ -106,7 +106,7 @@ def test_without_a_target_it_is_forecast_and_reported_but_not_promoted(
     assert main(["fit", place, "--predict", "params=7e9,tokens=1.4e11", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["prediction"]
     assert said["low"] < said["loss"] < said["high"]
-    assert said["loss"] == pytest.approx(2.478, rel=1e-3)
+    assert said["loss"] == pytest.approx(2.38, rel=0.01)  # the free fit says 2.478
     assert said["extrapolation"]["params"] == pytest.approx(7e9 / 2.1e9, rel=0.1)
     assert said["certified"] or said["reasons"]
     assert main(["promote", place]) == 2

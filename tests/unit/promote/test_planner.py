@@ -14,6 +14,7 @@ from froude.cli import main
 from froude.config import ConfigError
 from froude.launch.sweep import open_study
 from froude.laws import loss_law
+from froude.laws.loss import calibration
 from froude.promote.fits import fit, fit_trials
 from froude.promote.planner.next_runs import NextRuns, next_runs, short
 from froude.promote.planner.next_space import space_source
@@ -91,7 +92,10 @@ def test_beyond_the_bounds_runs_are_ranked_by_what_brings_the_target_nearer(smal
     assert "bounds on extrapolation" in found.paragraph()
 
 
-def test_a_set_begins_with_the_larger_runs_that_a_certificate_lacks(small_study: Path) -> None:
+def test_a_set_begins_with_the_larger_runs_that_a_certificate_lacks(
+    small_study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "NEEDED", 9)  # this study has four
     fits = fit(Study(small_study))
     found = next_runs(fits, **LARGE, budget=1e8)
     have, needed, beyond = found.held_out
@@ -121,6 +125,25 @@ def test_a_set_begins_with_the_larger_runs_that_a_certificate_lacks(small_study:
     # A budget that is too small for one is spent on what narrows.
     dear = found.ranked.filter(pl.col("flops") > beyond)["cost"].min()
     assert (next_runs(fits, **LARGE, budget=dear - 1).chosen["flops"] <= beyond).all()
+
+
+def test_a_set_ends_where_the_interval_is_as_narrow_as_asked(small_study: Path, planned: NextRuns) -> None:
+    fits = fit(Study(small_study))
+    now = planned.forecast.half_width
+    enough = (now + planned.after) / 2
+    found = next_runs(fits, **LARGE, budget=3e6, enough=enough)
+    assert 0 < found.chosen.height < planned.chosen.height
+    assert found.after <= enough
+    assert next_runs(fits, **LARGE, enough=enough).after <= enough  # without a budget, too
+    none = next_runs(fits, **LARGE, enough=2 * now)
+    assert none.chosen.height == 0
+    assert "no run is needed" in none.paragraph()
+
+
+def test_the_weakest_link_is_named(planned: NextRuns) -> None:
+    assert sum(planned.shares.values()) == pytest.approx(1)
+    assert "Of the forecast's variance" in planned.paragraph()
+    assert planned.to_dict(1)["variance"] == planned.shares
 
 
 def test_costs_may_be_flops(small_study: Path) -> None:
