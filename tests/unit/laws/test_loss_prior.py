@@ -104,7 +104,7 @@ def problem_of(frame: pl.DataFrame) -> tuple[Problem, np.ndarray]:
 def test_terms_are_those_of_generalised_least_squares_where_all_else_is_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(noise, "FALLS", (0.2, 0.2, 0.2))
+    monkeypatch.setattr(noise, "FALLS", {0.2: 1.0})
     monkeypatch.setattr(noise, "SHARED", (0.8, 0.8))
     monkeypatch.setattr(noise, "DRIFT", 1e-9)
     problem, groups = problem_of(study(3)[0])
