@@ -39,8 +39,7 @@ def promote(
     `overrides` maps the names of checks that may fail to the reasons why. `trust` lets a model from outside the
     package be built, to count its parameters. `fits` saves fitting again. `witnessed_by` is a second store's folder, a
     path or s3:// URL, that is given the seal before the recipe is there to be trained (`froude.promote.witness`).
-    package be built, to count its parameters. `fits` saves fitting again. `cost` returns the FLOPs of all proxies over
-    the target's, to be told beside the forecast.
+    `cost` returns the FLOPs of all proxies over the target's, to be told beside the forecast.
     """
     bounds = gate.profile_named(profile)
     second = witness.folder_of(witnessed_by, study.location) if witnessed_by else None

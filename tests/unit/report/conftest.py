@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from small_study import Ladder
 
 from froude import Study, schemas
 from froude.config import Run
@@ -125,7 +126,8 @@ class Promoted:
 
 @pytest.fixture(scope="session")
 def promoted(tmp_path_factory: pytest.TempPathFactory, study_factory: Callable[..., Path]) -> Promoted:
-    study = Study(study_factory(tmp_path_factory.mktemp("promoted") / "towing-tank", rates=5))
+    noisy = Ladder(noise=0.003)  # so that the rows do not outweigh the prior
+    study = Study(study_factory(tmp_path_factory.mktemp("promoted") / "towing-tank", rates=5, ladder=noisy))
     fits = fit(study)
     return Promoted(study, promote(study, overrides=OVERRIDES, fits=fits), fits)
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 NOTEBOOKS = {
     "lr_transfer": (3, ["ok"]),
     "critical_batch": (1, ["ok 340 tokens [340, 340]"]),
-    "loss_law": (1, ["prior_driven", "not certified"]),
+    "loss_law": (1, ["prior_driven", "at 90%\ncertified"]),
     "forecast": (1, ["sealed", "999,?000|1300|998400", "inside"]),
 }
 

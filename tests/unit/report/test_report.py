@@ -131,7 +131,7 @@ def test_the_headline_has_forecast_actual_and_the_failures(html: str, promoted: 
 def test_what_limits_the_forecast_is_said_in_words(html: str) -> None:
     text = Page(html).text
     assert "Prior-driven." in text
-    assert "come from a prior (α = 0.35 ± 0.1, β = 0.35 ± 0.1)" in text
+    assert "weighed by a prior (α = 0.4 ± 0.2, β = 0.4 ± 0.2)" in text
     assert "Not certified." in text
     assert "2 checks overridden." in text
     assert "five rates suffice for a joint fit" in text
