@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -87,7 +88,19 @@ def test_its_deviation_is_that_of_the_forecast(law: laws.LossLaw) -> None:
     found = forecast_design(law, box(2, 2), **TARGET)
     forecast = law.predict(**TARGET)
     half = forecast.half_width / law._calibration.factor
-    assert half == pytest.approx(1.645 * found.deviation, rel=0.1)
+    points = np.log([[*TARGET.values()]])
+    rows = np.log(law.sample.frame.select("params", "tokens").to_numpy())
+    missed = float(design.misfit(points, rows, float(found.noise[-1]))[0, 0])
+    assert 0 < missed <= design.MISFIT**2
+    assert half == pytest.approx(1.645 * math.sqrt(found.deviation**2 - missed), rel=0.1)
+
+
+def test_the_misfit_is_told_by_rows_nearby() -> None:
+    rows = np.log([[1e8, 1e10], [1e9, 1e10]])
+    points = np.log([[1e8, 1e10], [1e8, 1e11], [1e13, 1e16]])
+    left = np.diagonal(design.misfit(points, rows, 1e-6)) / design.MISFIT**2
+    assert left[0] < 0.01 < left[1] < 0.9
+    assert left[2] == pytest.approx(1)
 
 
 def test_nearer_to_the_target_is_worth_more_and_repeats_wear_out(law: laws.LossLaw) -> None:
@@ -121,8 +134,15 @@ def lattice(count: int, params: tuple[float, float], tokens: tuple[float, float]
     return pl.DataFrame({"params": n.ravel(), "tokens": d.ravel()})
 
 
-def test_a_planned_set_is_worth_a_grid_of_twice_the_tokens() -> None:
-    """By the least-squares variance at the target, of the truth's own Jacobian: nothing that the planner assumes."""
+@pytest.mark.parametrize(("misfit", "most"), [(1e-9, 1.0), (design.MISFIT, 1.5)])
+def test_a_planned_set_is_worth_a_grid_of_twice_the_tokens(
+    misfit: float, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the least-squares variance at the target, of the truth's own Jacobian: nothing that the planner assumes.
+
+    Here the law is right: to be wary of it is what the second bound allows for.
+    """
+    monkeypatch.setattr(design, "MISFIT", misfit)
     e, a, b, alpha, beta = TRUTH
     small, wide = ((1e7, 1e8), (1e9, 1e10)), ((1e7, 1e10), (1e9, 1e12))
     noise = np.exp(0.004 * np.random.default_rng(0).standard_normal(9))
@@ -136,7 +156,7 @@ def test_a_planned_set_is_worth_a_grid_of_twice_the_tokens() -> None:
     picked = candidates[found.greedy(candidates["tokens"].to_numpy(), budget)]
     planned = pl.concat([start.select("params", "tokens"), picked])
     assert planned["tokens"].sum() <= 0.5 * uniform["tokens"].sum()
-    assert _variance(planned) < _variance(uniform)
+    assert _variance(planned) < most * _variance(uniform)
 
 
 def _variance(frame: pl.DataFrame) -> float:

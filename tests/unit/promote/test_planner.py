@@ -152,6 +152,22 @@ def test_costs_may_be_flops(small_study: Path) -> None:
     assert found.chosen.height == 1
 
 
+@pytest.mark.parametrize("far", [1.0, 60.0])
+def test_runs_on_offer_are_taken_once_each(small_study: Path, far: float) -> None:
+    fits = fit(Study(small_study))
+    here = [(26 * 64**2, 768 * 400.0), *[(26 * 144**2, 768 * 1300.0)] * 2]
+    offers = pl.DataFrame(here, schema=["params", "tokens"], orient="row").with_row_index("id")
+    target = {**LARGE, "tokens": LARGE["tokens"] * far}  # far: beyond the gate's bounds
+    found = next_runs(fits, **target, budget=1e8, offers=offers)
+    assert found.sought == ("shrink" if far == 1.0 else "closes")
+    assert found.ranked.height == 3
+    assert found.chosen.height
+    assert found.chosen["id"].is_unique().all()
+    assert "seed" not in found.lines(3)[0]
+    with pytest.raises(ConfigError, match="none of the runs on offer"):
+        next_runs(fits, **target, offers=offers.with_columns(params=1e9))
+
+
 def test_what_cannot_be_planned_is_refused(small_study: Path) -> None:
     study = Study(small_study)
     trials, stages = study.trials().collect(), study.meta["stages"]

@@ -1,4 +1,4 @@
-"""Candidates for a study's next proxies: sizes, horizons and seeds that could be run."""
+"""Candidates for a study's next proxies: sizes, horizons and seeds that could be run, or runs that can be had."""
 
 from __future__ import annotations
 
@@ -56,6 +56,25 @@ def candidates(
         )
         .filter(pl.col("ratio").is_between(low, high), pl.col("flops") < 6 * params * tokens)
         .sort("params", "tokens")
+    )
+
+
+def offered_runs(offers: pl.DataFrame, params: float, tokens: float) -> pl.DataFrame:
+    """Return the same columns, and the frame's others, for runs on offer that are cheaper than the target.
+
+    Those of one point are distinct runs; `width` and `seed` are null where the frame has none.
+    """
+    null = pl.lit(None, pl.Int64)
+    lacking = {name: null for name in ("width", "seed") if name not in offers.columns}
+    return (
+        offers.cast({"params": pl.Float64, "tokens": pl.Float64})
+        .with_columns(
+            **lacking,
+            ratio=pl.col("tokens") / pl.col("params"),
+            flops=6 * pl.col("params") * pl.col("tokens"),
+        )
+        .filter(pl.col("flops") < 6 * params * tokens)
+        .sort("params", "tokens", maintain_order=True)
     )
 
 

@@ -21,7 +21,7 @@ from froude.promote.checks.forecast import FORECAST_INTERVAL
 from froude.promote.checks.reach import EXTRAPOLATION
 from froude.promote.fits import Fits
 from froude.promote.gate import Profile, profile_named
-from froude.promote.planner.candidates import candidates
+from froude.promote.planner.candidates import candidates, offered_runs
 
 Cost = Literal["tokens", "flops"]
 BEYOND = 2.0  # candidates go up to this many times the largest proxy in params and in tokens,
@@ -106,8 +106,9 @@ class NextRuns:
     def lines(self, top: int) -> list[str]:
         """The same for people."""
         shown = ["params", "tokens", "width", "seed", "ratio", "flops", "shrink"]
-        if self.ranked["width"].null_count():  # candidates without a template
-            shown.remove("width")
+        for name in ("width", "seed"):
+            if self.ranked[name].null_count():  # candidates without a template, runs on offer without a seed
+                shown.remove(name)
         if self.sought == "closes":
             shown.append("closes")
 
@@ -192,12 +193,14 @@ def next_runs(
     enough: float = 0.0,
     template: Run | None = None,
     trust: bool = False,
+    offers: pl.DataFrame | None = None,
 ) -> NextRuns:
     """Rank proxies for the forecast of a run of `params` and `tokens`, and choose those that a `budget` buys.
 
     A set stops before its budget is spent where the interval's half-width, relative to the loss, should be `enough`.
-    With a `template` sizes are those of its model at other widths. With neither budget nor `enough` the best alone is
-    chosen. ConfigError where there is no loss law to start from, and where no candidate costs less than the target.
+    With a `template` sizes are those of its model at other widths. `offers` (`params, tokens`, other columns are kept)
+    are runs that can be had instead, each row once. With neither budget nor `enough` the best alone is chosen.
+    ConfigError where there is no loss law to start from, and where no candidate costs less than the target.
     """
     bounds = profile_named(profile)
     if fits.loss is None:
@@ -208,10 +211,15 @@ def next_runs(
     forecast = fits.predict(params=params, tokens=tokens)
     failing, beyond = _failing(forecast, bounds)
     rows = fits.rows["loss_law"].filter(pl.col("status") == "finished")
-    offered = candidates(rows, params, tokens, FAR_BEYOND if beyond else BEYOND, template, trust)
+    once = offers is not None
+    if offers is not None:
+        offered = offered_runs(offers, params, tokens)
+    else:
+        offered = candidates(rows, params, tokens, FAR_BEYOND if beyond else BEYOND, template, trust)
     if not offered.height:
+        what = "runs on offer" if once else "study's sizes and horizons"
         raise ConfigError(
-            f"proxies must cost less than the target, but none of the study's sizes and horizons does at "
+            f"proxies must cost less than the target, but none of the {what} does at "
             f"{_named(params, tokens)}; name a larger target"
         )
     design = forecast_design(fits.loss, offered, params=params, tokens=tokens)
@@ -222,15 +230,15 @@ def next_runs(
         shrink=pl.Series(design.shrinkage()),
         closes=pl.Series(_closes(offered, forecast, bounds, params, tokens)),
     ).with_columns(value=pl.col(sought) / pl.col("cost"))
-    ranked = offered.with_row_index("place").sort("value", "cost", descending=[True, False])
+    order = offered.select(pl.arg_sort_by("value", "cost", descending=[True, False])).to_series()
     held_out = fits.loss.held_out()
     most = math.inf if budget is None else budget
     if budget is None and not enough:
-        picked = [int(ranked["place"][0])]
+        picked = [int(order[0])]
     elif beyond:
-        picked = _nearer(offered, design, most, goal)
+        picked = _nearer(offered, design, most, goal, once)
     else:
-        picked = _certified(offered, design, most, held_out, goal)
+        picked = _certified(offered, design, most, held_out, goal, once)
     after, gains = design, []
     for place in picked:
         gains.append(float(after.shrinkage()[place]))
@@ -244,10 +252,10 @@ def next_runs(
         failing=failing,
         held_out=held_out,
         sought=sought,
-        ranked=ranked.drop("place"),
+        ranked=offered[order],
         chosen=offered[picked].with_columns(
             shrink=pl.Series(gains, dtype=pl.Float64),
-            seed=pl.col("seed") + pl.int_range(pl.len()).over("params", "tokens"),
+            seed=pl.col("seed") + (0 if once else pl.int_range(pl.len()).over("params", "tokens")),
         ),
         after=forecast.half_width * after.deviation / design.deviation,
         enough=enough,
@@ -288,18 +296,19 @@ def _bound(bounds: Profile, axis: str) -> float:
     return bounds.bound(EXTRAPOLATION[axis])
 
 
-def _nearer(offered: pl.DataFrame, design: Design, budget: float, goal: float) -> list[int]:
+def _nearer(offered: pl.DataFrame, design: Design, budget: float, goal: float, once: bool) -> list[int]:
     """Indices of a set within the budget: first the run that brings the target nearest to the bounds."""
-    affordable = offered.with_row_index("place").filter(pl.col("cost") <= budget, pl.col("closes") > 0)
-    cost = offered["cost"].to_numpy()
-    if not affordable.height:
-        return design.greedy(cost, budget, enough=goal)
-    first = int(affordable.sort("closes", "cost", descending=[True, False])["place"][0])
-    return [first, *design.after(first).greedy(cost, budget - float(cost[first]), enough=goal)]
+    cost, closes = offered["cost"].to_numpy(), offered["closes"].to_numpy()
+    can = np.flatnonzero((cost <= budget) & (closes > 0))
+    if not can.size:
+        return design.greedy(cost, budget, once=once, enough=goal)
+    first = int(min(can, key=lambda place: (-closes[place], cost[place])))
+    rest = budget - float(cost[first])
+    return [first, *design.after(first).greedy(cost, rest, once=once, enough=goal, taken=[first])]
 
 
 def _certified(
-    offered: pl.DataFrame, design: Design, budget: float, held_out: HeldOut, goal: float
+    offered: pl.DataFrame, design: Design, budget: float, held_out: HeldOut, goal: float, once: bool
 ) -> list[int]:
     """Indices of a set within the budget: first the larger runs that a certificate lacks, by shrinkage per cost."""
     have, wanted, beyond = held_out
@@ -309,7 +318,8 @@ def _certified(
         best = int(np.where(can, design.shrinkage() / cost, -1.0).argmax())
         picked.append(best)
         budget, design = budget - float(cost[best]), design.after(best)
-    return [*picked, *design.greedy(cost, budget, enough=goal)]
+        large[best] = not once
+    return [*picked, *design.greedy(cost, budget, once=once, enough=goal, taken=picked)]
 
 
 def short(value: float) -> str:
