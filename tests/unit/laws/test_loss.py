@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from froude import laws
-from froude.laws.loss import fit, many_fits
+from froude.laws.loss import fit, resampled
 
 Grid = Callable[..., pl.DataFrame]
 NAMES = ("E", "A", "B", "alpha", "beta")
@@ -221,7 +221,7 @@ def test_one_step_from_the_fit_spreads_as_refits_of_many_rows_do(
     loss = (1.7 + 400 / n**0.34 + 400 / d**0.28) * np.exp(0.01 * draw.standard_t(3, 4000))
     frame = pl.DataFrame({"params": n, "tokens": d, "loss": loss})
     replicates = [laws.loss_law(frame, form=form).bootstrap(300)]
-    monkeypatch.setattr(many_fits, "REFITTED", 1000)
+    monkeypatch.setattr(resampled, "REFITTED", 1000)
     replicates.append(laws.loss_law(frame, form=form).bootstrap(300))
     spread, quick = (each.select(pl.col(NAMES).std()).row(0) for each in replicates)
     assert quick == pytest.approx(spread, rel=0.15)  # of 300 replicates each is known to 4%

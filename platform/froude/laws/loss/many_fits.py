@@ -6,13 +6,14 @@ as by Levenberg and Marquardt, within the bounds of `Problem`. It moves E, A' an
 `fit.descend` does. What has not settled when the steps run out is left to scipy.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from froude.laws.loss.fit import EXACT, EXPONENTS, TERM_REACH, VANISHED, Problem, descend, exponentials, logs
-from froude.laws.stats import uncertainty
 from froude.laws.stats.frames import Array
 
 STEPS = 400  # most fits settle within 20; fewer than ten rows leave curved valleys that take hundreds
@@ -20,23 +21,56 @@ QUICK_STEPS = 50  # where only the spread of many fits is asked for
 SETTLED = 1e-12  # a step that promises a smaller share of the objective ends a fit
 DAMPING = 0.01  # the least: below it, a step too long for a valley's bend costs more than it ever gains
 SMOOTH = 1e3  # a Huber threshold that no residual of ln L passes
-REFITTED = 10_000  # groups; of more, a replicate is one step from the fit to all of them
-LEAST_CURVED = 1e-9  # eigenvalue of a Hessian of unit diagonal: below it rounding decides the step
 ELEMENTS = 150_000  # fits × rows worked on at a time: a few arrays of this size stay in a core's cache
 TIE = np.array([[1.0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1], [0, 0, 0, 1]])
 
 
+@dataclass(frozen=True, eq=False)
+class _Local:
+    """The objective of each fit around a point: value, gradient, Hessian and Gauss-Newton matrix."""
+
+    value: Array
+    gradient: Array
+    hessian: Array
+    gauss: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """Quadratics about `at`, by A', B', E and the exponents: `slopes` (fits × 5) and `bends` (fits × 5 × 5)."""
+
+    at: Array
+    slopes: Array
+    bends: Array
+
+    def of(self, fits: NDArray[np.intp] | slice) -> Shift:
+        return Shift(self.at, self.slopes[fits], self.bends[fits])
+
+    def added(self, local: _Local, x: Array) -> _Local:
+        """Return `local` with the quadratics in value, gradient and Hessian."""
+        away = x - self.at
+        bent = (self.bends @ away[:, :, None])[:, :, 0]
+        value = local.value + ((self.slopes + 0.5 * bent) * away).sum(axis=1)
+        return _Local(value, local.gradient + self.slopes + bent, local.hessian + self.bends, local.gauss)
+
+
 def descend_many(
-    problem: Problem, weights: Array, starts: Array, *, quick: bool = False
+    problem: Problem, weights: Array, starts: Array, *, quick: bool = False, shift: Shift | None = None
 ) -> tuple[Array, Array]:
     """Fit once for each row of `weights` (fits × rows; zero leaves a row out) from that row of `starts` (thetas).
 
     Returns thetas (fits × 5) and objectives (fits), to the tolerances of `fit.descend`; a quick fit stays where
-    it is after QUICK_STEPS.
+    it is after QUICK_STEPS. `shift` is added to the objectives, and such fits stay where they are after STEPS.
     """
     size = max(1, ELEMENTS // problem.loss.size)
     parts = [
-        _descend(problem, weights[i : i + size], starts[i : i + size], quick)
+        _descend(
+            problem,
+            weights[i : i + size],
+            starts[i : i + size],
+            quick,
+            shift.of(slice(i, i + size)) if shift is not None else None,
+        )
         for i in range(0, len(weights), size)
     ]
     return np.concatenate([theta for theta, _ in parts]), np.concatenate([value for _, value in parts])
@@ -59,93 +93,22 @@ def refit_many(
     return np.where(better[:, None], far, near), np.where(better, other, value)
 
 
-def bootstrap(
-    problem: Problem,
-    groups: NDArray[np.intp],
-    theta: Array,
-    n: int,
-    rng: np.random.Generator,
-    *,
-    quick: bool = False,
+def _descend(
+    problem: Problem, weights: Array, starts: Array, quick: bool, shift: Shift | None
 ) -> tuple[Array, Array]:
-    """Return thetas (n × 5) and objectives (n) of fits to `n` resamples of the groups with replacement.
+    low, high = bounds(problem, weights)
 
-    Of more than REFITTED groups each is one Newton step from `theta`, with the Hessian of all rows: that many leave too
-    little spread for a second (the score bootstrap, Kline & Santos 2012). Not so where `theta` is at a bound or no
-    minimum, or where a step leads out of the bounds.
-    """
-    if int(groups.max()) >= REFITTED and (steps := _one_step(problem, groups, theta, n, rng)) is not None:
-        return steps
-    size = max(1, ELEMENTS // problem.loss.size)
-    parts = []
-    for first in range(0, n, size):
-        drawn = [uncertainty.resample(groups, rng) for _ in range(min(size, n - first))]
-        weights = np.stack(drawn) * problem.weights
-        parts.append(refit_many(problem, weights, np.tile(theta, (len(drawn), 1)), quick=quick))
-    return np.concatenate([thetas for thetas, _ in parts]), np.concatenate([value for _, value in parts])
+    def local(rows: NDArray[np.intp], x: Array) -> _Local:
+        found = local_of(problem, weights[rows], x)
+        return shift.of(rows).added(found, x) if shift is not None else found
 
-
-def _one_step(
-    problem: Problem, groups: NDArray[np.intp], theta: Array, n: int, rng: np.random.Generator
-) -> tuple[Array, Array] | None:
-    low, high = _bounds(problem, problem.weights[None])
-    x = exponentials(theta[None])
-    turn = TIE if problem.tied else np.eye(5)
-    hessian = turn.T @ _local(problem, problem.weights[None], x).hessian[0] @ turn
-    scale = np.sqrt(np.abs(np.diag(hessian)))
-    if not (np.all(x > low) and np.all(x < high) and np.all(scale > 0)):
-        return None
-    if np.linalg.eigvalsh(hessian / np.outer(scale, scale))[0] < LEAST_CURVED:
-        return None
-    scores, values = _by_group(problem, groups, x[0])
-    gradients, objectives = np.empty((n, 5)), np.empty(n)
-    for i in range(n):
-        counts = np.bincount(rng.integers(0, len(values), len(values)), minlength=len(values))
-        gradients[i], objectives[i] = counts @ scores, counts @ values
-    slopes = gradients @ turn
-    steps = -np.linalg.solve(hessian, slopes.T).T
-    moved = x + steps @ turn.T
-    if not (np.all(moved > low) and np.all(moved < high)):
-        return None
-    return logs(moved), objectives + 0.5 * (steps * slopes).sum(1)
-
-
-def _by_group(problem: Problem, groups: NDArray[np.intp], x: Array) -> tuple[Array, Array]:
-    """Return each group's gradient of the objective (groups × 5) and its share of the objective, at `x`."""
-    a, b, e, alpha, beta = x
-    size, data = np.exp(-alpha * problem.n), np.exp(-beta * problem.d)
-    fitted = a * size + b * data + e
-    if problem.delta is None:
-        inverse, r = np.ones_like(fitted), fitted - problem.loss
-        psi = r
-    else:
-        inverse, r = 1 / fitted, np.log(fitted) - problem.log_loss
-        psi = np.clip(r, -problem.delta, problem.delta)
-    pull = problem.weights * psi
-    slopes = [size, data, np.ones_like(size), -a * problem.n * size, -b * problem.d * data]
-    scores = [np.bincount(groups, slope * inverse * pull) for slope in slopes]
-    return np.stack(scores, axis=1), np.asarray(np.bincount(groups, pull * (r - 0.5 * psi)), dtype=np.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class _Local:
-    """The objective of each fit around a point: value, gradient, Hessian and Gauss-Newton matrix."""
-
-    value: Array
-    gradient: Array
-    hessian: Array
-    gauss: Array
-
-
-def _descend(problem: Problem, weights: Array, starts: Array, quick: bool) -> tuple[Array, Array]:
-    low, high = _bounds(problem, weights)
     if problem.tied:
         starts = np.concatenate([starts[:, :4], starts[:, 3:4]], axis=1)
     x = np.clip(exponentials(starts), low, high)
     value, damping = np.empty(len(x)), np.full(len(x), 0.1)
     settled = np.zeros(len(x), dtype=bool)
     active = np.arange(len(x))
-    here = _local(problem, weights, x)
+    here = local(active, x)
     value[:] = here.value
     for _ in range(QUICK_STEPS if quick else STEPS):
         step, promise = _step(problem, here, x[active], damping[active], low[active], high[active])
@@ -157,7 +120,7 @@ def _descend(problem: Problem, weights: Array, starts: Array, quick: bool) -> tu
         active, step, promise = active[keep], step[keep], promise[keep]
         here = _Local(here.value[keep], here.gradient[keep], here.hessian[keep], here.gauss[keep])
         moved = np.clip(x[active] + step, low[active], high[active])
-        there = _local(problem, weights[active], moved)
+        there = local(active, moved)
         better = there.value < value[active]
         share = np.where(better, (value[active] - there.value) / promise, 0.0)
         change = np.where(share > 0.75, 0.1, np.where(share > 0.25, 0.5, np.where(better, 2.0, 8.0)))
@@ -166,12 +129,12 @@ def _descend(problem: Problem, weights: Array, starts: Array, quick: bool) -> tu
         for name in ("value", "gradient", "hessian", "gauss"):
             getattr(here, name)[better] = getattr(there, name)[better]
     thetas = logs(x)
-    for i in np.flatnonzero(~settled) if not quick else ():
+    for i in np.flatnonzero(~settled) if not quick and shift is None else ():
         thetas[i], value[i] = descend(problem.weighted(weights[i]), thetas[i])
     return thetas, value
 
 
-def _bounds(problem: Problem, weights: Array) -> tuple[Array, Array]:
+def bounds(problem: Problem, weights: Array) -> tuple[Array, Array]:
     """Return the bounds of `Problem` for the rows of each fit, as E, A', B' and exponents: fits × 5 each."""
     least = np.where(weights > 0, problem.loss, np.inf).min(axis=1)
     most = np.where(weights > 0, problem.loss, 0.0).max(axis=1)
@@ -181,7 +144,8 @@ def _bounds(problem: Problem, weights: Array) -> tuple[Array, Array]:
     return low, np.stack([term, term, least, ends[1], ends[1]], axis=1)
 
 
-def _local(problem: Problem, weights: Array, x: Array) -> _Local:
+def local_of(problem: Problem, weights: Array, x: Array) -> _Local:
+    """Return what the objective of each fit (a row of `weights`) is around its `x` (A', B', E, exponents)."""
     a, b, e, alpha, beta = (x[:, i, None] for i in range(5))
     n, d = problem.n, problem.d
     size, data = np.exp(-alpha * n), np.exp(-beta * d)  # fits × rows, as all that follows

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy import linalg, stats
 
 from froude.laws.stats.frames import Array
 
@@ -54,10 +54,20 @@ class Shape:
         sd = np.exp(-self.falls * (compute - compute.max())) / np.sqrt(weights)
         if not self.shared:
             return np.asarray(sd)
-        same = groups[:, None] == groups[None, :]
-        common = np.where(same, np.exp(-FORGETS * np.abs(tokens[:, None] - tokens[None, :])), 0.0)
-        covariance = self.shared * common + (1 - self.shared) * np.eye(sd.size)
-        return np.asarray(np.linalg.cholesky(covariance * np.outer(sd, sd)))
+        root = np.zeros((sd.size, sd.size))
+        for rows in blocks(
+            groups
+        ):  # rows of different groups share nothing, so each group has a factor of its own
+            apart = np.abs(tokens[rows][:, None] - tokens[rows][None, :])
+            covariance = self.shared * np.exp(-FORGETS * apart) + (1 - self.shared) * np.eye(rows.size)
+            root[np.ix_(rows, rows)] = np.linalg.cholesky(covariance * np.outer(sd[rows], sd[rows]))
+        return root
+
+
+def blocks(groups: NDArray[np.intp]) -> list[NDArray[np.intp]]:
+    """Return the rows of each group, in their order."""
+    order = np.argsort(groups, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(groups[order])) + 1)
 
 
 def shapes(groups: NDArray[np.intp], *, coarse: bool) -> list[Shape]:
@@ -75,7 +85,7 @@ def whitened(root: Array, columns: Array) -> Array:
     """Return the columns (rows × any) with the noise of `root` made white."""
     if root.ndim == 1:
         return np.asarray(columns / root[:, None])
-    return np.asarray(np.linalg.solve(root, columns))
+    return np.asarray(linalg.solve_triangular(root, columns, lower=True, check_finite=False))
 
 
 def log_prior(sigma: Array) -> Array:
