@@ -91,6 +91,7 @@ def tables(
         (f"coverage of the 90% interval ≥ {COVERED:.0%}", f"{covered:.1%}", covered >= COVERED),
     ]
     parts = [
+        _table(frame, share),
         "\n".join(
             [
                 "| all kinds, each source weighing the same | measured | holds |",
@@ -104,7 +105,6 @@ planner bought for at most {share:g} of the grid's cost, its few cheap runs to b
 `Fits.predict` at 90%. Sources weigh the same. The interval of a ratio is a bootstrap, one-sided 95% at either end,
 over worlds, published sets, and runs of the bank that are forecast. "By chance" are the planner's first runs and runs
 of the grid drawn at random up to the same cost: what the choice is worth, the amount spent apart.""",
-        _table(frame, share),
         "## By source",
         _by(frame, "source"),
         "## What was bought",
@@ -112,7 +112,8 @@ of the grid drawn at random up to the same cost: what the choice is worth, the a
         f"""## What it does not show
 
 - Seeds from 0 to {first - 1} were used to develop the planner and this page; it has those from {begun} on. Published
-  sets and the bank are the same for all seeds: a seed chooses the target, what is on offer, the grid and the start.
+  sets and the bank are the same for all seeds: a seed chooses the target, what is on offer, the grid and the start. The
+  planner's wariness of its law (`froude.laws.loss.design.MISFIT`) was chosen with these sets in sight.
 - The bank has two corpora and few runs that are larger than those on offer, so many replays forecast the same runs.
 - Errors hold the target run's noise, which no proxy lowers and which draws the ratio of both towards 1.
 - Points of one training curve are bought and paid one by one, though whoever pays for the last has the others. Sets
