@@ -6,7 +6,7 @@ forecast of the target is held against the forecast from the whole grid. Replays
 buy any run, of published runs, and of the bank's proxies, where each run on offer can be bought once. Writes
 benchmarks/planner.md. What is done is kept in --out, and a second call goes on from there.
 
-    FROUDE_REFERENCE_DATA=… python benchmarks/campaign/planner.py [--worlds 20] [--published 8] [--bank 25]
+    FROUDE_REFERENCE_DATA=… python benchmarks/campaign/planner.py [--worlds 30] [--published 20] [--bank 40]
 """
 
 from __future__ import annotations
@@ -183,9 +183,9 @@ def run(wanted: list[Replay], kept: Path, seconds: float) -> list[dict[str, Any]
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--worlds", type=int, default=20, help=f"seeds, each a world of {len(KINDS)} kinds")
-    parser.add_argument("--published", type=int, default=8, help="seeds of each published set")
-    parser.add_argument("--bank", type=int, default=25, help="seeds of each corpus of the bank")
+    parser.add_argument("--worlds", type=int, default=30, help=f"seeds, each a world of {len(KINDS)} kinds")
+    parser.add_argument("--published", type=int, default=20, help="seeds of each published set")
+    parser.add_argument("--bank", type=int, default=40, help="seeds of each corpus of the bank")
     parser.add_argument("--first", type=int, default=FIRST, help="the first seed")
     parser.add_argument(
         "--seconds", type=float, default=0.0, help="stop after a replay past so long; 0: never"
