@@ -91,8 +91,8 @@ def hotter(model: Transformer, m: float) -> None:
 def rotary(model: Transformer, m: float) -> None:
     """Frequencies by the place in the width, not in the head: they fall as 1/m."""
     shape = model.shape
-    inverse = ROPE_BASE ** (-torch.arange(0, shape.head_dim, 2).double() / shape.head_dim) / m
-    angle = torch.arange(shape.context).double()[:, None] * inverse.repeat(2)[None]
+    inverse = ROPE_BASE ** (-torch.arange(0, shape.head_dim, 2, device="cpu").double() / shape.head_dim) / m
+    angle = torch.arange(shape.context, device="cpu").double()[:, None] * inverse.repeat(2)[None]
     model.cos.copy_(angle.cos().float())
     model.sin.copy_(angle.sin().float())
 
