@@ -92,7 +92,7 @@ def left_out(runs: pl.DataFrame, worlds: pl.DataFrame) -> tuple[pl.DataFrame, di
 
 
 def learned(runs: pl.DataFrame) -> float:
-    """The least widening with which the intervals of all sources and kinds of worlds, each weighing the same, hold AIM."""
+    """The least widening with which intervals hold AIM, each source and each kind of worlds weighing the same."""
     for wider in np.arange(1.0, 4.0, 0.05):
         frame = _with_factor(runs, widened(runs, float(wider)))
         by_source = frame.group_by("source").agg((_inside()).mean())

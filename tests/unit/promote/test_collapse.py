@@ -61,3 +61,13 @@ def test_the_report_names_the_proxy_that_learned_otherwise(
     said = [note for note in narrative.notes(gather(study, fits=fits)) if "leaves the common" in note.title]
     assert len(said) == bool(slow)
     assert all(note.words.startswith("w48-432-s0: the loss curve") for note in said)
+
+
+def test_runs_that_do_not_say_their_schedule_are_alike(
+    tmp_path: Path, study_factory: Callable[..., Path]
+) -> None:
+    def untold(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "schedule": None}
+
+    study = Study(study_factory(tmp_path / "study", ladder=Ladder(WIDTHS, (432,)), change=untold))
+    assert curves_apart(study, fit(study)) == []
