@@ -17,7 +17,36 @@ from planted import WIDTHS
 from froude.config import Run
 from froude.promote.forecast import Forecast
 
-NOTES = """**What it does not show.**
+NOTES = """## What was missed, and why
+
+- **The band is wide.** It judges means of three steps, which scatter by .042 within a clean run, and at half of the run
+  it holds ±14% of the loss: only what moves the training loss by that much is heard. Means over the last fifth of the
+  steps scatter by .014 among clean runs. There the copied half lies 9 to 11 such deviations above them, noise 5 to 10,
+  lost updates 5 to 6. But on that stretch clean runs themselves lie .085 below the band's middle, about as far as these
+  faults move a run: a longer mean helps only with a better curve, which is what is missing.
+- **The training loss says nothing of some faults.** Under lowercased text it is .02 lower and the validation loss .35
+  higher; swapped splits leave no trace in it. The monitor reads no evaluation; the sealed interval does, at the end.
+- **Weak or harmless here:** lost moments, no clipping, weights in bf16, data read again, beta2: within a standard
+  deviation or two of clean runs. Without its warmup the run ended lower.
+- **The diagnosis names a block from an exponent of .5 on.** Under gates divided by the width blocks move as width^-.3
+  (the bounds of `froude coordcheck` are ±.05, the standard error .09), and no rule says what a gate must do. Under
+  louder embeddings blocks move level within the error. Attention logits are looked at only where heads grow. None of
+  these three costs the widest model loss at its best rate; branches that start too large do, alike at each width, which
+  a comparison of widths can't see. For the one matrix that kinds() misnames both rules that it breaks are named.
+
+## What it does not show
+
+One study of one seed (`froude sweep search_spaces/quickstart.py --seed 3`, without its target), with a law that its
+prior drives and an uncertified interval; how wide the band of a better one is, this does not show. One length and size;
+each fault in one strength, alone. Seeds of faults are those of clean runs and share a forecast, so they are not
+independent of one another. 20 clean runs without an alarm leave a rate of up to 14% possible, 12 clean models one of up
+to 22% (95%). All of it took 21 minutes of one of two shared cores, besides the study.
+
+The author had not read the detectors, but the user's guide, which lists the kinds of alarm and the names of the rules:
+misnamed kinds, gains, `down`, epsilon and decay break rules on that list, and the last three are also among the bugs
+of diagnosis.md in another form. The names of three functions of alarms.py had been seen (noise, shuffled, repeated).
+The rotary fault as committed first could not be built without memory; that was corrected, and no expectation or
+strength of any fault was changed.
 """
 
 
@@ -38,6 +67,11 @@ def effects(own: list[dict[str, Any]], clean: list[dict[str, Any]]) -> list[floa
     return [outcome["end"] - same["end"] for outcome, same in zip(own, clean, strict=False)]
 
 
+def inside(forecast: Forecast, outcome: dict[str, Any]) -> bool:
+    """Whether the last loss lies in the sealed interval."""
+    return forecast.low <= outcome["end"] <= forecast.high
+
+
 def fault_rows(
     forecast: Forecast, outcomes: dict[str, list[dict[str, Any]]], clean: list[dict[str, Any]]
 ) -> list[str]:
@@ -49,7 +83,7 @@ def fault_rows(
         spread = f" ± {stdev(by):.3f}" if len(by) > 1 else ""
         lines.append(
             f"| {fault.name} | {fault.module} | {fault.start:.0%} | {fault.expected}: {fault.because} | {when(own)} | "
-            f"{mean(by):+.3f}{spread} | {sum(forecast.low <= o['end'] <= forecast.high for o in own)} of {len(own)} |"
+            f"{mean(by):+.3f}{spread} | {sum(inside(forecast, o) for o in own)} of {len(own)} |"
         )
     return lines
 
@@ -64,7 +98,10 @@ def first(case: dict[str, Any]) -> str:
 
 
 def score(
-    clean: list[dict[str, Any]], outcomes: dict[str, list[dict[str, Any]]], grids: dict[str, dict[str, Any]]
+    forecast: Forecast,
+    clean: list[dict[str, Any]],
+    outcomes: dict[str, list[dict[str, Any]]],
+    grids: dict[str, dict[str, Any]],
 ) -> str:
     """How many were seen at all, in time, and as was expected."""
     majority = {f.name: [o for o in outcomes[f.name] if o["kinds"]] for f in RUN_FAULTS}
@@ -84,15 +121,20 @@ def score(
         for f in MODEL_FAULTS
     )
     wanted = [f for f in MODEL_FAULTS if f.expected != "nothing"]
+    out = [
+        f
+        for f in RUN_FAULTS
+        if 2 * sum(inside(forecast, o) for o in outcomes[f.name]) < len(outcomes[f.name])
+    ]
     return (
-        f"Alarms saw {len(seen)} of {len(RUN_FAULTS)} faults of a run in most of their seeds, {len(soon)} of them "
-        f"within {WITHIN:.0%} of its tokens; of the {len(said)} that an alarm was expected for, "
-        f"{sum(f in seen for f in said)}; of the {len(dear)} that change the last loss by more than two standard "
-        f"deviations of clean runs, {sum(f in seen for f in dear)}. What was expected came {right} times of "
-        f"{len(RUN_FAULTS)}.\n"
-        f"The diagnosis named a cause for {len(named)} of {len(MODEL_FAULTS)} faults over widths, for "
-        f"{sum(f in named for f in wanted)} of the {len(wanted)} where one was expected, and the expected one (or "
-        f"none) {as_said} times of {len(MODEL_FAULTS)}."
+        f"Alarms saw {len(seen)} of {len(RUN_FAULTS)} faults of a run in most of their seeds, {len(soon)} of them\n"
+        f"within {WITHIN:.0%} of its tokens: {sum(f in seen for f in said)} of the {len(said)} for which one was "
+        f"expected, and {sum(f in seen for f in dear)} of the\n{len(dear)} that change the last loss by more than two "
+        f"standard deviations of clean runs. Once the run is over, the\nsealed interval shows {len(out)}. What was "
+        f"expected came {right} times of {len(RUN_FAULTS)} (silence, where that was expected, included).\n\n"
+        f"The diagnosis named a cause for {len(named)} of {len(MODEL_FAULTS)} faults over widths: "
+        f"{sum(f in named for f in wanted)} of the {len(wanted)} for which one was expected;\nthe expected one, or "
+        f"none where none was expected, {as_said} times of {len(MODEL_FAULTS)}."
     )
 
 
@@ -118,19 +160,19 @@ def page(
     kinds = dict.fromkeys(name.removeprefix("clean: ").split(", seed")[0] for name in controls)
     promised = f"forecast {forecast.loss:.3f} [{forecast.low:.3f}, {forecast.high:.3f}]"
     half = forecast.at(run.tokens // 2)
-    sources = [f"campaign/{name}.py" for name in ("blind", "blind_faults", "blind_models")]
+    sources = [f"campaign/{name}.py" for name in ("blind", "_blind_page", "blind_faults", "blind_models")]
     return f"""# Faults that nobody had a detector in mind for
 
-{len(RUN_FAULTS)} faults of a target run and {len(MODEL_FAULTS)} of a model over widths, written from what the modules
-of the training stack are called and committed before the code of alarms and diagnosis, their benchmarks or their
-planted faults had been read (`campaign/blind_faults.py`, `blind_models.py`, each with what should see it). No detector
-has been changed for them; what was missed stays.
+{len(RUN_FAULTS)} faults of a target run and {len(MODEL_FAULTS)} of a model over widths, written from what the
+modules of the training stack are called and committed (279a1e4) before the code of alarms and diagnosis, their
+benchmarks or their planted faults had been read (`campaign/blind_faults.py`, `blind_models.py`, each with what should
+see it). No detector has been changed for them; what was missed stays.
 
-{score(clean, outcomes, grids)}
+{score(forecast, clean, outcomes, grids)}
 
 ## Alarms
 
-Width {run.model.width}, {run.steps} steps; {promised} nats per token;
+Width {run.model.width}, {run.steps} steps, the quickstart's laws; {promised} nats per token.
 {len(clean)} clean runs end at {mean(ends):.3f} ± {stdev(ends):.3f}. Each fault ran with {seeds} seeds. The alarm is
 the first after the fault began; its time is counted from there, in the run's tokens (median, range). The last column
 is the validation loss at the end less that of the clean run with the same seed (mean ± standard deviation). The band is
@@ -138,7 +180,7 @@ is the validation loss at the end less that of the clean run with the same seed 
 "In" counts runs whose last loss lies in the sealed interval: what `froude report` says once a run is over.
 
 Clean runs with an alarm: {len(alarmed)} of {len(clean)}{f" (seeds {alarmed})" if alarmed else ""}; with a last loss in
-the interval: {sum(forecast.low <= end <= forecast.high for end in ends)}. Alarms before a fault had begun: \
+the interval: {sum(inside(forecast, outcome) for outcome in clean)}. Alarms before a fault had begun: \
 {sum(o["early"] for own in outcomes.values() for o in own)}.
 
 | fault | module | from | expected | first alarm | after | effect on the last loss | in |
@@ -155,7 +197,7 @@ the code.
 |---|---|---|---|---|---|---|---|---|
 {chr(10).join(models)}
 
-Clean models: {len(controls)} ({", ".join(kinds)}; several seeds). With a cause in the code: {len(false)}\
+Clean models: {len(controls)} ({"; ".join(kinds)}; two seeds each). With a cause in the code: {len(false)}\
 {": " + ", ".join(false) if false else ""}. With one in the runs: {sum(bool(c["runs"]) for c in controls.values())}.
 
 {NOTES}
