@@ -20,12 +20,12 @@ from froude.promote.forecast import Forecast
 NOTES = """## What was missed, and why
 
 - **The band is wide.** It judges means of three steps, which scatter by .042 within a clean run, and at half of the run
-  it holds ±14% of the loss: only what moves the training loss by that much is heard. Means over the last fifth of the
-  steps scatter by .014 among clean runs. There the copied half lies 9 to 11 such deviations above them, noise 5 to 10,
-  lost updates 5 to 6. But on that stretch clean runs themselves lie .085 below the band's middle, about as far as these
-  faults move a run: a longer mean helps only with a better curve, which is what is missing.
+  it holds ±14% of the loss; a run may leave its own level by .16. Only what moves the training loss as much is heard.
+  Means over the last fifth of the steps scatter by .014 among clean runs. There the copied half lies 9 to 11 such
+  deviations above them, noise 5 to 10, lost updates 5 to 6. But on that stretch clean runs themselves lie .085 below
+  the band's middle, about as far as these faults move a run: a longer mean needs a better curve, too.
 - **The training loss says nothing of some faults.** Under lowercased text it is .02 lower and the validation loss .35
-  higher; swapped splits leave no trace in it. The monitor reads no evaluation; the sealed interval does, at the end.
+  higher; swapped splits hardly show in it. The monitor reads no evaluation; the sealed interval does, at the end.
 - **Weak or harmless here:** lost moments, no clipping, weights in bf16, data read again, beta2: within a standard
   deviation or two of clean runs. Without its warmup the run ended lower.
 - **The diagnosis names a block from an exponent of .5 on.** Under gates divided by the width blocks move as width^-.3
@@ -161,7 +161,7 @@ def page(
     promised = f"forecast {forecast.loss:.3f} [{forecast.low:.3f}, {forecast.high:.3f}]"
     half = forecast.at(run.tokens // 2)
     sources = [f"campaign/{name}.py" for name in ("blind", "_blind_page", "blind_faults", "blind_models")]
-    return f"""# Faults that nobody had a detector in mind for
+    return f"""# Faults written before the detectors were read
 
 {len(RUN_FAULTS)} faults of a target run and {len(MODEL_FAULTS)} of a model over widths, written from what the
 modules of the training stack are called and committed (279a1e4) before the code of alarms and diagnosis, their
