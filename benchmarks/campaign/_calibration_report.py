@@ -11,7 +11,7 @@ from _worlds import KINDS
 from froude.laws.loss.calibration import MOST, WIDER, WORTH
 
 NEAR = 10.0
-AIM = 0.94  # coverage that a widening is learned for: what four sources need is not quite what a fifth does
+AIM = 0.93  # coverage that a widening is learned for: what four sources need is not quite what a fifth does
 HEAD = (
     "predictions",
     "certified",
@@ -39,7 +39,7 @@ def tables(predictions: pl.DataFrame) -> tuple[str, bool]:
     worlds, runs = frame.filter(pl.col("kind").is_in(KINDS)), frame.filter(~pl.col("kind").is_in(KINDS))
     parts, good = [], []
     if runs.height:
-        left, factors = left_out(runs, worlds)
+        left, factors = left_out(runs)
         for name, part in (
             ("within 10×", left.filter(pl.col("reach") <= NEAR)),
             ("10 to 100×", left.filter(pl.col("reach") > NEAR)),
@@ -56,10 +56,10 @@ def tables(predictions: pl.DataFrame) -> tuple[str, bool]:
             "## Published runs, one source left out at a time",
             "Each set is split at up to five computes: the runs up to there are fitted, all larger ones (up to 100\n"
             "times) predicted. A run is on one side only, and groups are runs. The splits of one set share runs. What\n"
-            "widens the intervals of a source without larger runs of its own is what the four others and the worlds\n"
-            f"below ask for, so that {AIM:.0%} are inside: "
+            "widens the intervals of a source without larger runs of its own is what the four others ask for:\n"
             + ", ".join(f"{factor:.2f} for {source}" for source, factor in factors.items())
-            + f"; the package has {WIDER:g}. Everything else (the\n"
+            + f"; the package has {WIDER:g},\n"
+            "which worlds of few trunks ask for (benchmarks/trunks.md). Everything else (the\n"
             "priors of noise and drift, the exponents' prior, a certificate's rules) was chosen with all in sight.",
             table(left, "band", "reach in compute"),
             *(
@@ -79,12 +79,11 @@ def tables(predictions: pl.DataFrame) -> tuple[str, bool]:
     return "\n\n".join(parts), all(holds for *_, holds in good)
 
 
-def left_out(runs: pl.DataFrame, worlds: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, float]]:
-    """Intervals had the widening been learned without a source, on the others and the worlds; its factor for each."""
-    made_up = worlds.with_columns(source=pl.col("kind"))
+def left_out(runs: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, float]]:
+    """Intervals as they would be had the widening been learned on the other sources alone, and its factor for each."""
     parts, factors = [], {}
     for source in runs["source"].unique(maintain_order=True):
-        others = pl.concat([runs.filter(pl.col("source") != source), made_up]).filter("certified")
+        others = runs.filter(pl.col("source") != source, "certified")
         factors[str(source)] = factor = learned(others)
         own = runs.filter(pl.col("source") == source)
         parts.append(_with_factor(own, widened(own, factor)))
@@ -92,7 +91,7 @@ def left_out(runs: pl.DataFrame, worlds: pl.DataFrame) -> tuple[pl.DataFrame, di
 
 
 def learned(runs: pl.DataFrame) -> float:
-    """The least widening with which intervals hold AIM, each source and each kind of worlds weighing the same."""
+    """The least widening with which the intervals of all sources, each weighing the same, hold AIM."""
     for wider in np.arange(1.0, 4.0, 0.05):
         frame = _with_factor(runs, widened(runs, float(wider)))
         by_source = frame.group_by("source").agg((_inside()).mean())
