@@ -134,13 +134,13 @@ largest runs of the same study. The worlds are in `_worlds.py`, seeds {FIRST} an
 
 ## What it does not show
 
-- **Sources that nobody looked at.** All of the method but the widening was made with these five in sight. On 14 other public
-  families an earlier version held 86% within 10 times the compute and 69% beyond (docs/log.md, 2026-11-23); this one has not
-  been tried on them.
-- **One source is one piece of evidence.** The clustered bound counts splits. Beyond its last cuts all of Chinchilla's runs
-  are on one side of the forecast at once; without Chinchilla no bound here is missed.
-- **A size that is wrong as a whole.** In worlds where one size is 1 to 4% too high, certified intervals hold three runs in
-  four: the noise of a size has no term of its own. The gate's `sizes_agree` looks for such a size.
+- **Sources that nobody looked at.** All of the method but the widening was made with these five in sight. On 14 other
+  public families an earlier version held 86% within 10 times the compute and 69% beyond (docs/log.md, 2026-11-23);
+  this one has not been tried on them.
+- **One source is one piece of evidence.** The clustered bound counts splits. Beyond its last cuts all of Chinchilla's
+  runs are on one side of the forecast at once; without Chinchilla no bound here is missed.
+- **A size that is wrong as a whole.** In worlds where one size is 1 to 4% too high, certified intervals hold three runs
+  in four: the noise of a size has no term of its own. The gate's `sizes_agree` looks for such a size.
 
 {datetime.now(UTC):%Y-%m-%d}, commit {commit("campaign")}; {cpu()}; Python {platform.python_version()},
 numpy {np.__version__}.
