@@ -63,7 +63,7 @@ class TwoSets(Counting):
         self.run = run
 
     def sets(self):
-        return {str(self.run.data.options.get("set", "backwards")): Backwards(self.run, "validation")}
+        return {self.run.data.options.get("set", "backwards"): Backwards(self.run, "validation")}
 
 
 def factory(run):

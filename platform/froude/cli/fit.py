@@ -111,7 +111,7 @@ def fit(
         print("\n".join(_said(prediction, proxy_flops(found) / 6 / wanted["params"] / wanted["tokens"])))
     for name, own in sets.items():
         print(
-            f"on set {name:<9}{own.loss:.4f} nats per token, {100 * own.level:.0f}% in [{own.low:.4f}, "
+            f"{f'on set {name}':<15} {own.loss:.4f} nats per token, {100 * own.level:.0f}% in [{own.low:.4f}, "
             f"{own.high:.4f}], {'' if own.certified else 'not '}certified"
         )
     for each in diagnoses:

@@ -112,6 +112,12 @@ def gather(
             checks = _present_checks(study, fits, trust=trust)
         except ConfigError as error:  # code of the user's counts its parameters, which needs trust
             problems.append(f"The gate's checks could not be made: {error}")
+    collapses: tuple[Collapse, ...] = ()
+    if fits is not None:
+        try:
+            collapses = tuple(curves_apart(study, fits))
+        except (ValueError, pl.exceptions.PolarsError, OSError) as error:
+            problems.append(f"The proxies' loss curves could not be compared: {error}")
     return View(
         name=study.location.name,
         url=study.location.url,
@@ -123,7 +129,7 @@ def gather(
         problems=tuple(problems),
         register=register.url if register is not None else "",
         scores=kept,
-        collapses=tuple(curves_apart(study, fits)) if fits is not None else (),
+        collapses=collapses,
         **parts,
     )
 

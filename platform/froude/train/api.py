@@ -205,11 +205,15 @@ def validation_sets(run: Run, validation: Source) -> dict[str, Source]:
     """The other validation sets that a source has, by name; ConfigError for a name that no column can have."""
     given = getattr(validation, "sets", None)
     found = call_user(f"sets() of {run.data.source}", given, but=PASSING) if given is not None else {}
-    odd = [name for name in found if not SET_NAME.fullmatch(str(name)) or name in get_args(Split)]
+    odd = [
+        name
+        for name in found
+        if not (isinstance(name, str) and SET_NAME.fullmatch(name)) or name in get_args(Split)
+    ]
     if odd:
         raise ConfigError(
-            f"a validation set's name must be of letters, digits and _, and not {listing(get_args(Split))}, but sets() "
-            f"of {run.data.source} has {odd[0]!r}; rename it"
+            "a validation set's name must be a string of letters, digits and _, and not "
+            f"{listing(get_args(Split))}, but sets() of {run.data.source} has {odd[0]!r}; rename it"
         )
     return dict(found)
 

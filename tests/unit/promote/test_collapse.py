@@ -36,16 +36,17 @@ def logged(row: dict[str, Any], slow: float) -> list[dict[str, Any]]:
     ]
 
 
+def at_one_ratio(row: dict[str, Any]) -> dict[str, Any] | None:
+    if row["stage"] != "law":
+        return row
+    tokens = 768 * round(20 * params(row["made"]) / 768)
+    return {**row, "tokens": tokens, "steps": tokens // 768, "loss": law(params(row["made"]), tokens)}
+
+
 @pytest.mark.parametrize("slow", [0.0, 0.5])
 def test_the_report_names_the_proxy_that_learned_otherwise(
     tmp_path: Path, study_factory: Callable[..., Path], slow: float
 ) -> None:
-    def at_one_ratio(row: dict[str, Any]) -> dict[str, Any] | None:
-        if row["stage"] != "law":
-            return row
-        tokens = 768 * round(20 * params(row["made"]) / 768)
-        return {**row, "tokens": tokens, "steps": tokens // 768, "loss": law(params(row["made"]), tokens)}
-
     folder = study_factory(
         tmp_path / "study",
         seeds=1,
@@ -61,6 +62,23 @@ def test_the_report_names_the_proxy_that_learned_otherwise(
     said = [note for note in narrative.notes(gather(study, fits=fits)) if "leaves the common" in note.title]
     assert len(said) == bool(slow)
     assert all(note.words.startswith("w48-432-s0: the loss curve") for note in said)
+
+
+def test_a_curve_that_no_law_reads_is_told_and_the_rest_of_the_report_stays(
+    tmp_path: Path, study_factory: Callable[..., Path]
+) -> None:
+    def memorised(row: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{**step, "loss": 0.0 if step["step"] == 7 else step["loss"]} for step in logged(row, 0.0)]
+
+    ladder = Ladder(WIDTHS, (432,))
+    study = Study(
+        study_factory(tmp_path / "study", seeds=1, ladder=ladder, change=at_one_ratio, steps=memorised)
+    )
+    view = gather(study)
+    assert view.fits is not None
+    assert view.collapses == ()
+    (problem,) = view.problems
+    assert problem.startswith("The proxies' loss curves could not be compared: Column 'loss' must be positive")
 
 
 def test_runs_that_do_not_say_their_schedule_are_alike(

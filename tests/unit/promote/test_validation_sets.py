@@ -103,7 +103,7 @@ def test_a_column_that_is_mapped_to_the_loss_is_no_set_of_its_own(tmp_path: Path
 
 
 def test_the_command_line_tells_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    table().write_csv(tmp_path / "runs.csv")
+    table().rename({"loss_code": "loss_program_text"}).write_csv(tmp_path / "runs.csv")
     arguments = [
         "fit",
         "--from",
@@ -115,11 +115,12 @@ def test_the_command_line_tells_each(tmp_path: Path, capsys: pytest.CaptureFixtu
     ]
     assert main(arguments) == 0
     text = capsys.readouterr().out
-    assert "loss law        of set code: E " in text
+    assert "loss law        of set program_text: E " in text
     assert "on set web      " in text
+    assert "on set program_text " in text
     assert main([*arguments, "--fresh", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
-    assert set(content["sets"]) == set(content["sets_prediction"]) == {"code", "web"}
+    assert set(content["sets"]) == set(content["sets_prediction"]) == {"program_text", "web"}
 
 
 def test_a_sources_own_sets_are_evaluated_at_the_end_of_every_run(tmp_path: Path) -> None:
@@ -142,9 +143,9 @@ def test_a_sources_own_sets_are_evaluated_at_the_end_of_every_run(tmp_path: Path
     assert Study(place).evals().filter(split="backwards").collect().height == 1
 
 
-@pytest.mark.parametrize("name", ["train", "validation", "on code", ""])
-def test_a_sets_name_must_be_one_of_a_column(name: str) -> None:
-    with pytest.raises(ConfigError, match="must be of letters, digits and _"):
+@pytest.mark.parametrize("name", ["train", "validation", "on code", "", 7])
+def test_a_sets_name_must_be_one_of_a_column(name: str | int) -> None:
+    with pytest.raises(ConfigError, match="must be a string of letters, digits and _"):
         run_trial([RUN.replace({"data.options": {"set": name}})], trial="t")
 
 
