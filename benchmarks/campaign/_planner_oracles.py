@@ -149,7 +149,7 @@ def bank(seeds: range) -> Iterator[Replay]:
             rng = np.random.default_rng([seed, number, 31])
             kind = pools[seed % len(pools)]
             if kind is None:
-                pool, far = rows, pl.read_parquet(larger)
+                pool, far = rows, pl.read_parquet(larger).with_columns(trial="run")
             else:
                 pool = rows.filter(pl.col("width") <= kind[0], pl.col("tokens") <= kind[1])
                 far = beyond(rows, pool)
