@@ -78,7 +78,9 @@ def test_a_curve_that_no_law_reads_is_told_and_the_rest_of_the_report_stays(
     assert view.fits is not None
     assert view.collapses == ()
     (problem,) = view.problems
-    assert problem.startswith("The proxies' loss curves could not be compared: Column 'loss' must be positive")
+    assert problem.startswith(
+        "The proxies' loss curves could not be compared: Column 'loss' must be positive"
+    )
 
 
 def test_runs_that_do_not_say_their_schedule_are_alike(
