@@ -163,7 +163,7 @@ def _read(place: Location) -> pa.Table:
 def _proxy_cost(study: Study, recipe: Recipe) -> float | None:
     try:
         return proxies_over_target(study, recipe.run) or None
-    except ConfigError:  # runs that froude did not train
+    except ConfigError:  # a trial that can't be read
         return None
 
 

@@ -174,10 +174,7 @@ SCORES = pa.schema(
         ("reach_tokens", _F),
         ("reach_compute", _F),
         ("reach_batch", _F),
-        (
-            "proxy_cost",
-            _F,
-        ),  # FLOPs of all proxies over the target's; null where no sweep of froude's trained them
+        ("proxy_cost", _F),  # FLOPs of all proxies over the target's; null where their rows do not tell
         ("profile", _S),  # of the gate
         ("overrides", pa.list_(_S)),  # checks of the gate that failed and were overridden
     ]

@@ -125,9 +125,10 @@ def notes(view: View) -> list[Note]:
     found = [Note("Could not be read", problem) for problem in view.problems]
     for collapse in view.collapses:
         if odd := collapse.outliers:
+            curve, its = ("curve is", "its rate") if len(odd) == 1 else ("curves are", "their rates")
             words = (
-                f"{text.listing(odd)}: the loss curve is not the one that the other {collapse.runs.height - len(odd)} "
-                "proxies with as many tokens per parameter share, as if its rate were set worse than theirs."
+                f"{text.listing(odd)}: the loss {curve} not the one that the other {collapse.runs.height - len(odd)} "
+                f"proxies with as many tokens per parameter share, as if {its} were set worse."
             )
             found.append(Note("A proxy's curve leaves the common one", words))
     if (recipe := view.recipe) is None:

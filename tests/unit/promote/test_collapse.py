@@ -61,7 +61,7 @@ def test_the_report_names_the_proxy_that_learned_otherwise(
     assert found.outliers == (["w48-432-s0"] if slow else [])
     said = [note for note in narrative.notes(gather(study, fits=fits)) if "leaves the common" in note.title]
     assert len(said) == bool(slow)
-    assert all(note.words.startswith("w48-432-s0: the loss curve") for note in said)
+    assert all(note.words.startswith("w48-432-s0: the loss curve is") for note in said)
 
 
 def test_a_curve_that_no_law_reads_is_told_and_the_rest_of_the_report_stays(
