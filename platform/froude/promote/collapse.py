@@ -31,7 +31,7 @@ def curves_apart(study: Study, fits: Fits) -> list[Collapse]:
         first = left.row(0, named=True)
         near = pl.col("_ratio") <= first["_ratio"] * SAME_RATIO
         alike = left.filter(near & pl.col("schedule").eq_missing(first["schedule"]))
-        left = left.join(alike.select("run"), on="run", how="anti")
+        left = left[1:].join(alike.select("run"), on="run", how="anti")
         if alike["params"].n_unique() < MIN_RUNS:
             continue
         steps = study.steps().filter(pl.col("run").is_in(alike["run"].implode())).collect()

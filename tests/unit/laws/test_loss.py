@@ -127,12 +127,29 @@ def test_a_term_that_vanishes_is_at_its_bound(grid: Grid, truth: tuple[float, ..
 
 
 @pytest.mark.slow
-def test_a_bound_of_the_free_fit_is_none_of_the_forecast(grid: Grid) -> None:
+def test_a_fit_at_a_bound_forecasts_but_has_no_certificate(grid: Grid) -> None:
     law = laws.loss_law(grid(STEEPENING, sizes=3, horizons=4, noise=0.001))
     assert law.status == "at_bound"
     prediction = law.predict(params=1e10, tokens=1e11)
     assert prediction.low < prediction.loss < prediction.high
-    assert not any("at_bound" in reason for reason in prediction.reasons)
+    assert not prediction.certified
+    assert any("at_bound" in reason for reason in prediction.reasons)
+
+
+@pytest.mark.parametrize("steeper", [0.01, 0.05])
+def test_losses_that_rise_with_size_have_a_sane_forecast_without_a_certificate(steeper: float) -> None:
+    """No law with positive terms has such rows: E made up for the others, and a loss of 12 in place of 2 was certified."""
+    rng = np.random.default_rng(0)
+    n, d = (v.ravel() for v in np.meshgrid(np.geomspace(1e6, 3e7, 4), (2e7, 8e7, 3e8)))
+    loss = (
+        (1.7 + 1.05 * (d / 1e8) ** -0.28) * (n / 5e6) ** steeper * np.exp(0.002 * rng.standard_normal(n.size))
+    )
+    frame = pl.DataFrame({"params": n, "tokens": d, "loss": loss})
+    prediction = laws.loss_law(frame, prior={"alpha": (0.4, 0.2), "beta": (0.4, 0.2)}).predict(
+        params=1e8, tokens=2e9
+    )
+    assert 1.5 < prediction.loss < 3.0
+    assert not prediction.certified
 
 
 def test_equal_losses_are_flat(grid: Grid) -> None:

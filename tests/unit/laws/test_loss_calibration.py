@@ -84,7 +84,7 @@ def test_too_few_runs_and_contradictions_are_not_certified() -> None:
 def test_several_scores_of_one_run_count_once(grid: Grid) -> None:
     frame = grid(CHINCHILLA, noise=0.004)
     alone, together = (
-        held_out(problem_of(frame), groups) for groups in (np.arange(25), np.repeat(np.arange(5), 5))
+        held_out(problem_of(frame), groups, 30.0) for groups in (np.arange(25), np.repeat(np.arange(5), 5))
     )
     assert alone.runs == 19
     assert together.runs == 3

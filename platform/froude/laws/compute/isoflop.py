@@ -51,6 +51,7 @@ class _Line:
     grouped: Array
     scatter: Array
     spare: int  # optima more than two
+    worth: int  # of the losses' noise, in optima
     dof: int  # of the losses' noise
 
     def estimate(self, weights: Array, level: float) -> Estimate:
@@ -59,8 +60,8 @@ class _Line:
             float(weights @ part @ weights) for part in (self.noise, self.grouped, self.scatter)
         )
         least = max(noise, grouped)
-        variance = max((WORTH * least + self.spare * scatter) / (WORTH + self.spare), least)
-        dof = min(WORTH + self.spare, self.dof)
+        variance = max((self.worth * least + self.spare * scatter) / max(self.worth + self.spare, 1), least)
+        dof = min(self.worth + self.spare, self.dof)
         return uncertainty.interval(float(weights @ self.beta), math.sqrt(variance), dof, level)
 
 
@@ -264,4 +265,5 @@ def _line(
     grouped = np.zeros((2, 2)) if alone else moved.T @ moved
     scatter = inverse * float(np.sum((y - x @ beta) ** 2)) / max(spare, 1)
     most = int(dof) if alone else min(int(dof), sample.n_groups - 1)
-    return _Line(center, beta, noise, grouped, scatter, spare, most or spare)
+    worth = WORTH if dof >= 1 else 0  # three sizes a budget leave nothing to tell their noise by
+    return _Line(center, beta, noise, grouped, scatter, spare, worth, most or spare)

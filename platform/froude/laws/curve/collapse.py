@@ -13,9 +13,8 @@ FIRST = 0.2  # of a run: before it warmups and initialisations differ
 BINS = 24  # over the rest of it
 MIN_RUNS = 4  # of fewer the common curve is the odd one's as much as the others'
 SAME_RATIO = 1.25  # tokens per parameter of one collapse differ by less
-FARTHER = (
-    3.0  # times as far from the common curve as its noise, and as the other runs, is a run that stands out
-)
+#: A run stands out that is so many times as far from the common curve as its noise, and as the other runs.
+FARTHER = 3.0
 LEAST = 0.01  # of ln of the normalised loss: nearer than that runs are alike, however little noise they have
 
 

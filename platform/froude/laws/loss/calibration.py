@@ -78,19 +78,14 @@ def calibrate(problem: Problem, prior: ExponentPrior, groups: Groups, bounded: f
     """Score rolling splits of the rows; runs more than `bounded` times beyond a split on an axis are not scored."""
     problem, groups = thinned(problem, groups, np.random.default_rng(0), 400)
     scores, scored = [], np.zeros(groups.size, dtype=bool)
-    for _, inside, outside in _splits(problem, groups):
-        fitted = problem.take(np.flatnonzero(inside))
-        near = (problem.n <= fitted.n.max() + math.log(bounded)) & (
-            problem.d <= fitted.d.max() + math.log(bounded)
-        )
-        rows = np.flatnonzero(outside & near)
-        if not rows.size:
-            continue
+    sure = np.minimum(np.sqrt(problem.weights / problem.weights.mean()), 1.0)
+    for _, inside, outside in splits(problem, groups, bounded):
+        fitted, rows = problem.take(np.flatnonzero(inside)), np.flatnonzero(outside)
         known = np.unique(groups[inside], return_inverse=True)[1]
         found = posterior(fitted, prior, known, draws=SPLIT_DRAWS, quick=True)
         draws = found.log_losses(problem.n[rows], problem.d[rows], np.random.default_rng(0))
         low, middle, high = np.quantile(draws, [0.16, 0.5, 0.84], axis=0)
-        scores.append(np.abs(problem.log_loss[rows] - middle) / ((high - low) / 2))
+        scores.append(sure[rows] * np.abs(problem.log_loss[rows] - middle) / ((high - low) / 2))
         scored[rows] = True
     return Calibration(tuple(scores), int(np.unique(groups[scored]).size))
 
@@ -106,18 +101,21 @@ class HeldOut(NamedTuple):
     beyond_flops: float
 
 
-def held_out(problem: Problem, groups: Groups) -> HeldOut:
+def held_out(problem: Problem, groups: Groups, bounded: float) -> HeldOut:
     """Return what rolling splits hold out for a certificate."""
-    splits = _splits(problem, groups)
-    if not splits:
+    found = splits(problem, groups, bounded)
+    if not found:
         return HeldOut(0, NEEDED, math.nan)
-    scored = np.any([outside for _, _, outside in splits], axis=0)
-    beyond = min(c for c, _, _ in splits) + problem.n_mean + problem.d_mean
+    scored = np.any([outside for _, _, outside in found], axis=0)
+    beyond = min(c for c, _, _ in found) + problem.n_mean + problem.d_mean
     return HeldOut(int(np.unique(groups[scored]).size), NEEDED, 6 * math.exp(beyond))
 
 
-def _splits(problem: Problem, groups: Groups) -> list[tuple[float, Mask, Mask]]:
-    """For each c return ln c, centred, and masks of rows fitted and predicted; a group counts as its largest run."""
+def splits(problem: Problem, groups: Groups, bounded: float) -> list[tuple[float, Mask, Mask]]:
+    """For each c return ln c, centred, and masks of rows fitted and predicted; a group counts as its largest run.
+
+    Rows of more than `bounded` times the largest params or tokens fitted are not predicted.
+    """
     compute = problem.n + problem.d
     top = np.full(int(groups.max()) + 1, -np.inf)
     np.maximum.at(top, groups, compute)
@@ -126,6 +124,8 @@ def _splits(problem: Problem, groups: Groups) -> list[tuple[float, Mask, Mask]]:
     for c in np.unique(np.round(top, 2))[:-1] + 0.005:  # runs at one budget differ by a rounded step
         inside = (top <= c)[groups]
         outside = ~inside & (compute > c) & (compute <= c + math.log(WINDOW))
+        for axis in (problem.n, problem.d):
+            outside &= axis <= axis[inside].max(initial=-np.inf) + math.log(bounded)
         enough = min(np.unique(problem.n[inside]).size, np.unique(problem.d[inside]).size) >= distinct
         if enough and inside.sum() >= rows and outside.any():
             found.append((float(c), inside, outside))

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from froude.laws.loss import calibration
-from froude.laws.loss.calibration import SPLIT_DRAWS, Calibration
+from froude.laws.loss.calibration import SPLIT_DRAWS, Calibration, splits
 from froude.laws.loss.draws import WEAK, ExponentPrior
 from froude.laws.loss.fit import Problem
 from froude.laws.loss.posterior import posterior, thinned
@@ -46,13 +45,8 @@ def counting_conventions(
     scores: dict[str, list[Array]] = {name: [] for name in columns}
     errors: dict[str, list[Array]] = {name: [] for name in columns}
     scored = np.zeros(known.size, dtype=bool)
-    for _, inside, outside in calibration._splits(first, known):
-        near = (first.n <= first.n[inside].max() + np.log(MOST_ALONE)) & (
-            first.d <= first.d[inside].max() + np.log(MOST_ALONE)
-        )
-        rows = np.flatnonzero(outside & near)
-        if not rows.size:
-            continue
+    for _, inside, outside in splits(first, known, MOST_ALONE):
+        rows = np.flatnonzero(outside)
         scored[rows] = True
         fewer = np.unique(known[inside], return_inverse=True)[1]
         for name, problem in problems.items():

@@ -9,6 +9,8 @@ import numpy as np
 
 from froude.laws.stats.frames import Array
 
+MOST_EXPONENT = 2.5  # that a prior may be about: the laws here have exponents below 3
+
 
 @dataclass(frozen=True)
 class ExponentPrior:
@@ -33,6 +35,10 @@ class ExponentPrior:
                 raise ValueError(f"{rule}, but {name} is {prior[name]!r}.") from None
             if not (math.isfinite(mean) and math.isfinite(sd) and mean > 0 and sd > 0):
                 raise ValueError(f"{rule}, but {name} is {prior[name]!r}.")
+            if mean > MOST_EXPONENT:
+                raise ValueError(
+                    f"{rule}, the mean at most {MOST_EXPONENT:g}, but {name} is {prior[name]!r}."
+                )
             pairs.append((mean, sd))
         return cls(*pairs)
 
@@ -62,7 +68,8 @@ class Posterior:
 
     `bent` is the law (a theta) at which the drifts' effects are linearised, `drift` is zero in the middle of the rows;
     beyond them the exponents drift anew, by `beyond`, of which the rows say nothing. Noise has the standard deviation
-    `sigma` from the largest compute on, and below it more, by the power `falls`.
+    `sigma` from the largest compute on, and below it more, by the power `falls`. `contradicted`: hardly any draw of the
+    rows' own had positive terms.
     """
 
     theta: Array
@@ -76,7 +83,8 @@ class Posterior:
     sigma: Array
     falls: Array
     bent: Array
-    span: "Span"
+    span: Span
+    contradicted: bool = False
 
     def log_means(self, n: Array, d: Array) -> Array:
         """Return draws × points of ln loss without a run's noise, at centred ln params and ln tokens."""

@@ -135,7 +135,7 @@ class LossLaw(Law):
 
     def held_out(self) -> HeldOut:
         """Return how many larger runs a certificate can be calibrated on, and what it lacks."""
-        return held_out(self._fit[0], self.sample.groups)
+        return held_out(self._fit[0], self.sample.groups, MOST_ALONE)
 
     def covariance(self, log_params: Array, log_tokens: Array) -> tuple[Array, Array, float]:
         """Return the points' covariance of ln loss, the variance of one run at each, and drift's part at the last."""
@@ -242,9 +242,10 @@ class LossLaw(Law):
         return uncertainty.outliers(left_out)
 
     def _uncertified(self, reach: Reach) -> tuple[str, ...]:
-        # A bound of the free fit is none of the posterior's, which the forecast is.
-        unsound = self.status not in ("ok", "prior_driven", "at_bound")
+        unsound = self.status not in ("ok", "prior_driven")
         status = [f"status {self.status}: {'; '.join(self.reasons)}"] if unsound else []
+        if self._posterior.contradicted:
+            status.append("the rows contradict a law whose terms E, A and B are all above zero")
         return (*status, *reach.refusals(), *self._calibration.refusals())
 
 

@@ -25,7 +25,7 @@ from froude.laws.stats.frames import Array
 #: (modded-nanogpt .035%, byte-level proxies of 26·width² parameters 1.4%), and heavier tails do no harm.
 SCALE, DOF = 0.01, 3.0
 #: Powers of compute by which noise falls: 0 for runs as the law has it, .2 and .4 for ladders whose small end is off.
-FALLS = {0.0: 0.5, 0.2: 0.25, 0.4: 0.25}  # and how likely each is beforehand
+FALLS = {0.0: 2 / 3, 0.2: 1 / 6, 0.4: 1 / 6}  # and how likely each is beforehand
 #: Parts of the variance that rows of one group share, where groups have several: branches off a trunk share most of
 #: it, checkpoints of one run nearly all.
 SHARED = (0.5, 0.8, 0.95, 0.99)
@@ -55,9 +55,8 @@ class Shape:
         if not self.shared:
             return np.asarray(sd)
         root = np.zeros((sd.size, sd.size))
-        for rows in blocks(
-            groups
-        ):  # rows of different groups share nothing, so each group has a factor of its own
+        # Rows of different groups share nothing, so each group has a factor of its own.
+        for rows in blocks(groups):
             apart = np.abs(tokens[rows][:, None] - tokens[rows][None, :])
             covariance = self.shared * np.exp(-FORGETS * apart) + (1 - self.shared) * np.eye(rows.size)
             root[np.ix_(rows, rows)] = np.linalg.cholesky(covariance * np.outer(sd[rows], sd[rows]))

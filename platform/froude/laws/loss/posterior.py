@@ -3,7 +3,8 @@
 Given the exponents and the noise, the relative residuals 1 - f / loss are linear in E, A', B' and in the two drifts:
 what is left is a linear regression in closed form for each point of a grid over alpha, beta, sigma and the noise's
 shapes. The grid closes in on where the density is before it is drawn from; draws in which E, A' or B' is not positive
-are thrown away, which is the posterior under flat priors on positive terms.
+are thrown away, which is the posterior under flat priors on positive terms. Where hardly any draw is left, the rows
+contradict such a law: each draw is moved to the nearest that has none below zero, and no forecast is certified.
 """
 
 import math
@@ -25,6 +26,7 @@ REACH = 4.0  # standard deviations of the exponents' prior that the grid spans
 ZOOMS = 4  # rounds, at most, in which it closes in
 SIGMA = (1e-4, 0.06)  # where it begins; relative
 RIDGE = 1e-10  # of a design's trace: terms that the rows cannot tell apart
+FEWEST = 100  # effective draws with positive terms: with fewer the rows contradict the law
 LEAST_MASS = -12.0  # in ln: how unlikely positive terms may be under a point of the grid before all are alike
 ROWS = 800  # of more, some of the groups are enough
 
@@ -45,9 +47,8 @@ def posterior(
     rng = np.random.default_rng(seed)
     problem, groups = thinned(problem, groups, rng, ROWS)
     grid = _Grid.first(prior, problem.tied)
-    flat = None
     for _ in range(ZOOMS):
-        found = _Cells.of(problem, prior, groups, grid, flat, coarse=True)
+        found = _Cells.of(problem, prior, groups, grid, None, coarse=True)
         closer = grid.closer(found, np.unique(groups).size)
         settled = closer.same(grid)
         grid = closer
@@ -168,7 +169,7 @@ class _Cells:
         shapes = noise.shapes(groups, coarse=coarse)
         for shape in shapes:
             root = shape.root(n + d, d, groups, weights)
-            volume = float(np.log(root if root.ndim == 1 else np.diag(root)).sum()) - shape.belief
+            volume = float(np.log(root if root.ndim == 1 else np.diag(root)).sum())
             white = noise.whitened(root, design)
             gram = white.T @ white
             normal, right = _normal(gram, *sizes)
@@ -211,8 +212,10 @@ class _Cells:
         )
         positive = (found[:, :3] > 0).all(axis=1)
         weight = np.where(positive, np.exp(-self.mass.ravel()[cell]), 0.0)
-        if not positive.any():  # no cell has a law at all: the nearest to one
-            found, weight = np.maximum(found, 1e-12), np.ones(proposed)
+        contradicted = float(weight.sum()) ** 2 < FEWEST * float((weight**2).sum()) or not positive.any()
+        if contradicted:
+            spread = self.covariance.reshape(-1, terms, terms)[cell]
+            found, weight = _nearest(found, spread), np.ones(proposed)
         kept = rng.choice(proposed, count, p=weight / weight.sum())
         shape, sigma, alpha, beta = np.unravel_index(cell[kept], self.density.shape)
         found = found[kept]
@@ -233,7 +236,16 @@ class _Cells:
             falls=np.array([each.falls for each in self.shapes])[shape],
             bent=bent if bent is not None else theta,
             span=self.span,
+            contradicted=contradicted,
         )
+
+
+def _nearest(found: Array, spread: Array) -> Array:
+    """Move draws (× terms, of covariance `spread`) to where E, A' and B' are not below zero, the others along."""
+    for term in (0, 1, 2, 0, 1, 2):
+        short = np.minimum(found[:, term], 0.0) / spread[:, term, term]
+        found = found - short[:, None] * spread[:, :, term]
+    return np.column_stack([np.maximum(found[:, :3], 1e-12), found[:, 3:]])
 
 
 def _normal(gram: Array, alphas: int, betas: int) -> tuple[Array, Array]:

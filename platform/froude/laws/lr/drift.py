@@ -74,7 +74,7 @@ class Drift:
         return abs(self.shift) > self.allowed(regret) and not self.low <= 0 <= self.high
 
     def more(self, regret: float) -> More | None:
-        """The cheapest runs that would show a shift of zero with a power of 80%; None where 8 seeds would not.
+        """The cheapest runs that are planned to show a shift of zero (`POWER`); None where 8 seeds would not.
 
         Where the runs have that power already, those that would show the shift that they found to be no larger.
         """
@@ -94,9 +94,7 @@ class _Design:
     v: Array
     z: Array
     groups: Array
-    shape: tuple[
-        float, float
-    ]  # half the mean curvature of the two sides, and half of what the upper has more
+    shape: tuple[float, float]  # half the two sides' mean curvature, and half of what the upper has more
     sided: bool  # whether the two may differ
     delta: Array  # the target's z
     at: Array  # ln of the sizes at which the rate is read
@@ -240,13 +238,14 @@ def _fit(start: _Design, x: Array, y: Array) -> tuple[_Design, float, float, flo
     # Sizes that do not vary leave directions free; Levenberg and Marquardt's steps do not go there.
     found = optimize.least_squares(residual, theta, lambda theta: at(theta).jacobian(), method="lm")
     design = at(found.x)
-    if not design.shape[0] > 0:
+    floor = float(found.x[:n].mean())
+    if not (design.shape[0] > 0 and floor > 0):
         return None
     _, dof = design.spread()
     left = residual(found.x)
     noise = math.sqrt(float(left @ left) / dof) if dof > 0 else math.nan
     design = replace(design, rates=start.rates - found.x[n + order])
-    return design, float(found.x[:n].mean()), noise, float(design.delta @ found.x[n + order + 1 :])
+    return design, floor, noise, float(design.delta @ found.x[n + order + 1 :])
 
 
 def _cheapest(design: _Design, allowed: float) -> More | None:

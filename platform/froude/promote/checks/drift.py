@@ -27,7 +27,8 @@ def drift(case: Case) -> Drift | None:
         return None
     width = read_at(case.transfer, case.target.model.width, stays=case.target.width_rules.transfers)
     at, to = _apart(case.grid, case.target, width)
-    return lr_drift(case.rates, at=at, to=to)
+    told = [axis for axis in to if not case.rates[axis].null_count()]
+    return lr_drift(case.rates, at={axis: at[axis] for axis in told}, to={axis: to[axis] for axis in told})
 
 
 def _planned_drift(plan: Planned) -> Drift | None:

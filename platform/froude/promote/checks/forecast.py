@@ -11,7 +11,7 @@ import polars as pl
 
 from froude import laws
 from froude.promote.case import Case
-from froude.promote.fits import Fits
+from froude.promote.fits import PRIOR, Fits
 from froude.promote.gate import Finding, Rule
 from froude.promote.ladder import shape
 from froude.promote.ladder.regret import corrected
@@ -36,7 +36,7 @@ def sizes_off(fits: Fits) -> list[str]:
     assert law is not None
     worst, name = 0.0, ""
     for (size,), own in rows.group_by("params", maintain_order=True):
-        rest = laws.loss_law(rows.filter(pl.col("params") != size), prior=law.prior, groups="trial")
+        rest = laws.loss_law(rows.filter(pl.col("params") != size), prior=law.prior or PRIOR, groups="trial")
         if not math.isfinite(rest.E):
             continue
         misses = []

@@ -65,10 +65,10 @@ def make_study(
     with reported(place, "a study must be writable"):
         (place / REPORT).delete()  # of the study that this one replaces
         (place / "evals" / f"{ROLE}.parquet").delete()
+        (place / "trials" / f"{ROLE}.parquet").replace(schemas.to_bytes(table))
         if read.sets.height:
             losses = read.sets.to_arrow().cast(schemas.EVALS)
             (place / "evals" / f"{ROLE}.parquet").replace(schemas.to_bytes(losses))
-        (place / "trials" / f"{ROLE}.parquet").replace(schemas.to_bytes(table))
         (place / "study.json").replace(json.dumps(content, indent=1).encode() + b"\n")
     return study
 

@@ -1,7 +1,8 @@
 """Validation sets besides the one whose loss is `trials().loss`: the rows of a loss law for each, by name.
 
 Their losses are rows of `evals()` whose `split` is the set's name: written at a run's end where its source names such
-sets, and for a table's columns `loss_<name>`.
+sets, and for a table's columns `loss_<name>`. They are taken as they are: what a mis-set rate cost is known of the main
+loss only.
 """
 
 from __future__ import annotations

@@ -160,14 +160,20 @@ class NextRuns:
             )
         if self.chosen.height:
             what = f"The set of {self.chosen.height}" if self._set else "That run"
-            said.append(f"{what} should bring it to ± {100 * self.after:.2g}%.")
+            short_of = (
+                f", not to the ± {100 * self.enough:.2g}% asked for" if self.after > self.enough > 0 else ""
+            )
+            said.append(f"{what} should bring it to ± {100 * self.after:.2g}%{short_of}.")
         elif self.after <= self.enough:
             said.append(f"It is as narrow as the ± {100 * self.enough:.2g}% asked for: no run is needed.")
         else:
-            said.append(
-                f"Within {short(self.budget or 0.0)} {self.unit} no candidate narrows it noticeably; the cheapest "
-                f"costs {short(float(self.ranked['cost'].min()))}."  # type: ignore[arg-type]
+            within = (
+                "No candidate"
+                if self.budget is None
+                else f"Within {short(self.budget)} {self.unit} no candidate"
             )
+            least = float(self.ranked["cost"].min())  # type: ignore[arg-type]
+            said.append(f"{within} narrows it noticeably; the cheapest costs {short(least)}.")
         said.append(self._weakest())
         return " ".join(said)
 
@@ -197,7 +203,8 @@ def next_runs(
 ) -> NextRuns:
     """Rank proxies for the forecast of a run of `params` and `tokens`, and choose those that a `budget` buys.
 
-    A set stops before its budget is spent where the interval's half-width, relative to the loss, should be `enough`.
+    A set stops before its budget is spent where the interval's half-width, relative to the loss, should be `enough`;
+    without a budget, where it costs what the target does.
     With a `template` sizes are those of its model at other widths. `offers` (`params, tokens`, other columns are kept)
     are runs that can be had instead, each row once. With neither budget nor `enough` the best alone is chosen.
     ConfigError where there is no loss law to start from, and where no candidate costs less than the target.
@@ -232,7 +239,8 @@ def next_runs(
     ).with_columns(value=pl.col(sought) / pl.col("cost"))
     order = offered.select(pl.arg_sort_by("value", "cost", descending=[True, False])).to_series()
     held_out = fits.loss.held_out()
-    most = math.inf if budget is None else budget
+    whole = {"tokens": tokens, "flops": 6 * params * tokens}[unit]
+    most = whole if budget is None else budget
     if budget is None and not enough:
         picked = [int(order[0])]
     elif beyond:
