@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE))
-from _machine import checkout_of
+from _machine import checkout_of  # noqa: E402
 
 FROZEN = "bank/frozen.json"
 
