@@ -52,6 +52,17 @@ class Fits:
     doubts: tuple[str, ...] = ()
     sets: Mapping[str, LossLaw] = field(default_factory=dict)
 
+    def of_rows(self, fingerprints: Mapping[str, str]) -> bool:
+        """Whether these are fingerprints of the same rows, by this version or one that fitted a rate's rows as one."""
+        rows, drift = dict(self.fingerprints), "lr_drift_"
+        before = {name: value for name, value in rows.items() if not name.startswith(drift)}
+        before |= {
+            name.replace(drift, "lr_transfer_"): value
+            for name, value in rows.items()
+            if name.startswith(drift)
+        }
+        return dict(fingerprints) in (rows, before)
+
     @property
     def target(self) -> Run:
         """The run that the study is for; ConfigError for a history without one."""

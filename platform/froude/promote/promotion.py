@@ -143,7 +143,7 @@ def same(kept: Recipe, run: Run | None, profile: str, fits: Fits, overrides: Map
     return (
         kept.run == run
         and kept.profile == profile
-        and dict(kept.fingerprints) == dict(fits.fingerprints)
+        and fits.of_rows(kept.fingerprints)
         and all(overrides.get(name, "").strip() == reason for name, reason in kept.overrides.items())
     )
 

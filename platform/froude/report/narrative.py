@@ -134,7 +134,7 @@ def notes(view: View) -> list[Note]:
     if (recipe := view.recipe) is None:
         return found
     forecast = recipe.forecast
-    if view.fits is not None and dict(view.fits.fingerprints) != dict(recipe.fingerprints):
+    if view.fits is not None and not view.fits.of_rows(recipe.fingerprints):
         words = (
             "Figures of the fits show today's trials; the recipe and its forecast rest on the trials that were there "
             "when it was sealed."

@@ -77,6 +77,17 @@ def test_fingerprints_see_rows_and_not_their_order(small_study: Path) -> None:
     assert fingerprint(rows) != fingerprint(rows.with_columns(pl.col("loss") + 1e-9))
 
 
+def test_rows_are_known_by_what_a_version_called_them_that_fitted_all_rates_as_one(small_study: Path) -> None:
+    fits = fit(Study(small_study))
+    now = dict(fits.fingerprints)
+    assert "lr_drift_mup" in now
+    before = {name: value for name, value in now.items() if name != "lr_drift_mup"}
+    before["lr_transfer_mup"] = now["lr_drift_mup"]
+    assert fits.of_rows(now)
+    assert fits.of_rows(before)
+    assert not fits.of_rows({**now, "loss_law": "0"})
+
+
 def test_the_recipe_is_the_target_with_what_the_sweep_found(small_study: Path) -> None:
     fits = fit(Study(small_study))
     run = promoted_run(fits)
