@@ -138,7 +138,7 @@ def test_a_fit_at_a_bound_forecasts_but_has_no_certificate(grid: Grid) -> None:
 
 @pytest.mark.parametrize("steeper", [0.01, 0.05])
 def test_losses_that_rise_with_size_have_a_sane_forecast_without_a_certificate(steeper: float) -> None:
-    """No law with positive terms has such rows: E made up for the others, and a loss of 12 in place of 2 was certified."""
+    """No law with positive terms has such rows: E made up for the others, and 12 nats in place of 2 were certified."""
     rng = np.random.default_rng(0)
     n, d = (v.ravel() for v in np.meshgrid(np.geomspace(1e6, 3e7, 4), (2e7, 8e7, 3e8)))
     loss = (

@@ -81,8 +81,8 @@ def test_rows_are_known_by_what_a_version_called_them_that_fitted_all_rates_as_o
     fits = fit(Study(small_study))
     now = dict(fits.fingerprints)
     assert "lr_drift_mup" in now
-    before = {name: value for name, value in now.items() if name != "lr_drift_mup"}
-    before["lr_transfer_mup"] = now["lr_drift_mup"]
+    before = {name: value for name, value in now.items() if "lr_drift" not in name}
+    before |= {f"lr_transfer_{kind}": now[f"lr_drift_{kind}"] for kind in ("mup", "sp")}
     assert fits.of_rows(now)
     assert fits.of_rows(before)
     assert not fits.of_rows({**now, "loss_law": "0"})
