@@ -46,6 +46,7 @@ OVERRIDES = {
     "lr_points": "five rates a width, fitted jointly over three widths, place the optimum well enough here",
     "lr_transfers": "five rates a width, with one seed and at one horizon, cannot show that the best rate stays; what "
     "it would cost if it does not is in the interval in part: the ladder runs at one rate, too",
+    "forecast_interval": "four trunks of minutes leave the law's exponents open, and the interval is as wide as that",
     "forecast_certified": "four sizes over a factor of nine in parameters: the exponents come from a prior, "
     "and the interval says so",
 }
