@@ -12,6 +12,7 @@ import pytest
 from froude.cli import main
 from froude.config import ConfigError
 from froude.promote.imported_runs.history import make_study
+from froude.promote.imported_runs.run_table import read
 
 HEAD = "run,params,tokens,loss"
 
@@ -185,3 +186,13 @@ def test_an_unmapped_column_of_active_parameters_is_pointed_out(
     )
     main(["fit", "--from", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "study")])
     assert "is it --columns active_params=activated_params?" in capsys.readouterr().out
+
+
+def test_a_spread_of_the_loss_is_no_validation_set(tmp_path: Path) -> None:
+    file = tmp_path / "runs.csv"
+    file.write_text("params,tokens,loss,loss_std,loss_kind,loss_code\n1e6,1e8,3.1,0,smoothed,2.2\n")
+    runs = read(str(file), {})
+    assert runs.sets["split"].to_list() == ["code"]
+    assert set(runs.ignored) == {"loss_std", "loss_kind"}
+    mapped = read(str(file), {"loss_std": "loss_code"})
+    assert mapped.sets["split"].to_list() == ["std"]

@@ -17,6 +17,7 @@ from froude.config import ConfigError
 from froude.laws.stats import frames
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import table_file
+from froude.promote.imported_runs.set_columns import SET_LOSS, is_set
 from froude.section import listing
 from froude.store import Location
 
@@ -38,10 +39,6 @@ OPTIONAL = (
 )
 #: Parameters that a token passes through. Beside `params` it tells a mixture of experts, for which no law here is.
 ACTIVE = "active_params"
-#: A column of losses on another validation set, of this name.
-SET_LOSS = re.compile(r"loss_(\w+)", re.ASCII)
-#: What such a name often ends in without being a set's; `--columns` can still map it.
-NO_SET = ("std", "sd", "se", "sem", "stderr", "var", "min", "max", "train", "validation", "val")
 #: What a tracker calls each status (W&B, MLflow, Optuna and their like), in small letters. Other words are asked about:
 #: Ray Tune's "terminated" means finished, and somebody else's that it was killed.
 WORDS = {
@@ -165,7 +162,7 @@ def _rows(table: _Table, source: str) -> pl.DataFrame:
 
 def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> _Table:
     spoken_for = set(columns.values())
-    sets = [name for name in table.columns if _is_set(table[name]) and name not in spoken_for]
+    sets = [name for name in table.columns if is_set(table[name]) and name not in spoken_for]
     sets += [name for name in columns if SET_LOSS.fullmatch(name)]
     known = tuple(dict.fromkeys((*REQUIRED, *OPTIONAL, ACTIVE, *sets)))
     have = ", ".join(table.columns) or "no columns"
@@ -192,12 +189,6 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> _T
     # both letters that look like mu
     letters = pl.col("^parametrization$").cast(pl.String).str.to_lowercase().str.replace("^(μ|µ)", "mu")
     return _Table(named.with_columns(letters), source, mapping)
-
-
-def _is_set(column: pl.Series) -> bool:
-    """Whether a column that nobody mapped is a set's losses."""
-    named = SET_LOSS.fullmatch(column.name)
-    return named is not None and named[1] not in NO_SET and column.dtype.is_numeric()
 
 
 def _status(table: _Table) -> pl.Series:
