@@ -47,7 +47,7 @@ def frozen() -> str:
 
 
 def refuse_unless_frozen() -> str:
-    """Return the committed hash; SystemExit where there is none, or where what forecasts has changed since."""
+    """Return the committed hash; SystemExit where there is none. `changed` says what is no longer as it was then."""
     tracked = subprocess.run(
         ["git", "ls-files", "--error-unmatch", str(FILE)], cwd=ROOT, capture_output=True, check=False
     )

@@ -126,7 +126,7 @@ def report(predictions: pl.DataFrame) -> tuple[str, bool]:
 
 `python benchmarks/campaign/calibration.py`: do nominal {LEVEL:.0%} intervals hold the losses of runs larger than those
 fitted, by up to 100 times in compute? A certified interval is one that `LossLaw.predict` vouches for. Errors are
-medians over predictions, relative to the actual loss; the interval score (Winkler) is the half-width plus 20 times what
+medians over predictions, relative to the actual loss; the interval score (Winkler) is the half-width plus 10 times what
 lies outside, a mean in percent of the loss. "Published exponents" is the comparator, its interval conformal on the
 largest runs of the same study. The worlds are in `_worlds.py`, seeds {FIRST} and up.
 

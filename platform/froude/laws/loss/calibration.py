@@ -24,11 +24,11 @@ SPLITS = 8  # at most this many values of c, evenly spaced in the number of rows
 WINDOW = 10.0  # a split predicts runs up to this many times its largest compute
 SPLIT_DRAWS = 400  # of the posterior of each split
 SPLIT_NEED = (6, 2)  # rows, and distinct sizes and horizons, that a split needs
-#: How much wider than the posterior intervals must be to hold the larger runs of published families and of made-up
-#: worlds (benchmarks/campaign/calibration.py), and how many held-out runs that experience is worth.
+#: How much wider than the posterior's an interval must be: worlds of few trunks ask for this (benchmarks/trunks.md),
+#: published families for 1 to 1.35 (benchmarks/calibration.md). And how many held-out runs that experience is worth.
 WIDER, WORTH = 1.3, 15.0
 MOST = 20  # held-out runs count no more than this: those of one study have too much in common
-WORST = 6.0  # an error counts as at most so many expected ones
+WORST = 6.0  # a larger score counts as this one
 NEEDED = 3  # held-out larger runs that a certificate asks for, in at least two splits
 #: Wider than this the law contradicts its own larger runs, and no interval of it is worth a certificate.
 CONTRADICTED = 4.0

@@ -24,9 +24,9 @@ from froude.laws.stats.results import positive
 
 POWERS = (1.0, 0.5, 0.0)  # of the cost, by which greedy sets are tried
 MOST = 50  # runs of a set
-#: The misfit's standard deviation, relative, and the distance in ln params and ln tokens over which runs share it. With
-#: 0 forecasts of published runs err more than the uniform grid's at twice the cost; where the law is right, .02 costs
-#: something (docs/log.md, 2026-11-24).
+#: The misfit's standard deviation, relative, and the distance in ln params and ln tokens over which runs share it.
+#: Without a misfit, forecasts of published runs erred more than after a uniform grid at twice the cost; where the law
+#: is right, a misfit of .02 made them err more (docs/log.md, 2026-11-24).
 MISFIT, ALIKE = 0.02, 2.0
 MOST_ROWS = 800  # that tell a misfit: of more, some drawn at random
 WORTH = 1e-3  # a run that narrows the interval by less, as a proportion of itself, has no place in a set

@@ -26,9 +26,8 @@ def drift(case: Case) -> Drift | None:
     if case.rate is None:
         return None
     width = read_at(case.transfer, case.target.model.width, stays=case.target.width_rules.transfers)
-    at, to = _apart(case.grid, case.target, width)
-    told = [axis for axis in to if not case.rates[axis].null_count()]
-    return lr_drift(case.rates, at={axis: at[axis] for axis in told}, to={axis: to[axis] for axis in told})
+    at, to = _apart(case.grid, case.rates, case.target, width)
+    return lr_drift(case.rates, at=at, to=to)
 
 
 def _planned_drift(plan: Planned) -> Drift | None:
@@ -37,15 +36,15 @@ def _planned_drift(plan: Planned) -> Drift | None:
         return None
     middle = _middle(plan.grid, "width")
     stays = plan.target.width_rules.transfers
-    at, to = _apart(plan.grid, plan.target, middle if stays else float(plan.target.model.width))
+    at, to = _apart(plan.grid, plan.rates, plan.target, middle if stays else float(plan.target.model.width))
     lacking = missing(plan.rates, at=at, to=to)
     return Drift(missing=lacking) if lacking else None
 
 
-def _apart(grid: pl.DataFrame, target: Run, width: float) -> tuple[Sizes, Sizes]:
+def _apart(grid: pl.DataFrame, rates: pl.DataFrame, target: Run, width: float) -> tuple[Sizes, Sizes]:
     """The sizes at which the law's rate for a width is read, and the target's; a table of runs may lack depths."""
     to: Sizes = {"width": target.model.width, "depth": target.model.depth, "tokens": target.tokens}
-    to = {axis: size for axis, size in to.items() if not grid[axis].null_count()}
+    to = {axis: size for axis, size in to.items() if not rates[axis].null_count()}
     return {axis: width if axis == "width" else _middle(grid, axis) for axis in to}, to
 
 
