@@ -81,11 +81,14 @@ class Fits:
 
     @property
     def largest(self) -> Mapping[str, Any] | None:
-        """The finished row of the loss law with most parameters, at its longest horizon."""
+        """The finished row of the loss law with most compute (params × tokens)."""
         rows = self.rows.get("loss_law")
         if rows is None:
             return None
-        finished = rows.filter(pl.col("status") == "finished").sort("params", "tokens", descending=True)
+        compute = pl.col("params").cast(pl.Float64) * pl.col("tokens")
+        finished = rows.filter(pl.col("status") == "finished").sort(
+            compute, "params", "loss", descending=[True, True, False]
+        )
         return finished.row(0, named=True) if finished.height else None
 
     def predict(self, *, params: float, tokens: float) -> Prediction:

@@ -7,6 +7,8 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import polars as pl
+
 from froude.config import Run
 from froude.laws import LossLaw
 from froude.parametrizations import PARAMETRIZATIONS
@@ -280,7 +282,11 @@ def ladder(view: View) -> str:
     """What the loss law's rows are."""
     if any(stage["role"] == HISTORY for stage in view.meta.get("stages", {}).values()):
         return "the table's runs: for each size and horizon those with the best settings"
-    return "the branches of one trunk per size"
+    assert view.fits is not None
+    rows = view.fits.rows["loss_law"].filter(pl.col("status") == "finished")
+    sizes, horizons, trials = (rows[name].n_unique() for name in ("params", "tokens", "trial"))
+    trunks = f", branches of {trials} trunks" if trials < rows.height else ""
+    return f"{rows.height} runs of {sizes} sizes and {horizons} horizons{trunks}"
 
 
 def loss_words(law: LossLaw) -> str:
@@ -289,6 +295,8 @@ def loss_words(law: LossLaw) -> str:
     if law.free is not None:
         own = [reason for reason in law.free.reasons if reason not in law.reasons]
         words += f" With free exponents: status {'; '.join([law.free.status, *own])}."
+    if law.prior is not None:
+        words += " Small, short runs weigh less where they scatter or lie off it, so much of them may be left over."
     return words
 
 

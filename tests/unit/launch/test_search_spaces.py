@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from froude.cli import main
+from froude.config import Run
 from froude.space import load_space
+from froude.train.api import build_model, count_parameters
 
 pytestmark = pytest.mark.slow
 
@@ -53,4 +55,18 @@ def test_the_study_of_an_hour_begins_with_three_sizes_and_horizons(root: Path) -
     law = [run for trial in space.planned()["loss_law"] for run in trial.runs]
     assert len({run.model.width for run in law}) == len({run.tokens for run in law}) == 3
     assert all(run.tokens < space.target.tokens for run in law)
+    assert {run.schedule.warmup_tokens for run in law} == {space.target.schedule.warmup_tokens}
+
+
+def test_no_proxy_of_the_study_of_reach_costs_a_tenth_of_its_target(root: Path) -> None:
+    space = load_space(root / "search_spaces" / "reach.py", seed=1)
+    made = [run for trials in space.planned().values() for trial in trials for run in trial.runs]
+
+    def compute(run: Run) -> int:
+        return count_parameters(build_model(run, "meta")).params * run.tokens
+
+    assert max(compute(run) for run in made) * 10 < compute(space.target)
+    rates = [run for trial in space.planned()["lr_transfer"] for run in trial.runs]
+    assert {run.tokens for run in rates} == {space.target.tokens}
+    law = [run for trial in space.planned()["loss_law"] for run in trial.runs]
     assert {run.schedule.warmup_tokens for run in law} == {space.target.schedule.warmup_tokens}

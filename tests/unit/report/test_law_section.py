@@ -21,8 +21,11 @@ def test_the_law_of_a_table_speaks_of_no_trunks(finished: Study, promoted: Any) 
     past = {"source": "runs.csv", "stages": {"history": {"role": "history"}}}
     told = unescape(document(replace(view, meta=past)))
     assert "fitted to the table's runs" in told
-    assert "fitted to the branches of one trunk" not in told
-    assert "fitted to the branches of one trunk" in document(view)
+    assert "trunks" not in told
+    rows = promoted.fits.rows["loss_law"]
+    sizes, horizons, trials = (rows[name].n_unique() for name in ("params", "tokens", "trial"))
+    said = f"{rows.height} runs of {sizes} sizes and {horizons} horizons, branches of {trials} trunks"
+    assert said in document(view)
 
 
 @pytest.mark.parametrize("horizons", [1, 2, 6, 40])
