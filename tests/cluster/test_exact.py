@@ -25,6 +25,7 @@ FIVE = {"slots": 5, "batch": 640, "tokens": 640 * 4, "schedule.warmup_tokens": 6
 EXACT = {
     "adamw": {},
     "bf16": {"precision": "bf16"},
+    "lion": {"optimizer.name": "lion", "optimizer.lr": 1e-3},
     "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.1, "parametrization": "sp"},
     "sgd, bf16, micro-batches": {
         "optimizer.name": "sgd",

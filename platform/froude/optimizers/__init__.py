@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from froude.optimizers.adamw import ADAMW
+from froude.optimizers.lion import LION
 from froude.optimizers.sgd import SGD
 from froude.optimizers.spec import Settings, Spec
 
 __all__ = ["OPTIMIZERS", "Settings", "Spec"]
 
 #: By name, in the order in which they are listed.
-OPTIMIZERS: dict[str, Spec] = {each.name: each for each in (ADAMW, SGD)}
+OPTIMIZERS: dict[str, Spec] = {each.name: each for each in (ADAMW, LION, SGD)}

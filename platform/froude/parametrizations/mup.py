@@ -1,4 +1,7 @@
-"""The maximal update parametrization, muP: Tensor Programs V (Yang et al. 2203.03466), table 8, for Adam."""
+"""The maximal update parametrization, muP: Tensor Programs V (Yang et al. 2203.03466), table 8, for Adam.
+
+An update of signs is as large as Adam's first, whatever the gradient, so its rate moves in the same way.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,10 @@ MUP = Parametrization(
     name="mup",
     label="μP",
     transfers=True,
-    table={"Adam": {"hidden": Powers(lr=-1.0, weight_decay=1.0, eps=-1.0)}},
+    table={
+        "Adam": {"hidden": Powers(lr=-1.0, weight_decay=1.0, eps=-1.0)},
+        "sign": {"hidden": Powers(lr=-1.0, weight_decay=1.0)},
+    },
     logits=-1.0,
     attention=-1.0,
 )

@@ -36,6 +36,20 @@ def test_mup_passes_over_width_and_its_control_fails() -> None:
     assert all(slope >= 0.5 for (p, name, _), slope in slopes.items() if p == "sp" and name != "logits")
 
 
+@pytest.mark.long
+def test_updates_of_signs_have_the_same_rules() -> None:
+    found = check(
+        RUN.replace({"optimizer.name": "lion", "optimizer.lr": 1e-3, "optimizer.beta2": 0.99}),
+        "width",
+        (64, 128, 256),
+        times=(1, 3),
+    )
+    assert found.passed, found.reasons
+    control = [s for s in found.slopes if s.parametrization == "sp"]
+    assert control
+    assert all(s.slope >= 0.5 for s in control)
+
+
 def test_a_model_without_the_output_multiplier_fails_over_width() -> None:
     planted = SMALL.replace({"model.factory": "planted:output_multiplier"})
     found = check(planted, "width", (16, 32, 64), seeds=1, times=(1, 3))

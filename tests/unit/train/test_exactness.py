@@ -22,6 +22,7 @@ def as_before():
 
 def test_elementwise_optimizers_work_by_rows_and_fused_adamw_does_not():
     assert works_by_rows("adamw", "foreach", "cpu")
+    assert works_by_rows("lion", "auto", "cpu")
     assert works_by_rows("sgd", "foreach", "cpu")
     assert not works_by_rows("adamw", "fused", "cpu")
 

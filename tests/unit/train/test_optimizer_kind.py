@@ -87,7 +87,7 @@ def test_it_trains_and_resumes_bit_for_bit(tmp_path: Path, reduction: str) -> No
 
 
 @pytest.mark.usefixtures("nadam")
-@pytest.mark.parametrize("name", ["adamw", "sgd", "nadam"])
+@pytest.mark.parametrize("name", ["adamw", "lion", "sgd", "nadam"])
 def test_a_spec_has_the_state_with_which_the_class_starts(name: str) -> None:
     run = run_with(name, **({"parametrization": "sp"} if name == "sgd" else {}))
     by_itself, from_state = Trainer(run), Trainer(run)
@@ -135,7 +135,7 @@ def test_one_that_needs_whole_tensors_has_one_worker(monkeypatch: pytest.MonkeyP
 def test_what_is_not_registered_is_refused(wrong: object) -> None:
     with pytest.raises(ConfigError) as error:
         Run(tokens=768, optimizer={"name": wrong})
-    assert str(error.value) == f"`optimizer.name` must be 'adamw' or 'sgd', but got {wrong!r}"
+    assert str(error.value) == f"`optimizer.name` must be 'adamw', 'lion' or 'sgd', but got {wrong!r}"
 
 
 def test_an_implementation_that_a_class_lacks_is_refused() -> None:

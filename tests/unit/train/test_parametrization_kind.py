@@ -135,7 +135,9 @@ def test_what_is_not_registered_is_refused(wrong: object) -> None:
 def test_rules_for_one_family_of_optimizers_are_not_taken_for_another() -> None:
     with pytest.raises(ConfigError) as error:
         Run(tokens=768, optimizer={"name": "sgd"})
-    rule = '`parametrization` must be "sp" with sgd, but got "mup", whose rules here are only for Adam'
+    rule = (
+        '`parametrization` must be "sp" with sgd, but got "mup", whose rules here are only for Adam and sign'
+    )
     assert str(error.value) == rule
     assert [p.name for p in PARAMETRIZATIONS.values() if p.covers("a family to come")] == ["sp"]
     assert replace(NTK, table={ANY: {}}).covers("a family to come")
