@@ -17,8 +17,10 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE / "bank")]
 from _machine import checkout_of  # noqa: E402
+from corpora import CORPORA, text  # noqa: E402
+from proxies import FOLDER  # noqa: E402
 
 FROZEN = "bank/frozen.json"
 
@@ -53,6 +55,11 @@ def main() -> int:
     with checkout_of(commit) as tree:
         for file in targets:
             shutil.copy(file, tree / "benchmarks" / "bank")
+        # Made here, once: that version's two workers would each fetch a corpus into the same file.
+        texts = tree / FOLDER.relative_to(HERE.parent)
+        texts.mkdir(parents=True)
+        for corpus in CORPORA:
+            shutil.copy(text(corpus, FOLDER), texts)
         frozen, code = replayed(tree, given.workers, out)
     today, _ = replayed(HERE.parent, given.workers, out)
     later = today.partition("\n")[2].replace("\n## ", "\n### ").strip()
