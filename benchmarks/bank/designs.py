@@ -81,7 +81,7 @@ def rows_of(corpus: str) -> pl.DataFrame:
 
 
 def chosen(design: Design) -> pl.DataFrame:
-    """The bank's rows of a design; the rates' best size and horizon stand for a search of warmup and beta2, too."""
+    """The bank's rows of a design; rates at the longer horizon belong to none, since they set the trunks' rate alone."""
     rows = rows_of(design.corpus)
     stage, steps = pl.col("stage"), pl.col("tokens") // BATCH
     kept = rows.filter(
