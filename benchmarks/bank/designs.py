@@ -81,7 +81,7 @@ def rows_of(corpus: str) -> pl.DataFrame:
 
 
 def chosen(design: Design) -> pl.DataFrame:
-    """The bank's rows of a design; rates at the longer horizon belong to none, since they set the trunks' rate alone."""
+    """The bank's rows of a design; rates at the longer horizon, which only set the trunks' rate, are in none."""
     rows = rows_of(design.corpus)
     stage, steps = pl.col("stage"), pl.col("tokens") // BATCH
     kept = rows.filter(
