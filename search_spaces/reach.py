@@ -1,7 +1,7 @@
-"""A target of ten times the compute of any proxy, promoted without an override: the smallest grid that shows it all.
+"""A target of ten times the compute of any proxy, promoted without an override.
 
-A search of beta2 and the rate, rates at the target's own horizon, and a ladder of six widths in which the wider a proxy
-is, the shorter it runs: tokens per parameter span the target's, and none costs more than a tenth of it. All runs train
+A search of beta2 and the rate, rates at the target's own horizon, and a ladder of six widths, of which the two widest
+run shorter: so tokens per parameter span the target's, and no proxy costs more than a tenth of it. All runs train
 on the King James Bible as bytes; batches are in tokens.
 """
 

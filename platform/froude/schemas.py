@@ -160,7 +160,7 @@ SCORES = pa.schema(
         ("level", _F),
         ("certified", pa.bool_()),
         ("status", _S),  # of the loss law
-        ("naive", _F),  # the largest proxy's loss
+        ("naive", _F),  # that of the proxy of most compute
         ("comparator", _F),  # published exponents
         ("compute_line", _F),
         ("free_loss", _F),

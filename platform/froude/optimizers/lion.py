@@ -1,7 +1,7 @@
 """Lion: w <- w (1 - lr * weight_decay) - lr * sign(beta1 m + (1 - beta1) g), then m <- beta2 m + (1 - beta2) g.
 
 Chen et al. 2302.06675, algorithm 2, where beta2 is 0.99, rates are three to ten times lower than AdamW's and decay as
-much higher. It has no epsilon. What a kind of parameter needs of the width is what it needs under Adam.
+much higher. It has no epsilon. Rates and decay scale with the width as Adam's do.
 """
 
 from __future__ import annotations

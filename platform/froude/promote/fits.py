@@ -81,7 +81,7 @@ class Fits:
 
     @property
     def largest(self) -> Mapping[str, Any] | None:
-        """The finished row of the loss law with most compute (params × tokens)."""
+        """The finished row of the loss law with most compute (params × tokens); of several the one of least loss."""
         rows = self.rows.get("loss_law")
         if rows is None:
             return None

@@ -42,7 +42,7 @@ class Forecast:
     """The final validation loss that a law predicts: nats per token, with an interval at `level`.
 
     `certified` is False where the law cannot vouch for it; `reasons` says why, `status` is the law's.
-    Other forecasts, to hold this one against: `naive` is the loss of the largest proxy at its longest horizon,
+    Other forecasts, to hold this one against: `naive` is the loss of the proxy of most compute,
     `comparator` and `compute_line` are those of `froude.laws.comparator`, `free_loss` is that of free exponents; NaN
     where there is none. `noise` is the standard deviation of the run's own loss by the law, relative: the floor under
     any forecast's error; `proxies_over_target` the FLOPs of all proxies over the target's. `band` is where the training

@@ -296,7 +296,9 @@ def loss_words(law: LossLaw) -> str:
         own = [reason for reason in law.free.reasons if reason not in law.reasons]
         words += f" With free exponents: status {'; '.join([law.free.status, *own])}."
     if law.prior is not None:
-        words += " Small, short runs weigh less where they scatter or lie off it, so much of them may be left over."
+        words += (
+            " Small, short runs that scatter or miss the law weigh less, so their residuals may be large."
+        )
     return words
 
 

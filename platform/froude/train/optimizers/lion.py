@@ -1,4 +1,4 @@
-"""Lion as a class of torch. Libraries have it too, with the same bits, at the cost of a dependency."""
+"""Lion as a class of torch: less code than a dependency costs."""
 
 from __future__ import annotations
 
