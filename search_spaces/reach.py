@@ -68,13 +68,13 @@ def lr_transfer(seed: int) -> Grid:
     """Rates over widths, at the target's horizon: what a longer one does to the best rate need not be known."""
 
     def trials(rows: pl.DataFrame) -> list[Trial]:
-        found = []
+        beta2, found = searched_beta2(rows), []
         for of in range(seed, seed + RATE_SEEDS):
             for width in RATE_WIDTHS:
                 for octaves in OFFSETS:
                     lr = CENTRE * 2.0**octaves
                     name = f"rate-w{width}-lr{lr:.2e}-s{of}"
-                    changes = {"optimizer.lr": lr, "optimizer.beta2": searched_beta2(rows)}
+                    changes = {"optimizer.lr": lr, "optimizer.beta2": beta2}
                     found.append(Trial(name, (proxy(of, width, STEPS, name=name, **changes),)))
         return found
 

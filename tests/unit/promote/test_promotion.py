@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -50,6 +51,17 @@ def test_the_fits_find_the_laws_of_the_study(small_study: Path) -> None:
     assert fits.largest is not None
     assert fits.largest["run"].startswith("w96-972")
     assert any("slope -1.0" in line for line in fits.lines())
+
+
+def test_the_largest_proxy_is_the_one_of_most_compute(small_study: Path) -> None:
+    fits = fit(Study(small_study))
+    rows = fits.rows["loss_law"]
+    short = rows.head(1).with_columns(
+        run=pl.lit("short"), params=rows["params"].max() * 2, tokens=pl.lit(768)
+    )
+    found = replace(fits, rows={"loss_law": pl.concat([rows, short], how="vertical_relaxed")}).largest
+    assert found is not None
+    assert found["run"].startswith("w96-972")
 
 
 def test_the_base_width_counts_for_both_parametrizations(small_study: Path) -> None:

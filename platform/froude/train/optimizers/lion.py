@@ -1,4 +1,4 @@
-"""Lion as a class of torch: less code than a dependency costs."""
+"""Lion as a class of torch (docs/decisions/0024)."""
 
 from __future__ import annotations
 
