@@ -150,15 +150,20 @@ class Run(Section):
                 f"but got {self.micro_batch}"
             )
         rules, optimizer = self.width_rules, self.optimizer.spec
-        if not rules.covers(optimizer.family):
-            able = [f'"{p.name}"' for p in PARAMETRIZATIONS.values() if p.covers(optimizer.family)]
+        if not all(map(rules.covers, self.optimizer.families)):
+            able = [
+                f'"{p.name}"'
+                for p in PARAMETRIZATIONS.values()
+                if all(map(p.covers, self.optimizer.families))
+            ]
             raise ConfigError(
                 f'`parametrization` must be {listing(able)} with {optimizer.name}, but got "{rules.name}", whose rules '
-                f"here are only for {' and '.join(rules.table)}"
+                f"here are only for {listing(rules.table)}"
             )
-        if high > 1 and not optimizer.by_rows:
+        if high > 1 and optimizer.unit == "model":
             raise ConfigError(
-                f"`workers` must be 1 with {optimizer.name}, whose update needs whole tensors, but got {self.workers}"
+                f"`workers` must be 1 with {optimizer.name}, whose update needs all of the model at once, but got "
+                f"{self.workers}"
             )
         if high > self.slots and high > 1:
             raise ConfigError(
@@ -261,8 +266,14 @@ class Run(Section):
         return Run.from_dict(content)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON and TOML types only."""
-        return self.model_dump(mode="json")
+        """Plain JSON and TOML types only; no settings that the optimizer can't have."""
+        content = self.model_dump(mode="json")
+        optimizer = content["optimizer"]
+        if not self.optimizer.options:
+            del optimizer["options"]
+        if self.optimizer.spec.unit != "matrix":
+            del optimizer["rest"]
+        return content
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.to_dict())

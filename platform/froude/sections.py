@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from froude.optimizers import OPTIMIZERS, Spec
+from froude.optimizers import OPTIMIZERS, REST, Option, Spec
 from froude.schedules import SCHEDULES, Tail
 from froude.section import ConfigError, Section, listing, one_of
 
@@ -84,10 +84,27 @@ class Data(Section):
         return {**content, "path": path, "sha256": content.get("sha256") or _sha256(path)}
 
 
+class Rest(Section):
+    """AdamW's settings for what an optimizer of matrices leaves: embeddings, readout, norms, biases."""
+
+    section: ClassVar[str] = "optimizer.rest"
+    lr: float = Field(default=5.5e-3, gt=0)
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    beta2: float = Field(default=0.95, ge=0, lt=1)
+    eps: float = Field(default=1e-8, gt=0)
+    weight_decay: float = Field(default=0.1, ge=0)
+
+    spec: ClassVar[Spec] = REST
+
+    def option(self, name: str) -> Option:
+        return self.spec.options[name]
+
+
 class Optimizer(Section):
     """An optimizer of `froude.optimizers` and its settings; each file there says what it makes of them."""
 
     section: ClassVar[str] = "optimizer"
+    LATER: ClassVar[tuple[str, ...]] = ("options", "rest")
     name: str = "adamw"
     implementation: Literal["auto", "foreach", "fused"] = Field(
         default="auto", description="of torch; auto: fused where it is as exact as the run asks for"
@@ -99,6 +116,15 @@ class Optimizer(Section):
     weight_decay: float = Field(default=0.1, ge=0)
     decay_embeddings: bool = False
     clip: float = Field(default=1.0, gt=0, description="bound on the gradient's global L2 norm")
+    options: dict[str, Scalar] = Field(default_factory=dict, description="what only this optimizer has")
+    rest: Rest = Field(default_factory=lambda: Rest())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _own_defaults(cls, content: Any) -> Any:
+        """Settings that are not given are the optimizer's own."""
+        spec = OPTIMIZERS.get(str(content.get("name"))) if isinstance(content, dict) else None
+        return {**spec.defaults, **content} if spec else content
 
     @field_validator("name", mode="before")
     @classmethod
@@ -106,19 +132,54 @@ class Optimizer(Section):
         return one_of(value, OPTIMIZERS)
 
     @model_validator(mode="after")
-    def _implementation(self) -> Self:
-        have = (*self.spec.implementations, "auto")
+    def _fits(self) -> Self:
+        spec, have = self.spec, (*self.spec.implementations, "auto")
         if self.implementation not in have:
             quoted = listing([f'"{each}"' for each in have])
             raise ConfigError(
                 f'`optimizer.implementation` of {self.name} must be {quoted}, but got "{self.implementation}"'
             )
+        for key, value in self.options.items():
+            if key not in spec.options:
+                known = f"has {listing(spec.options)}" if spec.options else "has none"
+                raise ConfigError(f"unknown option `optimizer.options.{key}`; {self.name} {known}")
+            default, choices = spec.options[key], spec.choices.get(key, ())
+            # bool is an int to Python, and an int is as good as a float
+            wanted = (int, float) if isinstance(default, float) else type(default)
+            if not isinstance(value, wanted) or isinstance(value, bool) != isinstance(default, bool):
+                raise ConfigError(
+                    f"`optimizer.options.{key}` must be a {type(default).__name__}, but got {value!r}; its default is "
+                    f"{default!r}"
+                )
+            if choices and value not in choices:
+                raise ConfigError(
+                    f"`optimizer.options.{key}` must be {listing(map(repr, choices))}, but got {value!r}"
+                )
+        if spec.unit != "matrix" and self.rest != Rest():
+            raise ConfigError(
+                f"`optimizer.rest` is for optimizers of matrices, but {self.name} takes all parameters itself; leave "
+                "it out"
+            )
         return self
+
+    def option(self, name: str) -> Option:
+        """One of the optimizer's own settings."""
+        return self.options.get(name, self.spec.options[name])
 
     @property
     def spec(self) -> Spec:
         """What the package knows of the optimizer."""
         return OPTIMIZERS[self.name]
+
+    def family(self, *, matrix: bool = True) -> str:
+        """That of a parametrization's table, for a hidden matrix or for another parameter."""
+        found = self.spec.family if matrix or self.spec.unit != "matrix" else REST.family
+        return found if isinstance(found, str) else found(self)
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """All that a parametrization must have rules for."""
+        return tuple(dict.fromkeys((self.family(), self.family(matrix=False))))
 
 
 class Schedule(Section):

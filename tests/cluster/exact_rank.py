@@ -59,14 +59,27 @@ def bits(case: dict[str, Any], device: str) -> dict[str, Any]:
             result = trainer.step(run, step, noise=True)
         series.append((result.loss, result.grad_norm, result.slot_square))
     loss = trainer.evaluate()
-    digest = hashlib.sha256()
-    for name, tensor in sorted(trainer.state().items()):
-        digest.update(name.encode())
-        digest.update(whole(tensor).contiguous().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
+    hashes = {
+        name: hashlib.sha256(
+            whole(tensor).contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
+        ).hexdigest()
+        for name, tensor in trainer.state().items()
+    }
+    digest = hashlib.sha256(json.dumps(sorted(everywhere(hashes).items())).encode())
     found = {"series": series, "loss": loss, "digest": digest.hexdigest()}
     if count:
         found["gathers"] = gathers.number
     return found
+
+
+def everywhere(mine: dict[str, str]) -> dict[str, str]:
+    """What all ranks have, of which a matrix's state is on its owner only."""
+    if not dist.is_initialized():
+        return mine
+    found: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(found, mine)
+    assert all(each.get(name, value) == value for each in found for name, value in mine.items())
+    return {name: value for each in found for name, value in each.items()}
 
 
 def whole(tensor: Any) -> torch.Tensor:

@@ -26,6 +26,18 @@ EXACT = {
     "adamw": {},
     "bf16": {"precision": "bf16"},
     "lion": {"optimizer.name": "lion", "optimizer.lr": 1e-3},
+    "muon": {"optimizer.name": "muon", "optimizer.lr": 0.02},
+    "muon of heads, odd width, by layers": {
+        "optimizer.name": "muon",
+        "optimizer.lr": 0.02,
+        "optimizer.options": {"heads": True, "scale": "match_rms"},
+        "model.width": 40,
+        "model.head_dim": 10,
+        "model.base_width": 20,
+        "model.tied": True,
+        "keep_gathered": 0,
+        **FIVE,
+    },
     "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.1, "parametrization": "sp"},
     "sgd, bf16, micro-batches": {
         "optimizer.name": "sgd",

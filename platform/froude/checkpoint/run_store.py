@@ -63,7 +63,9 @@ def load_state(run: Location, parts: tuple[Part, ...], state: dict[str, Any]) ->
 
     parts, content = on_rank_0(read)
     manifest = Manifest.from_bytes(content)
-    missing, unknown = set(_flat(state)) - set(manifest.tensors), set(manifest.tensors) - set(_flat(state))
+    # A tensor that is not sharded may be in one rank's state only.
+    here = {name for names in on_every_rank(lambda: sorted(_flat(state))) for name in names}
+    missing, unknown = here - set(manifest.tensors), set(manifest.tensors) - here
     if missing or unknown:
         raise ValueError(
             f"a state must have the tensors of its checkpoint {parts[-1].path}; not in it: {sorted(missing)[:3]} of "

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from froude.optimizers.spec import Spec
+from froude.optimizers.spec import Spec, moments
 
 ADAMW = Spec(
     name="adamw",
     factory="torch.optim:AdamW",
     arguments=lambda settings: {"betas": (settings.beta1, settings.beta2)},
     family="Adam",
-    moments=("exp_avg", "exp_avg_sq"),
-    scalars={"step": 0.0},
+    state=moments("exp_avg", "exp_avg_sq", step=0.0),
     implementations=("foreach", "fused"),
 )

@@ -5,9 +5,15 @@ No torch here: plans and checks of a run's settings read a spec, too. `froude.tr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
+
+Option = str | int | float | bool
+Shape = tuple[int, ...]
+#: Bytes of an element of the state; floats are of the parameter's dtype, which is fp32.
+ELEMENT_BYTES = {"float": 4, "int8": 1, "uint8": 1}
 
 
 class Settings(Protocol):
@@ -19,37 +25,73 @@ class Settings(Protocol):
     @property
     def beta2(self) -> float: ...
 
+    def option(self, name: str) -> Any:
+        """One of the spec's `options`, as the run sets it."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor of the state of one parameter or matrix, and the number that all of it starts at."""
+
+    shape: Shape
+    start: float = 0.0
+    dtype: Literal["float", "int8", "uint8"] = "float"
+
+    @property
+    def nbytes(self) -> int:
+        return math.prod(self.shape) * ELEMENT_BYTES[self.dtype]
+
+
+def moments(*names: str, **scalars: float) -> Callable[[Settings, Shape], dict[str, Held]]:
+    """A state of tensors like the parameter, which start at zero, and of numbers, which start at the values given."""
+
+    def state(settings: Settings, shape: Shape) -> dict[str, Held]:
+        numbers = {name: Held((), start) for name, start in scalars.items()}
+        return numbers | {name: Held(shape) for name in names}
+
+    return state
+
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
     """One optimizer.
 
-    `factory` is the import path of a `torch.optim.Optimizer`, called with groups and `arguments(settings)`. Its state
-    of a parameter is `moments`, which have the parameter's shape and start at zero, and `scalars`, which start at the
-    values given. `family` is that of a parametrization's table. `implementations` are keywords by which the class
-    chooses among kernels.
+    `factory` is the import path of a `torch.optim.Optimizer`, called with groups and `arguments(settings)`; `state` has
+    what it keeps of a parameter, by name. `family` is that of a parametrization's table, or a function of the settings.
+    `options` are settings that only this optimizer has, with their defaults; `defaults` those of `lr`, `beta1` and the
+    like where they are not the package's. `implementations` are keywords by which the class chooses among kernels.
+
+    `unit` is what the update of a row depends on. "row": on nothing but that row, so that each worker makes those of
+    its rows. "matrix": on all of a hidden matrix, and nothing else is given to the class: AdamW takes the rest.
+    "tensor": on all of a parameter. "model": on more than that, and a run has one worker. What is whole is made by one
+    worker, its owner.
 
     `proportional`: an update is as large as its gradient, else its size does not depend on the gradient's.
-    `by_rows`: the update of a row depends on nothing but that row, so that each worker can make those of its rows;
-    without it a run has one worker.
+    `epsilon`: the class has an epsilon, which a group may set. `coupled`: decay is added to the gradient.
+    `factor(settings, rows, columns)` is by how much a matrix of that shape moves further than the class moves it; its
+    decay stays.
     """
 
     name: str
     factory: str
     arguments: Callable[[Settings], dict[str, Any]]
-    family: str
-    moments: tuple[str, ...] = ()
-    scalars: Mapping[str, float] = field(default_factory=dict)
+    family: str | Callable[[Settings], str]
+    state: Callable[[Settings, Shape], dict[str, Held]] = moments()
+    options: Mapping[str, Option] = field(default_factory=dict)
+    choices: Mapping[str, tuple[Option, ...]] = field(default_factory=dict)
+    defaults: Mapping[str, float] = field(default_factory=dict)
     implementations: tuple[Literal["foreach", "fused"], ...] = ()
+    unit: Literal["row", "matrix", "tensor", "model"] = "row"
     proportional: bool = False
-    by_rows: bool = True
+    epsilon: bool = True
+    coupled: bool = False
+    factor: Callable[[Settings, int, int], float] = lambda settings, rows, columns: 1.0
 
     @property
     def plain(self) -> str:
         """The implementation that gives a row the same bits among any others: torch's foreach, if the class has it."""
         return "foreach" if "foreach" in self.implementations else "auto"
 
-    @property
-    def state_bytes(self) -> int:
-        """Bytes of the state, in fp32, for each number of a parameter."""
-        return 4 * len(self.moments)
+    def state_bytes(self, settings: Settings, shape: Shape) -> int:
+        """Bytes of the state of a parameter or matrix."""
+        return sum(held.nbytes for held in self.state(settings, shape).values())

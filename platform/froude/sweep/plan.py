@@ -182,13 +182,13 @@ def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive
 
 def worker_bytes(run: Run) -> int:
     """Resident bytes of a worker that trains the run, estimated: process, parameters and state, activations."""
-    shape, parameters = run.model, model_size(run)[1]
+    shape, (_, parameters, state) = run.model, model_size(run)
     tokens = max(run.micro_batch or run.batch, EVALUATION_WINDOWS * shape.context)
     # Of a token, in fp32: what each block keeps for its backward pass, attention's weights, three copies of the logits.
     block = (14 + 4 * shape.mlp_ratio) * shape.width + 2 * shape.context * shape.width / shape.head_dim
-    held = VALUE_BYTES + run.optimizer.spec.state_bytes  # and a copy of it for branches, and the gradient
+    held = VALUE_BYTES * parameters + state  # and a copy of it for branches, and the gradient
     activations = VALUE_BYTES * tokens * (shape.depth * block + 3 * shape.vocab)
-    return round(PROCESS_BYTES + (2 * held + VALUE_BYTES) * parameters + activations)
+    return round(PROCESS_BYTES + 2 * held + VALUE_BYTES * parameters + activations)
 
 
 def memory(space: Space, workers: int) -> int:

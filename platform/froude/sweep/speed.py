@@ -25,18 +25,20 @@ def step_flops(run: Run) -> float:
     return model_size(run)[0] * run.batch
 
 
-_sizes: dict[str, tuple[float, int]] = {}
+_sizes: dict[str, tuple[float, int, int]] = {}
 
 
-def model_size(run: Run) -> tuple[float, int]:
-    """FLOPs of a token, and parameters with embeddings; each shape's model is built once, without memory."""
+def model_size(run: Run) -> tuple[float, int, int]:
+    """FLOPs of a token, parameters with embeddings, bytes of optimizer state; a shape is built once, without memory."""
     from froude.train.api import build_model, count_parameters
+    from froude.train.optimizers import state_bytes
 
-    shape = json.dumps([run.to_dict()["model"], run.parametrization], sort_keys=True)
+    optimizer = [run.optimizer.name, run.optimizer.options]
+    shape = json.dumps([run.to_dict()["model"], optimizer, run.parametrization], sort_keys=True)
     if shape not in _sizes:
         model = build_model(run, "meta")
         flops = float(model.flops_per_token())  # type: ignore[operator]
-        _sizes[shape] = flops, count_parameters(model).params_with_embeddings
+        _sizes[shape] = flops, count_parameters(model).params_with_embeddings, state_bytes(run, model)
     return _sizes[shape]
 
 

@@ -239,7 +239,8 @@ def initial_sd(run: Run, kind: Kind, fan_in: int) -> float:
             sd = shape.readout_sd
         case _:
             return 0.0  # gains start at 1, biases at 0
-    return float(sd * run.width_rules.factors(shape, kind, run.optimizer.spec.family).init)
+    family = run.optimizer.family(matrix=kind == "hidden")
+    return float(sd * run.width_rules.factors(shape, kind, family).init)
 
 
 def multiplier(run: Run, what: Multiplied) -> float:

@@ -111,16 +111,24 @@ def local(tensor: Tensor) -> Tensor:
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
-def like(parameter: Tensor, shard: Tensor) -> Tensor:
-    """This rank's rows as a tensor that is sharded as `parameter` is."""
+def rows_of(tensor: Tensor, rank: int, size: int) -> range:
+    """The rows (first index) of a whole tensor that FSDP2 gives to a rank; it splits none, and a scalar is one."""
+    rows = tensor.shape[0] if tensor.ndim else 1
+    most = -(-rows // size)
+    return range(min(rank * most, rows), min((rank + 1) * most, rows))
+
+
+def like(parameter: Tensor, shard: Tensor, shape: Sequence[int] | None = None) -> Tensor:
+    """This rank's rows of a tensor (of the parameter's shape if not said) that is sharded as `parameter` is."""
     from torch.distributed.tensor import DTensor
 
     assert isinstance(parameter, DTensor)
+    whole = torch.empty(shape or parameter.shape, device="meta")
     return DTensor.from_local(
         shard,
         parameter.device_mesh,
         parameter.placements,
         run_check=False,
-        shape=parameter.shape,
-        stride=parameter.stride(),
+        shape=whole.shape,
+        stride=whole.stride(),
     )

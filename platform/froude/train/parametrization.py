@@ -5,19 +5,25 @@ What width does to each is in `froude.parametrizations`; which kinds decay at al
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
-from froude.config import Run
+from froude.config import Optimizer, Run
 from froude.parametrizations import Factors
+from froude.sections import Rest
 from froude.train.api import Kind, multiplier
 
 
-def scales(run: Run, kind: Kind) -> Factors:
-    """Factors on the run's settings for one kind of parameter; norms and biases do not decay."""
-    found = run.width_rules.factors(run.model, kind, run.optimizer.spec.family)
+def scales(run: Run, kind: Kind, *, matrix: bool | None = None) -> Factors:
+    """Factors on the run's settings for one kind of parameter; norms and biases do not decay.
+
+    `matrix`: whether the optimizer may take it for a hidden matrix, which one of kind hidden is unless it is told.
+    """
+    family = run.optimizer.family(matrix=kind == "hidden" if matrix is None else matrix)
+    found = run.width_rules.factors(run.model, kind, family)
     decays = run.optimizer.decay_embeddings if kind == "embedding" else kind in ("hidden", "readout")
     return found if decays else replace(found, weight_decay=0.0)
 
@@ -37,21 +43,28 @@ def multipliers(run: Run) -> dict[str, float]:
     return {"embedding": 1.0, "attention": attention_multiplier(run), "logits": logit_multiplier(run)}
 
 
-def parameter_groups(run: Run, model: nn.Module) -> list[dict[str, object]]:
-    """Parameter groups in a fixed order; `peak` is the group's learning rate before the schedule."""
+def parameter_groups(run: Run, model: nn.Module, left_out: Collection[str] = ()) -> list[dict[str, Any]]:
+    """Parameter groups in a fixed order; `peak` is the group's learning rate before the schedule.
+
+    `left_out` are the parameters that the run's optimizer takes as matrices; the settings are then those of the rest.
+    """
     kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
+    settings = run.optimizer if run.optimizer.spec.unit != "matrix" else run.optimizer.rest
+    matrix = None if settings is run.optimizer else False
     groups: dict[Factors, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        # How a kind starts is the model's affair.
-        groups.setdefault(replace(scales(run, kinds[name]), init=1.0), []).append(parameter)
-    settings = run.optimizer
-    return [
-        {
-            "params": parameters,
-            "lr": settings.lr * scale.lr,
-            "peak": settings.lr * scale.lr,
-            "weight_decay": settings.weight_decay * scale.weight_decay,
-            "eps": settings.eps * scale.eps,
-        }
-        for scale, parameters in groups.items()
-    ]
+        if name not in left_out:
+            # How a kind starts is the model's affair.
+            factors = replace(scales(run, kinds[name], matrix=matrix), init=1.0)
+            groups.setdefault(factors, []).append(parameter)
+    return [group(settings, factors, parameters) for factors, parameters in groups.items()]
+
+
+def group(
+    settings: Optimizer | Rest, factors: Factors, parameters: list[nn.Parameter], further: float = 1.0
+) -> dict[str, Any]:
+    """A group of an optimizer, which moves `further` than its class would; decay a step stays."""
+    peak = settings.lr * factors.lr * further
+    decay = settings.weight_decay * factors.weight_decay / further
+    found: dict[str, Any] = {"params": parameters, "lr": peak, "peak": peak, "weight_decay": decay}
+    return found | ({"eps": settings.eps * factors.eps} if settings.spec.epsilon else {})

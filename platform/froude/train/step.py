@@ -12,6 +12,7 @@ from froude import schedules
 from froude.config import Run
 from froude.train import parallel
 from froude.train.exact.reduce import Reduction
+from froude.train.optimizers.composed import Composed
 from froude.train.stability.spikes import Decision, Judge
 
 
@@ -37,7 +38,7 @@ class StepResult:
 
 def train_step(
     model: nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizer: Composed,
     reduction: Reduction,
     windows: Tensor,
     run: Run,
@@ -65,5 +66,5 @@ def train_step(
         optimizer.step()
         had = [group["lr"] / group["peak"] for group in optimizer.param_groups]
         result = replace(result, lr=run.optimizer.lr * max(had, key=lambda each: abs(each - share)))
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()
     return result

@@ -111,13 +111,15 @@ class Trainer:
         return float(halved_sum(losses[None])) / (len(windows) * self.run.model.context)
 
     def state(self) -> dict[str, Tensor]:
-        """Parameters and optimizer state by name; the tensors themselves, so that loading into them suffices."""
+        """Parameters and optimizer state by name; the tensors themselves, so that loading into them suffices.
+
+        A matrix that one rank owns has its state there only.
+        """
         tensors: dict[str, Tensor] = {}
         for name, parameter in self.model.named_parameters():
             tensors[f"model.{name}"] = parameter.detach()
-            state = optimizers.state_of(self.run.optimizer.spec, self.optimizer, parameter)
-            for key, value in state.items():
-                tensors[f"optimizer.{name}.{key}"] = value.detach()
+        for key, value in self.optimizer.state().items():
+            tensors[f"optimizer.{key}"] = value.detach()
         return tensors
 
     def snapshot(self) -> dict[str, Tensor]:

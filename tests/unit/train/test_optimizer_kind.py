@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,11 +14,12 @@ from torch import nn
 from froude.checkpoint.run_store import RunStore
 from froude.checkpoint.tensors import digest
 from froude.config import ConfigError, Run
-from froude.optimizers import OPTIMIZERS, Spec
+from froude.optimizers import OPTIMIZERS, Spec, moments
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.train.api import Unsupervised
-from froude.train.optimizers import build, state_of, works_by_rows
+from froude.train.optimizers import build, works_by_rows
+from froude.train.optimizers.composed import Rows
 from froude.train.parallel import World
 from froude.train.probe.updates import probe
 from froude.train.trainer import Trainer
@@ -28,8 +30,7 @@ NADAM = Spec(
     factory="torch.optim:NAdam",
     arguments=lambda settings: {"betas": (settings.beta1, settings.beta2), "decoupled_weight_decay": True},
     family="Adam",
-    moments=("exp_avg", "exp_avg_sq"),
-    scalars={"step": 0.0, "mu_product": 1.0},
+    state=moments("exp_avg", "exp_avg_sq", step=0.0, mu_product=1.0),
     implementations=("foreach",),
 )
 STEPS = 6
@@ -87,7 +88,7 @@ def test_it_trains_and_resumes_bit_for_bit(tmp_path: Path, reduction: str) -> No
 
 
 @pytest.mark.usefixtures("nadam")
-@pytest.mark.parametrize("name", ["adamw", "lion", "sgd", "nadam"])
+@pytest.mark.parametrize("name", ["adamw", "lion", "muon", "sgd", "nadam"])
 def test_a_spec_has_the_state_with_which_the_class_starts(name: str) -> None:
     run = run_with(name, **({"parametrization": "sp"} if name == "sgd" else {}))
     by_itself, from_state = Trainer(run), Trainer(run)
@@ -109,25 +110,34 @@ def test_its_updates_are_probed_like_those_of_its_family() -> None:
 
 def test_auto_is_fused_where_a_class_has_it_and_one_worker_need_not_be_exact(nadam: Spec) -> None:
     model = Trainer(run_with("adamw")).model
+
+    def defaults(run: Run, world: World | None = None) -> dict[str, Any]:
+        (rows,) = build(run, model, world or World()).parts
+        assert isinstance(rows, Rows)
+        return rows.optimizer.defaults
+
     fast, exact = run_with("adamw"), run_with("adamw", reduction="exact")
-    assert build(fast, model, World()).defaults["fused"]
-    assert not build(fast, model, World(size=2)).defaults["fused"]
-    assert not build(exact, model, World()).defaults["fused"]
-    made = build(run_with("nadam"), model, World())
-    assert made.defaults["foreach"]
-    parameter = nn.Parameter(torch.ones(3))
-    assert {name: value.tolist() for name, value in state_of(nadam, made, parameter).items()} == {
-        "step": 0.0,
-        "mu_product": 1.0,
-        "exp_avg": [0.0] * 3,
-        "exp_avg_sq": [0.0] * 3,
+    assert defaults(fast)["fused"]
+    assert not defaults(fast, World(size=2))["fused"]
+    assert not defaults(exact)["fused"]
+    assert defaults(run_with("nadam"))["foreach"]
+    model = nn.ParameterDict({"p": nn.Parameter(torch.ones(3))})
+    model.kinds = lambda: {"p": "norm"}
+    state = build(run_with("nadam"), model, World()).state()
+    assert {name: value.tolist() for name, value in state.items()} == {
+        "p.step": 0.0,
+        "p.mu_product": 1.0,
+        "p.exp_avg": [0.0] * 3,
+        "p.exp_avg_sq": [0.0] * 3,
     }
 
 
-def test_one_that_needs_whole_tensors_has_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(OPTIMIZERS, "nadam", replace(NADAM, by_rows=False))
+def test_one_that_needs_all_of_the_model_has_one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPTIMIZERS, "nadam", replace(NADAM, unit="model"))
     assert run_with("nadam").max_workers == 1
-    with pytest.raises(ConfigError, match="`workers` must be 1 with nadam, whose update needs whole tensors"):
+    with pytest.raises(
+        ConfigError, match="`workers` must be 1 with nadam, whose update needs all of the model at once"
+    ):
         run_with("nadam", workers=(1, 2))
 
 
@@ -135,7 +145,7 @@ def test_one_that_needs_whole_tensors_has_one_worker(monkeypatch: pytest.MonkeyP
 def test_what_is_not_registered_is_refused(wrong: object) -> None:
     with pytest.raises(ConfigError) as error:
         Run(tokens=768, optimizer={"name": wrong})
-    assert str(error.value) == f"`optimizer.name` must be 'adamw', 'lion' or 'sgd', but got {wrong!r}"
+    assert str(error.value) == f"`optimizer.name` must be 'adamw', 'lion', 'muon' or 'sgd', but got {wrong!r}"
 
 
 def test_an_implementation_that_a_class_lacks_is_refused() -> None:

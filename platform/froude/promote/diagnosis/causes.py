@@ -115,7 +115,7 @@ class Examined:
         kind = kinds[self.roles[name]]
         if kind == "embedding" and name in self.makes_logits and not self.tied:
             kind = "readout"
-        powers = self.promised.powers(kind, self.runs[0].optimizer.spec.family)
+        powers = self.promised.powers(kind, self.runs[0].optimizer.family(matrix=kind == "hidden"))
         return replace(powers, init=powers.init - 0.5) if kind == "hidden" else powers
 
     def exponent(self, values: Sequence[float], over: NDArray[np.float64] | None = None) -> float:

@@ -200,10 +200,8 @@ class Exact:
             parameter.grad = parallel.like(parameter, part.view_as(tensor))
 
     def _rows(self, parameter: Tensor, rank: int) -> slice:
-        """The rows of a parameter that FSDP2 gives to a rank; it splits none."""
-        rows = parameter.shape[0] if parameter.ndim else 1
-        most = -(-rows // self.world.size)
-        return slice(min(rank * most, rows), min((rank + 1) * most, rows))
+        found = parallel.rows_of(parameter, rank, self.world.size)
+        return slice(found.start, found.stop)
 
     def _totals(self, losses: Tensor, squares: Tensor | None) -> Totals:
         """Mean loss and gradient norm: each slot's loss and each row's sum of squares, gathered, then halved.

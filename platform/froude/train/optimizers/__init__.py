@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -11,58 +12,96 @@ from torch import nn
 from froude.config import ConfigError, Run
 from froude.config import Optimizer as Settings
 from froude.optimizers import Spec
-from froude.train.api import load
+from froude.sections import Rest
+from froude.train.api import Kind, load
+from froude.train.optimizers.composed import Composed, Part, Rows
+from froude.train.optimizers.fused import matrices
+from froude.train.optimizers.owners import Matrix, Owners
 from froude.train.parallel import World
-from froude.train.parametrization import parameter_groups
+from froude.train.parametrization import group, parameter_groups, scales
 
 #: Of the start-up test. Rows are no multiple of any vector's length, so that what a kernel does at their end shows; the
 #: whole is one of 4, with which CUDA's kernels take another path than with rows.
 TEST_SHAPE, TEST_STEPS = (252, 37), 10
 
 
-def build(run: Run, model: nn.Module, world: World) -> torch.optim.Optimizer:
+def build(run: Run, model: nn.Module, world: World) -> Composed:
     """The optimizer that the run names, over the groups of its parametrization.
 
-    ConfigError if the run is exact and its optimizer is not: on a whole tensor it would give other bits than on rows.
+    ConfigError if the run is exact and its optimizer is not: on a whole tensor it would give other bits than on rows;
+    or if it is one of matrices, of which the model has none.
     """
-    spec = run.optimizer.spec
-    implementation: str = run.optimizer.implementation
-    if implementation == "auto":
+    settings, spec = run.optimizer, run.optimizer.spec
+    parameters = dict(model.named_parameters())
+    owned = _owned(run, model)
+    parts: list[Part] = []
+    if owned:
+        make = functools.partial(_make, settings, "auto")
+        parts.append(Owners(owned, world, spec, settings, make))
+    taken = {name for name, p in parameters.items() if any(p is matrix.parameter for matrix in owned)}
+    if left := {name: p for name, p in parameters.items() if name not in taken}:
+        by_rows = settings if spec.unit != "matrix" else settings.rest
+        implementation = _implementation(run, by_rows.spec, world)
+        groups = parameter_groups(run, model, taken)
+        parts.append(Rows(by_rows.spec, by_rows, _make(by_rows, implementation, groups), left))
+    return Composed(parameters, parts)
+
+
+def state_bytes(run: Run, model: nn.Module) -> int:
+    """Bytes of the optimizer's state, of all workers together; the model may be one without memory."""
+    settings, spec = run.optimizer, run.optimizer.spec
+    owned = _owned(run, model)
+    total = sum(spec.state_bytes(settings, matrix.shape) for matrix in owned)
+    by_rows = settings if spec.unit != "matrix" else settings.rest
+    left = (p for p in model.parameters() if not any(p is matrix.parameter for matrix in owned))
+    return total + sum(by_rows.spec.state_bytes(by_rows, tuple(p.shape)) for p in left)
+
+
+def _implementation(run: Run, spec: Spec, world: World) -> str:
+    chosen: str = run.optimizer.implementation
+    if chosen == "auto":
         # One fused kernel is quickest for a small model on one worker; its vector tail makes it inexact on a CPU.
         single = world.size == 1 and run.reduction == "fast" and "fused" in spec.implementations
-        implementation = "fused" if single else spec.plain
-    if run.reduction == "exact" and not works_by_rows(spec.name, implementation, str(world.device)):
-        other = f'implementation "{spec.plain}"' if implementation != spec.plain else 'reduction "fast"'
+        chosen = "fused" if single else spec.plain
+    if run.reduction == "exact" and not works_by_rows(spec.name, chosen, str(world.device)):
+        other = f'implementation "{spec.plain}"' if chosen != spec.plain else 'reduction "fast"'
         raise ConfigError(
-            f"an exact run's optimizer must give the same bits on a whole tensor as on its rows, but {implementation} "
+            f"an exact run's optimizer must give the same bits on a whole tensor as on its rows, but {chosen} "
             f"{spec.name} does not on {world.device.type}; use {other}"
         )
-    return _make(run.optimizer, implementation, parameter_groups(run, model))
+    return chosen
 
 
-def _make(settings: Settings, implementation: str, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+def _owned(run: Run, model: nn.Module) -> list[Matrix]:
+    """What owners update: the hidden matrices, those in a fused tensor apart; or all tensors that are trained."""
+    settings, spec = run.optimizer, run.optimizer.spec
+    if spec.unit not in ("matrix", "tensor"):
+        return []
+    kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
+    found = matrices(model, heads=bool(spec.options.get("heads") is not None and settings.option("heads")))
+    owned = []
+    for name, parameter in model.named_parameters():
+        parts = {"": slice(None)} if spec.unit == "tensor" else found.get(name, {})
+        for part, rows in parts.items() if parameter.requires_grad else ():
+            matrix = Matrix(f"{name}.{part}" if part else name, parameter, range(len(parameter))[rows], {})
+            further = spec.factor(settings, *matrix.shape)
+            matrix.group.update(group(settings, scales(run, kinds[name]), [], further))
+            owned.append(matrix)
+    if not owned:
+        raise ConfigError(
+            f"{spec.name} works on hidden matrices, but {run.model.factory} has none among kinds(); use adamw"
+        )
+    return owned
+
+
+def _make(
+    settings: Settings | Rest, implementation: str, groups: list[dict[str, Any]]
+) -> torch.optim.Optimizer:
     form = {} if implementation == "auto" else {implementation: True}
     made: torch.optim.Optimizer = load(settings.spec.factory)(
         groups, **settings.spec.arguments(settings), **form
     )
     return made
-
-
-def state_of(
-    spec: Spec, optimizer: torch.optim.Optimizer, parameter: nn.Parameter
-) -> dict[str, torch.Tensor]:
-    """The optimizer's state of one parameter; before the first step as it starts by itself.
-
-    So a checkpoint can be read into a new optimizer, and every attempt begins with the same bits.
-    """
-    state: dict[str, torch.Tensor] = optimizer.state[parameter]
-    if not state:
-        device = parameter.device if optimizer.defaults.get("fused") else "cpu"
-        for name, value in spec.scalars.items():
-            state[name] = torch.full((), value, dtype=torch.float32, device=device)
-        for name in spec.moments:
-            state[name] = torch.zeros_like(parameter)
-    return state
 
 
 @functools.cache

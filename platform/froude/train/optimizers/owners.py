@@ -1,0 +1,180 @@
+"""Whole matrices on owners: each is gathered on one rank, which updates it and gives everyone their rows back.
+
+An update that needs a whole matrix is made by one process, so its bits do not depend on how many there are. Which rank
+owns a matrix does, and nothing else: states are kept by the matrix's name, and whoever owns it next reads them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from froude.optimizers import Settings, Spec
+from froude.train import parallel
+from froude.train.optimizers.composed import started
+from froude.train.parallel import World
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Rows of a parameter, its other dimensions taken as columns; `name` is "parameter" or "parameter.part"."""
+
+    name: str
+    parameter: nn.Parameter
+    rows: range
+    group: dict[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.rows), math.prod(self.parameter.shape[1:])
+
+    @property
+    def cost(self) -> int:
+        """Of an update: products of the matrix with a square one of its shorter side."""
+        return math.prod(self.shape) * min(self.shape)
+
+
+class Owned:
+    """A matrix that this rank owns, with an optimizer of its own; its weight is here during a step only."""
+
+    def __init__(
+        self, matrix: Matrix, spec: Spec, settings: Settings, make: Callable[..., torch.optim.Optimizer]
+    ) -> None:
+        self.matrix, self.spec, self.settings = matrix, spec, settings
+        # One number seen everywhere: what an optimizer is made with has a shape and no memory.
+        self.nothing = parallel.local(matrix.parameter).detach().new_empty(1).expand(matrix.shape)
+        self.weight = nn.Parameter(self.nothing)
+        self.optimizer = make([{**matrix.group, "params": [self.weight]}])
+
+    @torch.no_grad()
+    def step(self, weight: Tensor, gradient: Tensor) -> None:
+        """Update the weight in place."""
+        self.weight.data = weight
+        self.weight.grad = gradient
+        self.state()
+        self.optimizer.step()
+        if self.weight.data_ptr() != weight.data_ptr():
+            weight.copy_(self.weight)
+        self.weight.grad = None
+        self.weight.data = self.nothing
+
+    def state(self) -> dict[str, Tensor]:
+        state: dict[str, Tensor] = self.optimizer.state[self.weight]
+        if not state:
+            for key, held in self.spec.state(self.settings, self.matrix.shape).items():
+                state[key] = started(held, self.nothing)
+        return state
+
+
+class Owners:
+    """All matrices of a model, dealt out among the ranks."""
+
+    def __init__(
+        self,
+        matrices: Sequence[Matrix],
+        world: World,
+        spec: Spec,
+        settings: Settings,
+        make: Callable[..., torch.optim.Optimizer],
+    ) -> None:
+        self.world = world
+        dealt = deal(matrices, world.size)
+        self.owned = [Owned(matrix, spec, settings, make) for matrix in dealt[world.rank]]
+        #: In each round every rank makes at most one update, so that few matrices are in memory at once.
+        self.rounds = list(zip_longest(*dealt))
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [group for each in self.owned for group in each.optimizer.param_groups]
+
+    def state(self) -> dict[str, Tensor]:
+        return {
+            f"{each.matrix.name}.{key}": tensor for each in self.owned for key, tensor in each.state().items()
+        }
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for each, matrices in zip_longest(self.owned, self.rounds):
+            weight = self._gather(matrices, lambda matrix: parallel.local(matrix.parameter))
+            gradient = self._gather(matrices, _gradient)
+            if each:
+                each.step(weight, gradient)
+            del gradient
+            self._give_back(matrices, weight)
+
+    def _gather(self, matrices: Sequence[Matrix | None], local: Callable[[Matrix], Tensor]) -> Tensor:
+        """The whole of this rank's matrix, from what `local` has of each parameter; fresh memory at any world size."""
+        mine = matrices[self.world.rank]
+        if self.world.size == 1:
+            assert mine is not None
+            return local(mine)[mine.rows.start : mine.rows.stop].reshape(mine.shape).clone()
+        sent = [
+            local(matrix)[self._here(matrix)].flatten() if matrix else self._none(matrices)
+            for matrix in matrices
+        ]
+        counts = [len(rows) * mine.shape[1] if mine else 0 for rows in self._of_ranks(mine)]
+        found = sent[0].new_empty(sum(counts))
+        dist.all_to_all_single(found, torch.cat(sent), counts, [piece.numel() for piece in sent])
+        return found.view(mine.shape) if mine else found
+
+    def _give_back(self, matrices: Sequence[Matrix | None], weight: Tensor) -> None:
+        """Write this rank's rows of every updated matrix."""
+        mine = matrices[self.world.rank]
+        if self.world.size == 1:
+            assert mine is not None
+            place = parallel.local(mine.parameter)[mine.rows.start : mine.rows.stop]
+            place.copy_(weight.view_as(place))
+            return
+        places = [parallel.local(m.parameter)[self._here(m)] if m else self._none(matrices) for m in matrices]
+        counts = [len(rows) * mine.shape[1] if mine else 0 for rows in self._of_ranks(mine)]
+        found = weight.new_empty(sum(place.numel() for place in places))
+        sizes = [place.numel() for place in places]
+        dist.all_to_all_single(found, weight.flatten(), sizes, counts)
+        for place, rows in zip(places, found.split(sizes), strict=True):
+            place.copy_(rows.view_as(place))
+
+    def _of_ranks(self, matrix: Matrix | None) -> Iterator[range]:
+        """The rows of a matrix, as numbered in its parameter, that each rank has."""
+        for rank in range(self.world.size):
+            if matrix is None:
+                yield range(0)
+            else:
+                theirs = parallel.rows_of(matrix.parameter, rank, self.world.size)
+                start = max(theirs.start, matrix.rows.start)
+                yield range(start, max(start, min(theirs.stop, matrix.rows.stop)))
+
+    def _here(self, matrix: Matrix) -> slice:
+        """The rows of a matrix in this rank's part of its parameter."""
+        rank = self.world.rank
+        rows = list(self._of_ranks(matrix))[rank]
+        first = parallel.rows_of(matrix.parameter, rank, self.world.size).start
+        return slice(rows.start - first, rows.stop - first)
+
+    def _none(self, matrices: Sequence[Matrix | None]) -> Tensor:
+        some = next(matrix for matrix in matrices if matrix)
+        return parallel.local(some.parameter).new_empty(0)
+
+
+def deal(matrices: Sequence[Matrix], ranks: int) -> list[list[Matrix]]:
+    """Each rank's matrices, the costliest first, each given to the rank that has least to do."""
+    dealt: list[list[Matrix]] = [[] for _ in range(ranks)]
+    load = [0] * ranks
+    for matrix in sorted(matrices, key=lambda each: (-each.cost, each.name)):
+        rank = load.index(min(load))
+        dealt[rank].append(matrix)
+        load[rank] += matrix.cost
+    return dealt
+
+
+def _gradient(matrix: Matrix) -> Tensor:
+    gradient = matrix.parameter.grad
+    return parallel.local(matrix.parameter if gradient is None else gradient) * (
+        0.0 if gradient is None else 1.0
+    )
