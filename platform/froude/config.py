@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 import tomli_w
 from pydantic import Field, field_validator, model_validator
 
+from froude.optimizers import OPTIMIZERS
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization
 from froude.section import ConfigError, Section, listing, one_of
 from froude.sections import Data, Model, Optimizer, Scalar, Schedule
@@ -158,7 +159,7 @@ class Run(Section):
             ]
             raise ConfigError(
                 f'`parametrization` must be {listing(able)} with {optimizer.name}, but got "{rules.name}", whose rules '
-                f"here are only for {listing(rules.table)}"
+                f"here are only for {listing(_covered(rules))}"
             )
         if high > 1 and optimizer.unit == "model":
             raise ConfigError(
@@ -289,6 +290,11 @@ class Run(Section):
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"a run must be valid TOML, but {error}") from None
         return cls.from_dict(content)
+
+
+def _covered(rules: Parametrization) -> list[str]:
+    """The optimizers for which a parametrization has rules."""
+    return [name for name in OPTIMIZERS if all(map(rules.covers, Optimizer(name=name).families))]
 
 
 def _drop_later(table: Section, content: dict[str, Any]) -> None:

@@ -22,6 +22,7 @@ class Model(Section):
     """Shape of the model and the import path of its factory; sizes in units (features, blocks, tokens)."""
 
     section: ClassVar[str] = "model"
+    LATER: ClassVar[tuple[str, ...]] = ("base_depth",)
     factory: str = Field(default="froude.train.model:Transformer", pattern=r"^[\w.]+:\w+$")
     width: int = Field(default=64, gt=0)
     depth: int = Field(default=2, gt=0)
@@ -36,6 +37,7 @@ class Model(Section):
     embedding_sd: float = Field(default=0.5, ge=0)
     readout_sd: float = Field(default=0.0, ge=0, description="0: the readout starts at zero")
     base_width: int = Field(default=64, gt=0, description="width at which muP equals SP")
+    base_depth: int = Field(default=2, gt=0, description="depth at which CompleteP equals muP")
     base_head_dim: int = Field(default=0, ge=0, description="0: head_dim does not grow with the width")
     options: dict[str, Scalar] = Field(default_factory=dict, description="for a factory of your own")
 

@@ -76,7 +76,7 @@ class Spec:
     factory: str
     arguments: Callable[[Settings], dict[str, Any]]
     family: str | Callable[[Settings], str]
-    state: Callable[[Settings, Shape], dict[str, Held]] = moments()
+    state: Callable[[Settings, Shape], dict[str, Held]]
     options: Mapping[str, Option] = field(default_factory=dict)
     choices: Mapping[str, tuple[Option, ...]] = field(default_factory=dict)
     defaults: Mapping[str, float] = field(default_factory=dict)

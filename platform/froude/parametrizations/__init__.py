@@ -1,7 +1,11 @@
-"""Parametrizations: what width does to training, each a value that a run names. A new one is a file and a line here."""
+"""Parametrizations: what width and depth do to training, each a value that a run names.
+
+A new one is a file and a line here.
+"""
 
 from __future__ import annotations
 
+from froude.parametrizations.depth import COMPLETEP, DEPTH_MUP
 from froude.parametrizations.mup import MUP
 from froude.parametrizations.parametrization import ANY, Factors, Kind, Multiplied, Parametrization, Powers
 from froude.parametrizations.sp import SP
@@ -19,7 +23,7 @@ __all__ = [
 ]
 
 #: By name, in the order in which they are listed and drawn.
-PARAMETRIZATIONS: dict[str, Parametrization] = {each.name: each for each in (SP, MUP)}
+PARAMETRIZATIONS: dict[str, Parametrization] = {each.name: each for each in (SP, MUP, DEPTH_MUP, COMPLETEP)}
 #: That of rows that do not say theirs, and the control of those under which the best rate is to stay.
 STANDARD = SP
 #: That of a run that names none.

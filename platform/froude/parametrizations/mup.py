@@ -20,6 +20,8 @@ MUP = Parametrization(
         "sign": {"hidden": Powers(lr=-1.0, weight_decay=1.0)},
         "spectral": {},
         "spectral, of one RMS": {"hidden": Powers(lr=-0.5, weight_decay=0.5)},
+        "sphere, spectral": {},
+        "sphere, elementwise": {"hidden": Powers(lr=-0.5)},
     },
     logits=-1.0,
     attention=-1.0,

@@ -1,6 +1,6 @@
-"""What a parametrization is: the powers of width that go into each kind of parameter, and what they promise.
+"""What a parametrization is: the powers of width and depth that go into each kind of parameter, and what they promise.
 
-m is width / base_width; at m = 1 all parametrizations are the same.
+m is width / base_width, and m_L is depth / base_depth; where both are 1 all parametrizations are the same.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Literal
 from froude.sections import Model
 
 Kind = Literal["embedding", "hidden", "readout", "norm", "bias"]
-Multiplied = Literal["logits", "attention"]
+Multiplied = Literal["logits", "attention", "residual"]
 #: In a table, the rows of every family of optimizers that has none of its own.
 ANY = "any"
 
 
 @dataclass(frozen=True)
 class Powers:
-    """Powers of m in one kind's standard deviation at the start, and in its lr, weight_decay and eps."""
+    """Powers of m, or m_L, in a parameter's standard deviation at the start, and in its lr, weight_decay and eps."""
 
     init: float = 0.0
     lr: float = 0.0
@@ -45,7 +45,10 @@ class Parametrization:
     `transfers`: whether the best rate is to be one at every width, so that its slope over width is to be 0; one that
     promises nothing can be the control of one that does. `table` has the rows that are not all zero, by family of
     optimizers (or ANY) and kind; `logits` is the power of m that multiplies logits, `attention` the power of d_head
-    that multiplies attention logits (at `base_head_dim` it is always -1/2).
+    that multiplies attention logits (at `base_head_dim` it is always -1/2). `residual` is the power of m_L that
+    multiplies what a block adds to the residual stream, and `blocks` has those of the parameters in blocks, whatever
+    their kind; where it is 0, those that write into the stream start with sd / sqrt(2 depth), else at every depth as at
+    the base.
     """
 
     name: str
@@ -54,6 +57,8 @@ class Parametrization:
     table: Mapping[str, Mapping[Kind, Powers]]
     logits: float = 0.0
     attention: float = -0.5
+    residual: float = 0.0
+    blocks: Powers = Powers()
 
     @property
     def plain_label(self) -> str:
@@ -68,22 +73,29 @@ class Parametrization:
         """A row of the table; the family is one that it covers."""
         return self.table[family if family in self.table else ANY].get(kind, Powers())
 
-    def factors(self, model: Model, kind: Kind, family: str) -> Factors:
-        """The row as factors, for a model of one width."""
+    def factors(self, model: Model, kind: Kind, family: str, *, in_block: bool = False) -> Factors:
+        """The row as factors, for a model of one size; `in_block` of a parameter that is in one of its blocks."""
         m, row = _ratio(model), self.powers(kind, family)
+        m_L, more = model.depth / model.base_depth, self.blocks if in_block else Powers()
         return Factors(
-            init=power(m, row.init),
-            lr=power(m, row.lr),
-            weight_decay=power(m, row.weight_decay),
-            eps=power(m, row.eps),
+            init=power(m, row.init) * power(m_L, more.init),
+            lr=power(m, row.lr) * power(m_L, more.lr),
+            weight_decay=power(m, row.weight_decay) * power(m_L, more.weight_decay),
+            eps=power(m, row.eps) * power(m_L, more.eps),
         )
 
     def multiplier(self, model: Model, what: Multiplied) -> float:
-        """What a forward pass multiplies logits by (tied or not), or the products of queries and keys."""
+        """What a forward pass multiplies logits by (tied or not), products of queries and keys, or a block's sum."""
         if what == "logits":
             return power(_ratio(model), self.logits)
+        if what == "residual":
+            return power(model.depth / model.base_depth, self.residual)
         base = model.base_head_dim or model.head_dim
         return power(base, -0.5 - self.attention) / power(model.head_dim, -self.attention)
+
+    def branch(self, model: Model) -> float:
+        """Factor on the standard deviation with which a matrix that writes into the residual stream starts."""
+        return 1.0 / math.sqrt(2 * (model.base_depth if self.residual else model.depth))
 
 
 def _ratio(model: Model) -> float:

@@ -50,6 +50,8 @@ class Model(Protocol):
       muP and SP that of hidden matrices is fan_in**-0.5, that of embeddings and readout the same at every width; a
       constant such as 0.02 for hidden matrices is neither.
     - `forward` multiplies logits by `multiplier(run, "logits")`, once, whether the readout is tied or not.
+    - Hidden matrices that write into the residual stream start with `branch_sd(run)` times that sd. What they add to it
+      is multiplied by `multiplier(run, "residual")`, which is 1 unless the rate is to hold over depth.
     - Attention multiplies q·k by `multiplier(run, "attention")` in place of 1/sqrt(head_dim), which is the same as long
       as heads do not grow.
 
@@ -244,8 +246,13 @@ def initial_sd(run: Run, kind: Kind, fan_in: int) -> float:
 
 
 def multiplier(run: Run, what: Multiplied) -> float:
-    """What a forward pass multiplies logits by (tied or not), or the products of queries and keys."""
+    """What a forward pass multiplies logits by (tied or not), products of queries and keys, or what a block adds."""
     return run.width_rules.multiplier(run.model, what)
+
+
+def branch_sd(run: Run) -> float:
+    """Factor on the standard deviation with which a hidden matrix that writes into the residual stream starts."""
+    return run.width_rules.branch(run.model)
 
 
 @dataclass(frozen=True)

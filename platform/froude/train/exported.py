@@ -43,6 +43,8 @@ def caution(run: Run) -> str:
     scale = multipliers(run)["attention"]
     if not math.isclose(scale, 1 / math.sqrt(shape.head_dim)):
         found.append(f"attention scores by {scale:.6g} (instead of 1/sqrt(head_dim))")
+    if (added := multipliers(run)["residual"]) != 1:
+        found.append(f"what each layer adds by {added:.6g}")
     if not found:
         return ""
     return (

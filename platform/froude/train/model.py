@@ -6,7 +6,6 @@ Shapes: B windows, T context, D width, H heads, K head_dim, F feed-forward width
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -14,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from froude.config import Run
-from froude.train.api import Kind, Part, initial_sd, multiplier
+from froude.train.api import Kind, Part, branch_sd, initial_sd, multiplier
 
 ROPE_BASE = 10_000.0  # Su et al. 2104.09864
 NORM_EPS = 1e-6
@@ -45,8 +44,9 @@ class Block(nn.Module):
         shape, seed = run.model, run.seed
         D, self.H, self.K = shape.width, shape.width // shape.head_dim, shape.head_dim
         F_ = round(shape.mlp_ratio * D)
-        out = 1.0 / math.sqrt(2 * shape.depth)  # residual branches start at 1/sqrt(2L), Radford et al. 2019
+        out = branch_sd(run)  # 1/sqrt(2L), Radford et al. 2019
         self.scale, self.qk_norm = multiplier(run, "attention"), shape.qk_norm
+        self.residual = multiplier(run, "residual")
         sd, sd_down = initial_sd(run, "hidden", D), initial_sd(run, "hidden", F_)
         self.attention_norm = nn.Parameter(torch.ones(D))
         self.qkv = _normal(seed, f"{prefix}.qkv", sd, 3 * D, D)
@@ -68,10 +68,13 @@ class Block(nn.Module):
         q, k = _rotate(qk, cos, sin).permute(2, 0, 3, 1, 4).unbind(0)
         v = v.squeeze(2).transpose(1, 2)
         a = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
-        x_BxTxD = x_BxTxD + F.linear(a.transpose(1, 2).reshape(B, T, D), self.attention_out)
+        x_BxTxD = self._added(x_BxTxD, F.linear(a.transpose(1, 2).reshape(B, T, D), self.attention_out))
         h = F.rms_norm(x_BxTxD, (D,), self.mlp_norm, NORM_EPS)
         gate, up = F.linear(h, self.gate_up).chunk(2, dim=-1)
-        return x_BxTxD + F.linear(F.silu(gate) * up, self.down)
+        return self._added(x_BxTxD, F.linear(F.silu(gate) * up, self.down))
+
+    def _added(self, x_BxTxD: Tensor, y_BxTxD: Tensor) -> Tensor:
+        return x_BxTxD + (y_BxTxD if self.residual == 1.0 else y_BxTxD * self.residual)
 
 
 class Transformer(nn.Module):

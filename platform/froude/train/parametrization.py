@@ -1,11 +1,11 @@
 """The run's parametrization on a model: groups of parameters with the rate, decay and epsilon of their kinds.
 
-What width does to each is in `froude.parametrizations`; which kinds decay at all is the same in all of them.
+What width and depth do to each is in `froude.parametrizations`; which kinds decay at all is the same in all of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,15 +17,21 @@ from froude.sections import Rest
 from froude.train.api import Kind, multiplier
 
 
-def scales(run: Run, kind: Kind, *, matrix: bool | None = None) -> Factors:
-    """Factors on the run's settings for one kind of parameter; norms and biases do not decay.
+def scales(run: Run, kind: Kind, *, matrix: bool | None = None, in_block: bool = True) -> Factors:
+    """Factors on the run's settings for one kind of parameter, in a block or not; norms and biases do not decay.
 
     `matrix`: whether the optimizer may take it for a hidden matrix, which one of kind hidden is unless it is told.
     """
     family = run.optimizer.family(matrix=kind == "hidden" if matrix is None else matrix)
-    found = run.width_rules.factors(run.model, kind, family)
+    found = run.width_rules.factors(run.model, kind, family, in_block=in_block)
     decays = run.optimizer.decay_embeddings if kind == "embedding" else kind in ("hidden", "readout")
     return found if decays else replace(found, weight_decay=0.0)
+
+
+def in_blocks(model: nn.Module) -> set[nn.Parameter]:
+    """The parameters that are in one of the model's blocks."""
+    blocks: Sequence[nn.Module] = model.blocks()  # type: ignore[operator]
+    return {parameter for block in blocks for parameter in block.parameters()}
 
 
 def logit_multiplier(run: Run) -> float:
@@ -40,7 +46,12 @@ def attention_multiplier(run: Run) -> float:
 
 def multipliers(run: Run) -> dict[str, float]:
     """What our own forward multiplies by and no parameter holds; attention scores are those before softmax."""
-    return {"embedding": 1.0, "attention": attention_multiplier(run), "logits": logit_multiplier(run)}
+    return {
+        "embedding": 1.0,
+        "residual": multiplier(run, "residual"),
+        "attention": attention_multiplier(run),
+        "logits": logit_multiplier(run),
+    }
 
 
 def parameter_groups(run: Run, model: nn.Module, left_out: Collection[str] = ()) -> list[dict[str, Any]]:
@@ -50,12 +61,12 @@ def parameter_groups(run: Run, model: nn.Module, left_out: Collection[str] = ())
     """
     kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
     settings = run.optimizer if run.optimizer.spec.unit != "matrix" else run.optimizer.rest
-    matrix = None if settings is run.optimizer else False
+    matrix, deep = None if settings is run.optimizer else False, in_blocks(model)
     groups: dict[Factors, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if name not in left_out:
             # How a kind starts is the model's affair.
-            factors = replace(scales(run, kinds[name], matrix=matrix), init=1.0)
+            factors = replace(scales(run, kinds[name], matrix=matrix, in_block=parameter in deep), init=1.0)
             groups.setdefault(factors, []).append(parameter)
     return [group(settings, factors, parameters) for factors, parameters in groups.items()]
 

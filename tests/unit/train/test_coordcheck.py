@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ import pytest
 
 from froude.cli import main
 from froude.config import ConfigError, Run
+from froude.parametrizations import PARAMETRIZATIONS
+from froude.parametrizations.mup import MUP
 from froude.train.probe.coordcheck import check, judge, measure, sizes_of
 
 pytestmark = pytest.mark.slow
@@ -22,9 +25,11 @@ SMALL = Run(
     model={"context": 32, "head_dim": 16, "base_width": 32},
     optimizer={"lr": 2**-7},
 )
-DEEP = RUN.replace(
-    {"model.factory": "deep_model:deep", "model.width": 64, "model.context": 32, "optimizer.lr": 2**-9}
-)
+OPTIMIZERS = {
+    "adamw": {"name": "adamw", "lr": 2**-7.5},
+    "lion": {"name": "lion", "lr": 1e-3},
+    "muon": {"name": "muon", "lr": 0.02, "rest": {"lr": 2**-7.5}},
+}
 
 
 @pytest.mark.long
@@ -73,14 +78,38 @@ def test_tied_tables_pass_and_their_wrong_multipliers_fail(factory: str, verdict
     assert verdict == "passed" or any("logits as built" in reason for reason in found.reasons)
 
 
-def test_over_depth_scaled_branches_pass_and_unscaled_ones_fail() -> None:
-    """CompleteP's rule is a = 1; a = 0 is the control."""
-    complete, none = (
-        check(DEEP.replace({"model.options": {"a": a}}), "depth", (2, 4, 8), seeds=2) for a in (1.0, 0.0)
-    )
-    assert complete.passed, complete.reasons
-    assert not none.passed
-    assert max(s.slope for s in none.slopes) >= 0.5
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(("parametrization", "verdict"), [("mup", "failed"), ("completep", "passed")])
+def test_over_depth_completep_passes_and_mup_fails(name: str, parametrization: str, verdict: str) -> None:
+    deep = {"optimizer": OPTIMIZERS[name], "parametrization": parametrization, "model.context": 32}
+    found = check(RUN.replace(deep), "depth", (2, 4, 8), seeds=2)
+    assert found.verdict == verdict, found.reasons
+    if verdict == "failed":
+        assert max(s.slope - 2 * s.se for s in found.slopes) >= 0.5
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("options", [{}, {"heads": True}, {"scale": "match_rms"}])
+def test_updates_of_one_spectral_norm_move_blocks_alike_and_logits_show_the_control(
+    options: dict[str, Any],
+) -> None:
+    lr = 5e-3 if options.get("scale") else 0.02
+    run = RUN.replace({"optimizer": {**OPTIMIZERS["muon"], "lr": lr, "options": options}})
+    found = check(run, "width", (64, 128, 256), times=(3, 10))
+    assert found.passed, found.reasons
+    control = {(s.name, s.t): s.slope for s in found.slopes if s.parametrization == "sp"}
+    assert control["logits", 3] >= 0.5
+
+
+@pytest.mark.long
+def test_an_update_of_one_rms_fails_without_its_root_of_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under SP, too: its blocks are what fails."""
+    wrong = replace(MUP, table={**MUP.table, "spectral, of one RMS": {}})
+    monkeypatch.setitem(PARAMETRIZATIONS, "mup", wrong)
+    muon = {"name": "muon", "lr": 5e-3, "options": {"scale": "match_rms"}}
+    found = check(RUN.replace({"optimizer": muon}), "width", (64, 128, 256), times=(3, 10))
+    assert found.verdict == "failed"
+    assert any("blocks" in reason for reason in found.reasons)
 
 
 def rows(

@@ -58,7 +58,12 @@ def test_the_multipliers_of_a_file_give_the_logits_of_its_run(
 ) -> None:
     run, file = exported(tmp_path, MUP)
     said = about(file)
-    assert said["multipliers"] == {"embedding": 1.0, "attention": 8**0.5 / 16, "logits": 32 / 96}
+    assert said["multipliers"] == {
+        "embedding": 1.0,
+        "residual": 1.0,
+        "attention": 8**0.5 / 16,
+        "logits": 32 / 96,
+    }
     plain = Transformer(Run(tokens=768, parametrization="sp", **MUP))  # as a loader that knows nothing of muP
     with safe_open(file.url, "pt") as opened:
         plain.load_state_dict({name: opened.get_tensor(name) for name in opened.keys()})  # noqa: SIM118

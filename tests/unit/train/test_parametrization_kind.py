@@ -21,7 +21,9 @@ from froude.promote.gate import Refused
 from froude.promote.promotion import promote
 from froude.report.law_plots import transfer_line, u_curves
 from froude.train import api
-from froude.train.parametrization import attention_multiplier, logit_multiplier, parameter_groups
+from froude.train.optimizers import build
+from froude.train.parallel import World
+from froude.train.parametrization import attention_multiplier, logit_multiplier, parameter_groups, scales
 from froude.train.probe.coordcheck import checked
 from froude.train.trial import run_trial
 
@@ -121,7 +123,10 @@ def test_a_coordinate_check_is_of_what_promises_transfer(ntk: Parametrization) -
 def test_a_run_takes_it_while_it_is_registered(ntk: Parametrization) -> None:
     assert Run(tokens=768, parametrization="ntk").width_rules is ntk
     assert Run(tokens=768, parametrization="ntk", optimizer={"name": "sgd"}).width_rules is ntk
-    with pytest.raises(ConfigError, match=r"^`parametrization` must be 'sp', 'mup' or 'ntk', but got 'nkt'$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^`parametrization` must be 'sp', 'mup', 'depth_mup', 'completep' or 'ntk', but got 'nkt'$",
+    ):
         Run(tokens=768, parametrization="nkt")
 
 
@@ -129,16 +134,21 @@ def test_a_run_takes_it_while_it_is_registered(ntk: Parametrization) -> None:
 def test_what_is_not_registered_is_refused(wrong: object) -> None:
     with pytest.raises(ConfigError) as error:
         Run(tokens=768, parametrization=wrong)
-    assert str(error.value) == f"`parametrization` must be 'sp' or 'mup', but got {wrong!r}"
+    assert (
+        str(error.value)
+        == f"`parametrization` must be 'sp', 'mup', 'depth_mup' or 'completep', but got {wrong!r}"
+    )
 
 
 def test_rules_for_one_family_of_optimizers_are_not_taken_for_another() -> None:
     with pytest.raises(ConfigError) as error:
         Run(tokens=768, optimizer={"name": "sgd"})
-    rule = (
-        '`parametrization` must be "sp" with sgd, but got "mup", whose rules here are only for Adam and sign'
-    )
-    assert str(error.value) == rule
+    start = '`parametrization` must be "sp" with sgd, but got "mup", whose rules here are only for '
+    assert str(error.value).startswith(start)
+    covered = str(error.value).removeprefix(start)
+    assert "adamw" in covered
+    assert "muon" in covered
+    assert "sgd" not in covered
     assert [p.name for p in PARAMETRIZATIONS.values() if p.covers("a family to come")] == ["sp"]
     assert replace(NTK, table={ANY: {}}).covers("a family to come")
 
@@ -155,3 +165,67 @@ def test_multipliers_are_rounded_once(head: int, base: int) -> None:
     factors = run.width_rules.factors(run.model, "hidden", "Adam")
     assert (factors.init, factors.lr, factors.weight_decay, factors.eps) == (1.0, 1.0 / m, m, 1.0 / m)
     assert api.initial_sd(run, "hidden", 3 * head) == (3 * head) ** -0.5
+
+
+def _groups(parametrization: str) -> dict[tuple[str, bool], tuple[float, float, float, float]]:
+    """By kind and place: factors on variance, rate, decay and epsilon at m = 4, m_L = 3."""
+    model = {"width": 128, "base_width": 32, "depth": 6, "base_depth": 2, "context": 8, "readout_sd": 0.5}
+    run = Run(tokens=768, parametrization=parametrization, model=model)
+    found = {}
+    for kind in ("embedding", "hidden", "readout", "norm"):
+        for place in (True, False):
+            factors = scales(run, kind, in_block=place)
+            found[kind, place] = (factors.init**2, factors.lr, factors.weight_decay, factors.eps)
+    return found
+
+
+@pytest.mark.parametrize(("parametrization", "a"), [("mup", None), ("depth_mup", 0.5), ("completep", 1.0)])
+def test_factors_are_those_of_the_published_tables(parametrization: str, a: float | None) -> None:
+    """CompleteP's table 1 (2505.01618) with Adam; 1/fan_in is not among them, since every parametrization has it."""
+    deep, small = (1.0, 1.0) if a is None else (3 ** (a - 1), 3**-a)
+    assert _groups(parametrization) == {
+        ("embedding", False): (1, 1, 0, 1),
+        ("embedding", True): pytest.approx((1, deep, 0, small)),
+        ("hidden", False): pytest.approx((1, 1 / 4, 4, 1 / 4)),
+        ("hidden", True): pytest.approx((1, deep / 4, 4, small / 4)),
+        ("readout", False): (1, 1, 1, 1),
+        ("readout", True): pytest.approx((1, deep, 1, small)),
+        ("norm", False): (1, 1, 0, 1),
+        ("norm", True): pytest.approx((1, deep, 0, small)),
+    }
+
+
+@pytest.mark.parametrize(
+    ("parametrization", "a"), [("sp", 0.0), ("mup", 0.0), ("depth_mup", 0.5), ("completep", 1.0)]
+)
+def test_a_model_starts_and_multiplies_as_its_table_says(parametrization: str, a: float) -> None:
+    shape = {"width": 256, "base_width": 64, "depth": 6, "base_depth": 2, "readout_sd": 0.5}
+    run = Run(tokens=768, parametrization=parametrization, model=shape)
+    model = api.build_model(run)
+    sd = {
+        name: float(p.detach().double().square().mean().sqrt())
+        for name, p in model.named_parameters()
+        if p.ndim > 1
+    }
+    branch = (12 if a == 0 else 4) ** -0.5
+    for layer in range(6):
+        assert sd[f"layers.{layer}.qkv"] == pytest.approx(256**-0.5, rel=0.01)
+        assert sd[f"layers.{layer}.attention_out"] == pytest.approx(branch * 256**-0.5, rel=0.02)
+        assert sd[f"layers.{layer}.down"] == pytest.approx(branch * 768**-0.5, rel=0.02)
+    assert sd["embedding"] == pytest.approx(0.5, rel=0.02)
+    assert sd["readout"] == pytest.approx(0.5, rel=0.02)
+    assert [block.residual for block in model.layers] == pytest.approx([3**-a] * 6)
+    assert model.logit_multiplier == pytest.approx(1.0 if parametrization == "sp" else 0.25)
+
+
+def test_rates_of_a_models_groups_say_where_a_parameter_is() -> None:
+    shape = {"width": 128, "base_width": 32, "depth": 6, "base_depth": 2}
+    run = Run(tokens=768, parametrization="depth_mup", model=shape, optimizer={"name": "muon"})
+    groups = build(run, api.build_model(run), World()).param_groups
+    rates = {round(group["peak"] / run.optimizer.lr, 6) for group in groups if "momentum" in group}
+    assert rates == {
+        round(3**-0.5, 6),
+        round(3**-0.5 * 3**-0.5, 6),
+    }  # wide matrices have sqrt(rows / columns), too
+    rest = {round(group["peak"] / run.optimizer.rest.lr, 6) for group in groups if "momentum" not in group}
+    assert rest == {1.0, round(3**-0.5, 6)}

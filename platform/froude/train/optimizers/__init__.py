@@ -18,7 +18,7 @@ from froude.train.optimizers.composed import Composed, Part, Rows
 from froude.train.optimizers.fused import matrices
 from froude.train.optimizers.owners import Matrix, Owners
 from froude.train.parallel import World
-from froude.train.parametrization import group, parameter_groups, scales
+from froude.train.parametrization import group, in_blocks, parameter_groups, scales
 
 #: Of the start-up test. Rows are no multiple of any vector's length, so that what a kernel does at their end shows; the
 #: whole is one of 4, with which CUDA's kernels take another path than with rows.
@@ -79,13 +79,15 @@ def _owned(run: Run, model: nn.Module) -> list[Matrix]:
         return []
     kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
     found = matrices(model, heads=bool(spec.options.get("heads") is not None and settings.option("heads")))
-    owned = []
+    owned, deep = [], in_blocks(model)
     for name, parameter in model.named_parameters():
         parts = {"": slice(None)} if spec.unit == "tensor" else found.get(name, {})
         for part, rows in parts.items() if parameter.requires_grad else ():
             matrix = Matrix(f"{name}.{part}" if part else name, parameter, range(len(parameter))[rows], {})
             further = spec.factor(settings, *matrix.shape)
-            matrix.group.update(group(settings, scales(run, kinds[name]), [], further))
+            matrix.group.update(
+                group(settings, scales(run, kinds[name], in_block=parameter in deep), [], further)
+            )
             owned.append(matrix)
     if not owned:
         raise ConfigError(

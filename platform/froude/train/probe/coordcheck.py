@@ -52,7 +52,7 @@ RANDOM_LOGITS, RANDOM_BLOCK = (-0.55, 0.05), (-0.30, 0.10)
 #: upper bound is half-way to that of a multiplier of 1/sqrt(m), which the moves don't show. Measured: -0.49 to -0.47;
 #: with that multiplier +0.03.
 AS_BUILT, BUILT = "logits as built", (-1.1, -0.25)
-#: A check without power passes anything: under SP some block must reach this slope over width.
+#: A check without power passes anything: under SP some block, or the logits, must reach this slope over width.
 CONTROL = 0.5
 NOISE = 0.15  # standard error of a slope from which on it says nothing
 SCATTER = 0.2  # between seeds, relative, where a single one does not show it
@@ -161,12 +161,18 @@ def check(
     ]
     for run in {run.model.width: run for run in runs if run.model.width % run.model.head_dim}.values():
         _try(run)
-    return judge(over, measure(runs, times=times, device=device, progress=progress))
+    rows = measure(runs, times=times, device=device, progress=progress)
+    return judge(over, rows, control=control_of(runs[0]))
 
 
 def checked(run: Run) -> Parametrization:
     """The run's parametrization if the best rate is to stay under it, else muP."""
     return run.width_rules if run.width_rules.transfers else DEFAULT
+
+
+def control_of(run: Run) -> Literal["blocks", "logits"]:
+    """What moves as many times further as a model is wider under SP: blocks, but logits where updates have one norm."""
+    return "blocks" if checked(run).powers("hidden", run.optimizer.family()).lr == -1 else "logits"
 
 
 def _transfers(parametrization: str) -> bool:
@@ -269,8 +275,10 @@ def _watching(model: nn.Module, seen: dict[str, Tensor]) -> Iterator[None]:
             hook.remove()
 
 
-def judge(over: Over, rows: Sequence[Row]) -> CoordinateCheck:
-    """Slopes of what `measure` found, their bounds and the verdict."""
+def judge(
+    over: Over, rows: Sequence[Row], *, control: Literal["blocks", "logits"] = "blocks"
+) -> CoordinateCheck:
+    """Slopes of what `measure` found, their bounds and the verdict; SP's blocks or logits must be seen to move."""
     slopes = tuple(_slopes(over, rows))
     level = [slope for slope in slopes if _transfers(slope.parametrization)]
     failed = [slope.line() for slope in level if slope.verdict == "failed"]
@@ -284,9 +292,13 @@ def judge(over: Over, rows: Sequence[Row]) -> CoordinateCheck:
         seeds = len({row["seed"] for row in rows})
         enough = seeds * (max(slope.se for slope in unclear) / NOISE) ** 2
         reasons[-1] += f"; add --seeds {max(2 * seeds, math.ceil(enough))}"
-    control = [s.slope for s in slopes if not _transfers(s.parametrization) and s.name != "logits"]
-    if control and not any(slope >= CONTROL or math.isnan(slope) for slope in control):
-        reached = f"the control, {STANDARD.label}, reaches only {max(control):+.3f} instead of {CONTROL:+.1f}"
+    seen = [
+        s.slope
+        for s in slopes
+        if not _transfers(s.parametrization) and (s.name == "logits") == (control == "logits")
+    ]
+    if seen and not any(slope >= CONTROL or math.isnan(slope) for slope in seen):
+        reached = f"the control, {STANDARD.label}, reaches only {max(seen):+.3f} instead of {CONTROL:+.1f}"
         reasons.append(f"{reached}, so the check has no power; add wider --widths, or raise the rate")
     return CoordinateCheck(over, tuple(rows), slopes, "inconclusive" if reasons else "passed", tuple(reasons))
 
