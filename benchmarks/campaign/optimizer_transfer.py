@@ -27,12 +27,12 @@ from froude.train.trial import run_trial
 
 HERE = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(HERE))
-from _machine import commit, cpu
+from _machine import commit, cpu  # noqa: E402
 
 ROWS = HERE / "optimizer_transfer.parquet"
 WIDTHS, SEEDS, STEPS, BATCH = (64, 128, 256), (0, 1), 160, 768
 #: log2 of the middle one of the rates.
-CENTRES = {"adamw": -7.5, "lion": -7.0, "muon": -5.0, "soap": -7.5, "muonh": -5.0}
+CENTRES = {"adamw": -7.5, "lion": -7.0, "muon": -5.0, "soap": -6.0, "muonh": -4.5}
 RATES = 9
 #: Octaves by which the best rate may move, and the standard error from which on nothing is said.
 EQUIVALENT, PRECISE = 0.5, 0.25
@@ -108,8 +108,9 @@ def page(rows: pl.DataFrame) -> str:
         f"`python benchmarks/campaign/optimizer_transfer.py` from commit {rows['commit'][0]} on (each row names "
         f"its own), on {cpu()}, {datetime.now(UTC):%Y-%m-%d}. The package's own model, depth 2, under muP; bytes of "
         f"the King James Bible, {BATCH * STEPS:,} tokens in batches of {BATCH}; WSD with a warmup of a tenth; {RATES} "
-        f"rates a factor of sqrt(2) apart, seeds {', '.join(map(str, SEEDS))}. Rates were centred by single runs of width 64, which are "
-        "not in the table. Matrices only for muon, soap and muonh: the rest is AdamW's, at its default rate.",
+        f"rates a factor of sqrt(2) apart, seeds {', '.join(map(str, SEEDS))}. Rates were centred by single "
+        "runs of width 64, which are not in the table. Of muon, soap and muonh only the rate of the matrices is "
+        "varied: the rest is AdamW's, at its default rate.",
         "",
         "The shift is that of the best rate from width 64 to 256, in octaves, with its standard error (of the two "
         "optima under the fit's common curvature, taken as independent). equivalent: less than half an octave by two "

@@ -150,28 +150,41 @@ class Run(Section):
                 f"`micro_batch` must be a multiple of the context of {window} tokens (0: all at once), "
                 f"but got {self.micro_batch}"
             )
-        rules, optimizer = self.width_rules, self.optimizer.spec
-        if not all(map(rules.covers, self.optimizer.families)):
-            able = [
-                f'"{p.name}"'
-                for p in PARAMETRIZATIONS.values()
-                if all(map(p.covers, self.optimizer.families))
-            ]
-            raise ConfigError(
-                f'`parametrization` must be {listing(able)} with {optimizer.name}, but got "{rules.name}", whose rules '
-                f"here are only for {listing(_covered(rules))}"
-            )
-        if high > 1 and optimizer.unit == "model":
-            raise ConfigError(
-                f"`workers` must be 1 with {optimizer.name}, whose update needs all of the model at once, but got "
-                f"{self.workers}"
-            )
+        if not self.optimizer.imported:  # else its code is not to be run yet
+            self.check_optimizer()
         if high > self.slots and high > 1:
             raise ConfigError(
                 f"`workers` must not exceed the {self.slots} slots of a batch, but got {self.workers}; "
                 "use more slots or fewer workers"
             )
         return self
+
+    def check_optimizer(self) -> None:
+        """ConfigError if the optimizer's settings, the parametrization or the workers are not those that it can have.
+
+        A Run has checked that itself, except for an optimizer by import path, whose code must be trusted first.
+        """
+        rules, optimizer = self.width_rules, self.optimizer
+        optimizer.check()
+        if not all(map(rules.covers, optimizer.families)):
+            able = [
+                f'"{p.name}"' for p in PARAMETRIZATIONS.values() if all(map(p.covers, optimizer.families))
+            ]
+            raise ConfigError(
+                f'`parametrization` must be {listing(able)} with {optimizer.name}, but got "{rules.name}", whose rules '
+                f"here are only for {listing(_covered(rules))}"
+            )
+        spec = optimizer.spec
+        if rules.transfers and spec.coupled and not spec.proportional and optimizer.weight_decay:
+            raise ConfigError(
+                f"`optimizer.weight_decay` must be 0 with {optimizer.name} under {rules.name}, which has no rule for a "
+                f"decay that is added to the gradient, but got {optimizer.weight_decay}; set it to 0, or use adamw"
+            )
+        if self.max_workers > 1 and spec.unit == "model":
+            raise ConfigError(
+                f"`workers` must be 1 with {optimizer.name}, whose update needs all of the model at once, but got "
+                f"{self.workers}"
+            )
 
     def __init__(self, **data: Any) -> None:
         super().__init__(**data)
@@ -215,7 +228,12 @@ class Run(Section):
     @property
     def foreign(self) -> tuple[str, ...]:
         """Import paths outside the package, which run only when the user trusts them."""
-        return tuple(p for p in (self.model.factory, self.data.source) if not p.startswith("froude."))
+        paths = (
+            self.model.factory,
+            self.data.source,
+            *([self.optimizer.name] if self.optimizer.imported else []),
+        )
+        return tuple(path for path in paths if not path.startswith("froude."))
 
     @property
     def fingerprint(self) -> str:
@@ -224,7 +242,6 @@ class Run(Section):
         for key in self.UNFINGERPRINTED:
             content.pop(key, None)
         content["data"].pop("path", None)
-        _drop_later(self, content)
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -267,13 +284,11 @@ class Run(Section):
         return Run.from_dict(content)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON and TOML types only; no settings that the optimizer can't have."""
+        """Plain JSON and TOML types only; without later keys at their defaults, and what the optimizer can't have."""
         content = self.model_dump(mode="json")
-        optimizer = content["optimizer"]
-        if not self.optimizer.options:
-            del optimizer["options"]
-        if self.optimizer.spec.unit != "matrix":
-            del optimizer["rest"]
+        _drop_later(self, content)
+        if not self.optimizer.imported and self.optimizer.spec.unit != "matrix":
+            del content["optimizer"]["rest"]
         return content
 
     def to_toml(self) -> str:

@@ -64,7 +64,9 @@ def listing(words: Iterable[str]) -> str:
 def one_of(value: object, names: Collection[str]) -> object:
     """A field's value, if it is one of these names; else the error of a Literal (which cannot be given new names)."""
     if value not in tuple(names):
-        raise PydanticKnownError("literal_error", {"expected": listing(map(repr, names))})
+        near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else ()
+        meant = f" (did you mean {near[0]!r}?)" if near else ""
+        raise PydanticKnownError("literal_error", {"expected": f"{listing(map(repr, names))}{meant}"})
     return value
 
 
@@ -104,7 +106,7 @@ class Section(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
     section: ClassVar[str] = ""
-    #: Keys that came after 0.1: at their defaults they are no part of a run's fingerprint, so old ones stay valid.
+    #: Keys that came after 0.1: at their defaults they are in no stored run and no fingerprint, so old ones stay valid.
     LATER: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, **data: Any) -> None:

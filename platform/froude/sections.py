@@ -7,15 +7,17 @@ import hashlib
 import json
 import math
 import os
+import re
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from froude.optimizers import OPTIMIZERS, REST, Option, Spec
+from froude.optimizers import OPTIMIZERS, REST, Option, Spec, imported
 from froude.schedules import SCHEDULES, Tail
 from froude.section import ConfigError, Section, listing, one_of
 
 Scalar = str | int | float | bool
+IMPORT_PATH = re.compile(r"[\w.]+:\w+")
 
 
 class Model(Section):
@@ -103,10 +105,10 @@ class Rest(Section):
 
 
 class Optimizer(Section):
-    """An optimizer of `froude.optimizers` and its settings; each file there says what it makes of them."""
+    """An optimizer of `froude.optimizers`, whose files say what it makes of these keys, or a Spec by import path."""
 
     section: ClassVar[str] = "optimizer"
-    LATER: ClassVar[tuple[str, ...]] = ("options", "rest")
+    LATER: ClassVar[tuple[str, ...]] = ("options",)
     name: str = "adamw"
     implementation: Literal["auto", "foreach", "fused"] = Field(
         default="auto", description="of torch; auto: fused where it is as exact as the run asks for"
@@ -131,10 +133,16 @@ class Optimizer(Section):
     @field_validator("name", mode="before")
     @classmethod
     def _known(cls, value: object) -> object:
-        return one_of(value, OPTIMIZERS)
+        return value if isinstance(value, str) and IMPORT_PATH.fullmatch(value) else one_of(value, OPTIMIZERS)
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
+        if not self.imported:
+            self.check()
+        return self
+
+    def check(self) -> None:
+        """ConfigError for settings that the optimizer does not have; not at once for one that must be imported."""
         spec, have = self.spec, (*self.spec.implementations, "auto")
         if self.implementation not in have:
             quoted = listing([f'"{each}"' for each in have])
@@ -143,7 +151,7 @@ class Optimizer(Section):
             )
         for key, value in self.options.items():
             if key not in spec.options:
-                known = f"has {listing(spec.options)}" if spec.options else "has none"
+                known = f"has {', '.join(spec.options)}" if spec.options else "has none"
                 raise ConfigError(f"unknown option `optimizer.options.{key}`; {self.name} {known}")
             default, choices = spec.options[key], spec.choices.get(key, ())
             # bool is an int to Python, and an int is as good as a float
@@ -152,6 +160,10 @@ class Optimizer(Section):
                 raise ConfigError(
                     f"`optimizer.options.{key}` must be a {type(default).__name__}, but got {value!r}; its default is "
                     f"{default!r}"
+                )
+            if key in spec.least and float(value) < spec.least[key]:
+                raise ConfigError(
+                    f"`optimizer.options.{key}` must be at least {spec.least[key]}, but got {value}"
                 )
             if choices and value not in choices:
                 raise ConfigError(
@@ -162,16 +174,20 @@ class Optimizer(Section):
                 f"`optimizer.rest` is for optimizers of matrices, but {self.name} takes all parameters itself; leave "
                 "it out"
             )
-        return self
 
     def option(self, name: str) -> Option:
         """One of the optimizer's own settings."""
         return self.options.get(name, self.spec.options[name])
 
     @property
+    def imported(self) -> bool:
+        """Whether `name` is the import path of a Spec."""
+        return ":" in self.name
+
+    @property
     def spec(self) -> Spec:
-        """What the package knows of the optimizer."""
-        return OPTIMIZERS[self.name]
+        """What the package knows of the optimizer; one by import path is imported, so its code must be trusted."""
+        return imported(self.name) if self.imported else OPTIMIZERS[self.name]
 
     def family(self, *, matrix: bool = True) -> str:
         """That of a parametrization's table, for a hidden matrix or for another parameter."""

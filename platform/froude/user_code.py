@@ -1,7 +1,8 @@
-"""Calling code of a user's: whatever it raises becomes an error that names the user's own file and line."""
+"""Importing and calling code of a user's: what it raises becomes an error that names the user's own file and line."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sysconfig
 import traceback
@@ -17,6 +18,9 @@ _OTHERS = (
     _OURS,
     *{Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib")},
 )
+
+#: What a user's code may meet that a second try may get past: it stays what it is, and a run is restarted.
+PASSING = (OSError, MemoryError)
 
 
 class Raised(ConfigError):
@@ -48,6 +52,25 @@ def call_user(
         at = place(error)
         where = f" (at {at})" if at else ""
         raise Raised(f"{what} must not raise, but got {told(error)}{where}; {remedy}") from error
+
+
+def load(path: str) -> Any:
+    """The object at "package.module:Name"; ConfigError when there is none. `check_trust` comes before."""
+    module, _, name = path.partition(":")
+    try:
+        imported = call_user(
+            f"module {module!r}", importlib.import_module, module, but=(ImportError, *PASSING)
+        )
+        found = getattr(imported, name, None)
+    except ImportError as error:
+        at = f" (at {where})" if (where := place(error)) else ""
+        raise ConfigError(
+            f"an import path must name an importable module, but {path!r} does not: {error}{at}; "
+            "correct the path or PYTHONPATH"
+        ) from None
+    if found is None:
+        raise ConfigError(f"module {module!r} has no {name!r}; correct the import path {path!r}")
+    return found
 
 
 def told(error: Exception) -> str:

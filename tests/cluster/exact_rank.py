@@ -18,10 +18,15 @@ import torch
 import torch.distributed as dist
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from froude.checkpoint.run_store import RunStore
 from froude.config import Run
+from froude.store import Location
 from froude.train import optimizers, parallel
 from froude.train.parallel import KEEP_GATHERED, World
 from froude.train.trainer import Trainer
+
+#: Steps after which a checkpoint is kept.
+RESUMED = 2
 
 
 class Gathers(TorchDispatchMode):
@@ -34,13 +39,14 @@ class Gathers(TorchDispatchMode):
         return call(*args, **(kwargs or {}))
 
 
-def bits(case: dict[str, Any], device: str) -> dict[str, Any]:
+def bits(case: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
     """Losses, norms of batch and slots, evaluation and a hash of parameters and optimizer state.
 
     `switch_at` changes the schedule at a step; `keep_gathered` is the number of parameters up to which a model is one
-    unit of FSDP; `unchecked` lets any optimizer pass; `count` adds how often the last step gathered weights.
+    unit of FSDP; `unchecked` lets any optimizer pass; `count` adds how often the last step gathered weights. With
+    `resume` a checkpoint of step 2 is kept, and that of one worker less is read and trained to the end, too.
     """
-    count = case.pop("count", False)
+    count, resume = case.pop("count", False), case.pop("resume", "")
     switch = case.pop("switch_at", 0)
     if case.pop("unchecked", False):
         optimizers.works_by_rows = lambda *_: True
@@ -58,18 +64,32 @@ def bits(case: dict[str, Any], device: str) -> dict[str, Any]:
         with Gathers() if count and step == run.steps - 1 else nullcontext() as gathers:
             result = trainer.step(run, step, noise=True)
         series.append((result.loss, result.grad_norm, result.slot_square))
+        if resume and step + 1 == RESUMED:
+            store = RunStore(Location.parse(folder) / resume / f"{trainer.world.size}", "large")
+            store.open_attempt("recipe")
+            store.save(trainer.state(), step=RESUMED, tokens=RESUMED * run.batch, tables={})
     loss = trainer.evaluate()
+    found = {"series": series, "loss": loss, "digest": digest(trainer)}
+    if resume and trainer.world.size > 1:
+        trainer = Trainer(run, World.current(device))
+        store = RunStore(Location.parse(folder) / resume / f"{trainer.world.size - 1}", "large")
+        assert store.load(trainer.state())["step"] == RESUMED
+        for step in range(RESUMED, run.steps):
+            trainer.step(run, step)
+        found["resumed"] = digest(trainer)
+    if count:
+        found["gathers"] = gathers.number
+    return found
+
+
+def digest(trainer: Trainer) -> str:
     hashes = {
         name: hashlib.sha256(
             whole(tensor).contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
         ).hexdigest()
         for name, tensor in trainer.state().items()
     }
-    digest = hashlib.sha256(json.dumps(sorted(everywhere(hashes).items())).encode())
-    found = {"series": series, "loss": loss, "digest": digest.hexdigest()}
-    if count:
-        found["gathers"] = gathers.number
-    return found
+    return hashlib.sha256(json.dumps(sorted(everywhere(hashes).items())).encode()).hexdigest()
 
 
 def everywhere(mine: dict[str, str]) -> dict[str, str]:
@@ -111,7 +131,11 @@ def main(rank: int, world: int, folder: Path, cases: dict[str, dict[str, Any]], 
             world_size=world,
             timeout=timedelta(seconds=120),
         )
-    found = {name: bits(case, device) for name, case in cases.items() if world <= case.get("slots", world)}
+    found = {
+        name: bits(case, device, folder)
+        for name, case in cases.items()
+        if world <= case.pop("most", case.get("slots", world))
+    }
     if rank == 0:
         (folder / f"bits-{world}.json").write_text(json.dumps(found))
     if world > 1:

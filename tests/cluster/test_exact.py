@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from froude.config import Run
+from froude.optimizers import OPTIMIZERS
 
 BASE = Run(
     tokens=768 * 4,
@@ -25,8 +26,6 @@ FIVE = {"slots": 5, "batch": 640, "tokens": 640 * 4, "schedule.warmup_tokens": 6
 EXACT = {
     "adamw": {},
     "bf16": {"precision": "bf16"},
-    "lion": {"optimizer.name": "lion", "optimizer.lr": 1e-3},
-    "muon": {"optimizer.name": "muon", "optimizer.lr": 0.02},
     "muon of heads, odd width, by layers": {
         "optimizer.name": "muon",
         "optimizer.lr": 0.02,
@@ -56,6 +55,17 @@ EXACT = {
     "sharded by layers": {"keep_gathered": 0, "micro_batch": 64, **FIVE},
     "sharded by layers, block": {"keep_gathered": 0, "micro_batch": 64, "slot_schedule": "block", **FIVE},
 }
+#: Each optimizer at one to three workers, and from the checkpoint of one worker less.
+OPTIMIZERS_ALONE = {
+    name: {
+        "optimizer": {"name": name, "options": {"every": 2} if "every" in spec.options else {}},
+        "parametrization": "sp",
+        "resume": name,
+        "most": 3,
+    }
+    for name, spec in OPTIMIZERS.items()
+    if spec.unit != "model"
+}
 ODD = {"model.width": 40, "model.head_dim": 10, "model.base_width": 20}
 INEXACT = {
     "fast": {"reduction": "fast", "optimizer.implementation": "foreach"},
@@ -67,7 +77,7 @@ INEXACT = {
 
 def case(changes):
     changes = dict(changes)
-    own = ("switch_at", "keep_gathered", "unchecked", "count")
+    own = ("switch_at", "keep_gathered", "unchecked", "count", "resume", "most")
     extra = {name: changes.pop(name) for name in own if name in changes}
     return BASE.replace(changes).to_dict() | extra
 
@@ -76,7 +86,9 @@ def case(changes):
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, dict]]:
     """Bits of each case by number of workers."""
     folder = tmp_path_factory.mktemp("exact")
-    cases = json.dumps({name: case(changes) for name, changes in {**EXACT, **INEXACT}.items()})
+    cases = json.dumps(
+        {name: case(changes) for name, changes in {**EXACT, **INEXACT, **OPTIMIZERS_ALONE}.items()}
+    )
     script = Path(__file__).with_name("exact_rank.py")
     results = {}
     for world in (1, 2, 3, 4):
@@ -97,6 +109,16 @@ def test_any_number_of_workers_trains_the_same_bits(found, name):
     assert len(found[1][name]["series"]) == case(EXACT[name])["tokens"] // case(EXACT[name])["batch"]
     for world in (2, 3, 4):
         assert found[world][name] == found[1][name]
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS_ALONE)
+def test_an_optimizer_trains_the_same_bits_and_goes_on_with_them_at_another_number_of_workers(found, name):
+    alone = found[1][name]
+    assert alone["digest"] != found[1]["adamw"]["digest"]
+    for world in (2, 3):
+        resumed = found[world][name].pop("resumed")
+        assert found[world][name] == alone
+        assert resumed == alone["digest"]
 
 
 @pytest.mark.parametrize("name", EXACT)

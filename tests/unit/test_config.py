@@ -35,7 +35,10 @@ BAD = [
     ({"name": "../../etc"}, "`name` must start with a letter or digit"),
     ({"tokens": "7680"}, "`tokens` must be a valid integer, but got '7680'"),
     ({"seed": -1}, "`seed` must be greater than or equal to 0"),
-    ({"parametrization": "mu"}, "`parametrization` must be 'sp' or 'mup', but got 'mu'"),
+    (
+        {"parametrization": "mu"},
+        "`parametrization` must be 'sp', 'mup', 'depth_mup' or 'completep' (did you mean 'mup'?), but got 'mu'",
+    ),
 ]
 
 

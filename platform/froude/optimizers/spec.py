@@ -58,7 +58,8 @@ class Spec:
 
     `factory` is the import path of a `torch.optim.Optimizer`, called with groups and `arguments(settings)`; `state` has
     what it keeps of a parameter, by name. `family` is that of a parametrization's table, or a function of the settings.
-    `options` are settings that only this optimizer has, with their defaults; `defaults` those of `lr`, `beta1` and the
+    `options` are settings that only this optimizer has, with their defaults, and `choices` and `least` what they may
+    be; `defaults` those of `lr`, `beta1` and the
     like where they are not the package's. `implementations` are keywords by which the class chooses among kernels.
 
     `unit` is what the update of a row depends on. "row": on nothing but that row, so that each worker makes those of
@@ -67,7 +68,8 @@ class Spec:
     worker, its owner.
 
     `proportional`: an update is as large as its gradient, else its size does not depend on the gradient's.
-    `epsilon`: the class has an epsilon, which a group may set. `coupled`: decay is added to the gradient.
+    `epsilon`: the class has an epsilon, which a group may set. `coupled`: decay is added to the gradient,
+    and so divided as it is unless the update is proportional to it.
     `factor(settings, rows, columns)` is by how much a matrix of that shape moves further than the class moves it; its
     decay stays.
     """
@@ -79,6 +81,7 @@ class Spec:
     state: Callable[[Settings, Shape], dict[str, Held]]
     options: Mapping[str, Option] = field(default_factory=dict)
     choices: Mapping[str, tuple[Option, ...]] = field(default_factory=dict)
+    least: Mapping[str, float] = field(default_factory=dict)
     defaults: Mapping[str, float] = field(default_factory=dict)
     implementations: tuple[Literal["foreach", "fused"], ...] = ()
     unit: Literal["row", "matrix", "tensor", "model"] = "row"

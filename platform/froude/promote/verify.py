@@ -22,6 +22,7 @@ from froude.runlog import LogReader, Record, expired, lineage, record_name
 from froude.schemas import TABLES
 from froude.store import Location, reported
 from froude.study import Study
+from froude.user_code import load
 
 if TYPE_CHECKING:
     import torch
@@ -57,14 +58,13 @@ def verify_run(
     ConfigError if the run has not begun, is of another recipe, or can't be trained again here.
     """
     from froude.checkpoint.tools import verify
-    from froude.train import api
 
     run = study.location / "runs" / recipe.run.name
     log = LogReader(run)
     if log.head_under(recipe.sha256) is None:
         raise ConfigError(f"a run must have begun to be verified, but {run} has no log; train it first")
     for path in recipe.run.foreign:
-        api.load(path)  # what can't be imported is the user's to correct, before anything is said of the run
+        load(path)  # what can't be imported is the user's to correct, before anything is said of the run
     # All that follows is said of these records: a run that goes on commits more meanwhile.
     records = log.records()
     head, line = records[-1], lineage(records)

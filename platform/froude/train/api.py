@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import importlib
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -20,10 +19,8 @@ from froude.material import Material, foreign_code
 from froude.parametrizations import Kind as Kind
 from froude.parametrizations import Multiplied
 from froude.section import listing
-from froude.user_code import call_user, place
+from froude.user_code import PASSING, call_user, load
 
-#: What a factory or a source may meet that a second try may get past: it stays what it is, and a run is restarted.
-PASSING = (OSError, MemoryError)
 Request = Literal["none", "save", "hold", "stop"]
 Split = Literal["train", "validation"]
 SET_NAME = re.compile(r"\w+", re.ASCII)
@@ -121,25 +118,6 @@ def check_trust(run: Run, trust: bool) -> None:
         )
 
 
-def load(path: str) -> Any:
-    """The object at "package.module:Name"; ConfigError when there is none. `check_trust` comes before."""
-    module, _, name = path.partition(":")
-    try:
-        imported = call_user(
-            f"module {module!r}", importlib.import_module, module, but=(ImportError, *PASSING)
-        )
-        found = getattr(imported, name, None)
-    except ImportError as error:
-        at = f" (at {where})" if (where := place(error)) else ""
-        raise ConfigError(
-            f"an import path must name an importable module, but {path!r} does not: {error}{at}; "
-            "correct the path or PYTHONPATH"
-        ) from None
-    if found is None:
-        raise ConfigError(f"module {module!r} has no {name!r}; correct the import path {path!r}")
-    return found
-
-
 def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
     """The run's model, the same bits for the same run wherever it is built (built on the CPU, then moved).
 
@@ -223,8 +201,11 @@ def validation_sets(run: Run, validation: Source) -> dict[str, Source]:
 def material_of(run: Run) -> Material:
     """What the run's config cannot say of it, as it is here and now; both splits are asked for their hashes."""
     train, validation = (build_source(run, split).sha256 for split in get_args(Split))
-    load(run.model.factory)
-    modules, versions = foreign_code((run.model.factory, run.data.source))
+    code = (run.model.factory, run.data.source, run.optimizer.name, run.optimizer.spec.factory)
+    paths = [path for path in code if ":" in path]
+    for path in paths:
+        load(path)
+    modules, versions = foreign_code(paths)
     corpus = {"corpus": train} if train == validation else {"train": train, "validation": validation}
     return Material(corpus, modules, versions)
 

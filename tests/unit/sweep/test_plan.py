@@ -8,13 +8,15 @@ import pytest
 from froude.config import ConfigError, Run
 from froude.launch.trainable import Proxy
 from froude.launch.tuning import Queue
+from froude.optimizers import OPTIMIZERS
 from froude.space import Grid, Search, Space, Trial, Uniform
 from froude.store import Location
 from froude.sweep import plan as planning
 from froude.sweep import speed
 from froude.sweep.plan import memory, plan, worker_bytes
-from froude.sweep.speed import Speed, measure, step_flops
+from froude.sweep.speed import Speed, measure, model_size, step_flops
 from froude.train.api import build_model, count_parameters
+from froude.train.trainer import Trainer
 
 RUN = Run(name="a", tokens=768 * 10, model={"width": 32}, eval_windows=96)
 TARGET = RUN.replace({"model.width": 64}, name="large", tokens=768 * 100, slots=12, workers=(1, 3))
@@ -104,9 +106,18 @@ def test_memory_grows_with_parameters_batch_and_workers(space):
 
 def test_memory_has_the_moments_that_the_optimizer_keeps():
     """Under SGD one less than under AdamW, once for training and once for the copy from which branches begin."""
-    params = count_parameters(build_model(RUN, "meta")).params_with_embeddings
+    model = build_model(RUN, "meta")
     sgd = RUN.replace({"optimizer.name": "sgd", "parametrization": "sp"})
-    assert worker_bytes(RUN) - worker_bytes(sgd) == 8 * params
+    tensors = len(list(model.parameters()))  # AdamW counts the steps of each
+    moments = count_parameters(model).params_with_embeddings
+    assert worker_bytes(RUN) - worker_bytes(sgd) == 2 * 4 * (moments + tensors)
+
+
+@pytest.mark.parametrize("name", [name for name, spec in OPTIMIZERS.items() if spec.unit != "model"])
+def test_planned_bytes_of_state_are_those_of_a_trainer(name):
+    run = RUN.replace({"optimizer": {"name": name}, "parametrization": "sp"})
+    held = {key: t for key, t in Trainer(run).state().items() if key.startswith("optimizer.")}
+    assert model_size(run)[2] == sum(tensor.nbytes for tensor in held.values())
 
 
 def test_speed_is_interpolated_between_what_was_timed():

@@ -104,7 +104,7 @@ def test_updates_of_one_spectral_norm_move_blocks_alike_and_logits_show_the_cont
 @pytest.mark.long
 def test_an_update_of_one_rms_fails_without_its_root_of_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under SP, too: its blocks are what fails."""
-    wrong = replace(MUP, table={**MUP.table, "spectral, of one RMS": {}})
+    wrong = replace(MUP, table={**MUP.table, "spectral of one RMS": {}})
     monkeypatch.setitem(PARAMETRIZATIONS, "mup", wrong)
     muon = {"name": "muon", "lr": 5e-3, "options": {"scale": "match_rms"}}
     found = check(RUN.replace({"optimizer": muon}), "width", (64, 128, 256), times=(3, 10))

@@ -1,12 +1,16 @@
 """Exact runs in one process: what they refuse, and what they record."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from froude.config import ConfigError, Run
+from froude.config import ConfigError, Optimizer, Run
+from froude.optimizers import OPTIMIZERS, Spec, moments
 from froude.train import api
 from froude.train.exact import environment
-from froude.train.optimizers import works_by_rows
+from froude.train.optimizers.exactness import repeats, works_by_rows
 from froude.train.trainer import Trainer
 
 RUN = Run(
@@ -20,11 +24,58 @@ def as_before():
     torch.use_deterministic_algorithms(False)
 
 
-def test_elementwise_optimizers_work_by_rows_and_fused_adamw_does_not():
-    assert works_by_rows("adamw", "foreach", "cpu")
-    assert works_by_rows("lion", "auto", "cpu")
-    assert works_by_rows("sgd", "foreach", "cpu")
-    assert not works_by_rows("adamw", "fused", "cpu")
+@pytest.mark.parametrize("name", [name for name, spec in OPTIMIZERS.items() if spec.unit == "row"])
+def test_an_optimizer_of_rows_has_the_same_bits_on_parts(name):
+    settings = Optimizer(name=name)
+    assert works_by_rows(settings, settings.spec.plain, "cpu")
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, spec in OPTIMIZERS.items() if spec.unit in ("matrix", "tensor")]
+)
+def test_an_optimizer_of_whole_matrices_repeats(name):
+    assert repeats(Optimizer(name=name), "cpu")
+
+
+def test_fused_adamw_does_not_work_by_rows():
+    assert not works_by_rows(Optimizer(), "fused", "cpu")
+
+
+class Blind(torch.optim.Optimizer):
+    """Looks exact where one does not look for it: on parts, from the global generator, or beyond a size."""
+
+    def __init__(self, groups, fault):
+        super().__init__(groups, {"fault": fault})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            for p in group["params"]:
+                if group["fault"] == "mean":
+                    p.sub_(p.grad - p.grad.mean())
+                elif group["fault"] == "random":
+                    p.add_(torch.randn(()))
+                elif group["fault"] == "blocks" and p.numel() >= 4096 and p.numel() % 256 == 0:
+                    p.sub_(p.grad.half().float())
+                else:
+                    p.sub_(p.grad)
+
+
+@pytest.mark.parametrize("fault", ["", "mean", "random", "blocks"])
+def test_a_fault_in_exactness_is_seen(monkeypatch, fault):
+    spec = Spec(
+        name="blind",
+        factory="blind:Blind",
+        arguments=lambda settings: {"fault": fault},
+        family="Adam",
+        state=moments(),
+        options={"fault": fault},
+    )
+    monkeypatch.setitem(sys.modules, "blind", SimpleNamespace(Blind=Blind))
+    monkeypatch.setitem(OPTIMIZERS, "blind", spec)
+    settings = Optimizer(name="blind", options={"fault": fault})
+    assert works_by_rows(settings, "auto", "cpu") == (not fault)
+    assert repeats(settings, "cpu") == (fault != "random")
 
 
 def test_an_exact_run_refuses_an_optimizer_that_is_not():

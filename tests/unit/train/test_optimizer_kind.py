@@ -18,7 +18,7 @@ from froude.optimizers import OPTIMIZERS, Spec, moments
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.train.api import Unsupervised
-from froude.train.optimizers import build, works_by_rows
+from froude.train.optimizers import build, exactness
 from froude.train.optimizers.composed import Rows
 from froude.train.parallel import World
 from froude.train.probe.updates import probe
@@ -33,6 +33,8 @@ NADAM = Spec(
     state=moments("exp_avg", "exp_avg_sq", step=0.0, mu_product=1.0),
     implementations=("foreach",),
 )
+#: Optimizers of which muP says nothing, or nothing of their decay.
+WITHOUT_RULES = ("adafactor", "adam", "apollo", "galore_adamw", "rmsprop", "sgd")
 STEPS = 6
 
 
@@ -41,7 +43,7 @@ def nadam() -> Iterator[Spec]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(OPTIMIZERS, NADAM.name, NADAM)
         yield NADAM
-    works_by_rows.cache_clear()
+    exactness._works_by_rows.cache_clear()
     torch.use_deterministic_algorithms(False)
     assert NADAM.name not in OPTIMIZERS
 
@@ -88,9 +90,26 @@ def test_it_trains_and_resumes_bit_for_bit(tmp_path: Path, reduction: str) -> No
 
 
 @pytest.mark.usefixtures("nadam")
-@pytest.mark.parametrize("name", ["adamw", "lion", "muon", "sgd", "nadam"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "adafactor",
+            "adam",
+            "adamh",
+            "adamw",
+            "adamw8bit",
+            "ademamix",
+            "apollo",
+            "galore_adamw",
+            "lion",
+            "muon",
+        ),
+        *("muonh", "normuon", "rmsprop", "sgd", "shampoo", "soap", "nadam"),
+    ],
+)
 def test_a_spec_has_the_state_with_which_the_class_starts(name: str) -> None:
-    run = run_with(name, **({"parametrization": "sp"} if name == "sgd" else {}))
+    run = run_with(name, **({"parametrization": "sp"} if name in WITHOUT_RULES else {}))
     by_itself, from_state = Trainer(run), Trainer(run)
     from_state.state()
     for trainer in (by_itself, from_state):
@@ -122,7 +141,7 @@ def test_auto_is_fused_where_a_class_has_it_and_one_worker_need_not_be_exact(nad
     assert not defaults(exact)["fused"]
     assert defaults(run_with("nadam"))["foreach"]
     model = nn.ParameterDict({"p": nn.Parameter(torch.ones(3))})
-    model.kinds = lambda: {"p": "norm"}
+    model.kinds, model.blocks = lambda: {"p": "norm"}, list
     state = build(run_with("nadam"), model, World()).state()
     assert {name: value.tolist() for name, value in state.items()} == {
         "p.step": 0.0,
@@ -141,11 +160,17 @@ def test_one_that_needs_all_of_the_model_has_one_worker(monkeypatch: pytest.Monk
         run_with("nadam", workers=(1, 2))
 
 
-@pytest.mark.parametrize("wrong", ["nadam", "adam", 3, None])
-def test_what_is_not_registered_is_refused(wrong: object) -> None:
+@pytest.mark.parametrize(
+    "wrong, meant", [("nadam", " (did you mean 'adam'?)"), ("lbfgs", ""), (3, ""), (None, "")]
+)
+def test_what_is_not_registered_is_refused(wrong: object, meant: str) -> None:
     with pytest.raises(ConfigError) as error:
         Run(tokens=768, optimizer={"name": wrong})
-    assert str(error.value) == f"`optimizer.name` must be 'adamw', 'lion', 'muon' or 'sgd', but got {wrong!r}"
+    assert str(error.value) == (
+        "`optimizer.name` must be 'adafactor', 'adam', 'adamh', 'adamw', 'adamw8bit', 'ademamix', 'apollo', "
+        "'galore_adamw', 'lion', 'muon', 'muonh', 'normuon', 'rmsprop', 'sgd', 'shampoo' or 'soap'"
+        f"{meant}, but got {wrong!r}"
+    )
 
 
 def test_an_implementation_that_a_class_lacks_is_refused() -> None:

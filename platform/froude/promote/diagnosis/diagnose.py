@@ -12,6 +12,7 @@ import polars as pl
 
 from froude import laws
 from froude.config import Run
+from froude.optimizers import REST
 from froude.promote.diagnosis.causes import Cause, Examined, Exponent, causes, exponents, tables
 from froude.train.probe import coordcheck
 from froude.train.probe.updates import probe
@@ -92,7 +93,9 @@ def diagnose(
     if len(compared) < 2:
         return Diagnosis(name, widths, (), shown, (), None)
     tell = progress or (lambda share, text: None)
-    examined = examine(compared, progress=lambda share, text: tell(share / 2, text))
+    examined = examine(
+        [_by_rows(run) for run in compared], progress=lambda share, text: tell(share / 2, text)
+    )
     seeds = [run.replace(seed=run.seed + seed) for run in compared for seed in range(SEEDS)]
     moves = coordcheck.measure(seeds, times=TIMES, progress=lambda share, text: tell(0.5 + share / 2, text))
     coordinates = coordcheck.judge("width", moves)
@@ -100,6 +103,19 @@ def diagnose(
     if not found and runs[0].width_rules.transfers and len(widths) >= STRAYS_WIDTHS:
         found = list(_strays(coordinates))
     return Diagnosis(name, widths, tuple(found), shown, tuple(exponents(examined)), coordinates)
+
+
+def _by_rows(run: Run) -> Run:
+    """The run with AdamW, at the settings of the rest, in place of an optimizer whose updates are of whole matrices.
+
+    Of those no single element says how large they are, and the model's code is as right or wrong under one as under the
+    other.
+    """
+    if run.optimizer.spec.unit != "matrix":
+        return run
+    rest = {f"optimizer.{key}": value for key, value in run.optimizer.rest}
+    plain = {"optimizer.name": REST.name, "optimizer.options": {}, "optimizer.rest": {}}
+    return run.replace({**plain, **rest}, name=run.name)
 
 
 def examine(runs: Sequence[Run], *, progress: Callable[[float, str], None] | None = None) -> Examined:

@@ -8,8 +8,11 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from froude.optimizers import Held, Settings, Spec
+from froude.config import Optimizer
+from froude.optimizers import Held
+from froude.sections import Rest
 from froude.train import parallel
+from froude.user_code import load
 
 
 class Part(Protocol):
@@ -51,13 +54,11 @@ class Rows:
 
     def __init__(
         self,
-        spec: Spec,
-        settings: Settings,
+        settings: Optimizer | Rest,
         optimizer: torch.optim.Optimizer,
         parameters: Mapping[str, nn.Parameter],
     ) -> None:
-        self.spec, self.settings = spec, settings
-        self.optimizer, self.parameters = optimizer, parameters
+        self.settings, self.optimizer, self.parameters = settings, optimizer, parameters
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -78,7 +79,7 @@ class Rows:
         state: dict[str, Tensor] = self.optimizer.state[parameter]
         if not state:
             fused = bool(self.optimizer.defaults.get("fused"))
-            for key, held in self.spec.state(self.settings, tuple(parameter.shape)).items():
+            for key, held in self.settings.spec.state(self.settings, tuple(parameter.shape)).items():
                 state[key] = started(held, parameter, fused=fused)
         return state
 
@@ -95,3 +96,14 @@ def started(held: Held, parameter: Tensor, *, fused: bool = False) -> Tensor:
     rows = held.shape[0] if shard is parameter else shard.shape[0]
     local = torch.full((rows, *held.shape[1:]), held.start, dtype=dtype, device=parameter.device)
     return local if shard is parameter else parallel.like(parameter, local, held.shape)
+
+
+def make(
+    settings: Optimizer | Rest, implementation: str, groups: list[dict[str, Any]]
+) -> torch.optim.Optimizer:
+    """The class that the settings name, over these groups."""
+    form = {} if implementation == "auto" else {implementation: True}
+    made: torch.optim.Optimizer = load(settings.spec.factory)(
+        groups, **settings.spec.arguments(settings), **form
+    )
+    return made

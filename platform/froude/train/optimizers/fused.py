@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from torch import nn
 
 from froude.config import ConfigError
-from froude.train.api import PASSING, Part
-from froude.user_code import call_user
+from froude.train.api import Part
+from froude.user_code import PASSING, call_user
 
 
 def matrices(model: nn.Module, *, heads: bool = False) -> dict[str, dict[str, slice]]:

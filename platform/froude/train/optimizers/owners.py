@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from froude.optimizers import Settings, Spec
+from froude.config import Optimizer
 from froude.train import parallel
-from froude.train.optimizers.composed import started
+from froude.train.optimizers.composed import make, started
 from froude.train.parallel import World
 
 
@@ -44,14 +44,12 @@ class Matrix:
 class Owned:
     """A matrix that this rank owns, with an optimizer of its own; its weight is here during a step only."""
 
-    def __init__(
-        self, matrix: Matrix, spec: Spec, settings: Settings, make: Callable[..., torch.optim.Optimizer]
-    ) -> None:
-        self.matrix, self.spec, self.settings = matrix, spec, settings
+    def __init__(self, matrix: Matrix, settings: Optimizer) -> None:
+        self.matrix, self.settings = matrix, settings
         # One number seen everywhere: what an optimizer is made with has a shape and no memory.
         self.nothing = parallel.local(matrix.parameter).detach().new_empty(1).expand(matrix.shape)
         self.weight = nn.Parameter(self.nothing)
-        self.optimizer = make([{**matrix.group, "params": [self.weight]}])
+        self.optimizer = make(settings, "auto", [{**matrix.group, "params": [self.weight]}])
 
     @torch.no_grad()
     def step(self, weight: Tensor, gradient: Tensor) -> None:
@@ -68,7 +66,7 @@ class Owned:
     def state(self) -> dict[str, Tensor]:
         state: dict[str, Tensor] = self.optimizer.state[self.weight]
         if not state:
-            for key, held in self.spec.state(self.settings, self.matrix.shape).items():
+            for key, held in self.settings.spec.state(self.settings, self.matrix.shape).items():
                 state[key] = started(held, self.nothing)
         return state
 
@@ -76,17 +74,10 @@ class Owned:
 class Owners:
     """All matrices of a model, dealt out among the ranks."""
 
-    def __init__(
-        self,
-        matrices: Sequence[Matrix],
-        world: World,
-        spec: Spec,
-        settings: Settings,
-        make: Callable[..., torch.optim.Optimizer],
-    ) -> None:
+    def __init__(self, matrices: Sequence[Matrix], world: World, settings: Optimizer) -> None:
         self.world = world
         dealt = deal(matrices, world.size)
-        self.owned = [Owned(matrix, spec, settings, make) for matrix in dealt[world.rank]]
+        self.owned = [Owned(matrix, settings) for matrix in dealt[world.rank]]
         #: In each round every rank makes at most one update, so that few matrices are in memory at once.
         self.rounds = list(zip_longest(*dealt))
 
