@@ -125,7 +125,8 @@ def test_a_run_takes_it_while_it_is_registered(ntk: Parametrization) -> None:
     assert Run(tokens=768, parametrization="ntk", optimizer={"name": "sgd"}).width_rules is ntk
     with pytest.raises(
         ConfigError,
-        match=r"^`parametrization` must be 'sp', 'mup', 'depth_mup', 'completep' or 'ntk' \(did you mean 'ntk'\?\), but got 'nkt'$",
+        match=r"^`parametrization` must be 'sp', 'mup', 'depth_mup', 'completep' or 'ntk' "
+        r"\(did you mean 'ntk'\?\), but got 'nkt'$",
     ):
         Run(tokens=768, parametrization="nkt")
 
