@@ -30,7 +30,6 @@ from froude.train.worker import run_worker
 RUN = Run(
     name="large",
     model={"width": 32},
-    optimizer={"name": "muon"},  # matrices move to other owners with each change of the workers' number
     slots=12,
     reduction="exact",
     tokens=768 * 200,

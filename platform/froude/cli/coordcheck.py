@@ -46,7 +46,6 @@ def coordcheck(
     Example: froude coordcheck search_spaces/quickstart.py --widths 64,128,256
     """
     from dataclasses import asdict
-    from pathlib import Path
 
     import polars as pl
     import torch
