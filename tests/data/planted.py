@@ -129,7 +129,11 @@ RULES = parametrization.scales
 
 def wrong(kinds, **factors):
     """The rules of the parametrization, but for these kinds."""
-    return lambda run, kind: replace(RULES(run, kind), **factors) if kind in kinds else RULES(run, kind)
+    def rules(run, kind, **where):
+        found = RULES(run, kind, **where)
+        return replace(found, **factors) if kind in kinds else found
+
+    return rules
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,6 @@ BUGS = {
     "tied, rate and multiplier": Bug(
         "tied_embeddings",
         runs(**TIED),
-        lambda run, kind: RULES(run, "hidden" if kind == "embedding" else kind),
+        lambda run, kind, **where: RULES(run, "hidden" if kind == "embedding" else kind, **where),
     ),
 }

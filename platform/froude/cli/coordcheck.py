@@ -46,6 +46,7 @@ def coordcheck(
     Example: froude coordcheck search_spaces/quickstart.py --widths 64,128,256
     """
     from dataclasses import asdict
+    from pathlib import Path
 
     import polars as pl
     import torch

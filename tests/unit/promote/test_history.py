@@ -309,7 +309,7 @@ def test_counts_in_billions_are_refused_and_compute_over_size_is_not(tmp_path: P
 def test_mup_may_be_written_with_a_letter_of_its_own(tmp_path: Path) -> None:
     assert "lr_transfer_mup" in fit(made(tmp_path, grid(parametrization="μP"))).rows
     (tmp_path / "odd").mkdir()
-    assert "sp or mup" in refused(tmp_path / "odd", grid(parametrization="ntk"))
+    assert "sp, mup, depth_mup or completep" in refused(tmp_path / "odd", grid(parametrization="ntk"))
 
 
 def test_a_csv_may_write_nan_in_any_way_and_leave_columns_empty(tmp_path: Path) -> None:

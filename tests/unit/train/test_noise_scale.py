@@ -101,7 +101,7 @@ def test_the_trace_is_the_same_whatever_the_slots_size() -> None:
         trainer, rows = Trainer(run), []
         for batch in range(100):
             totals = trainer.reduction.backward(trainer.draw(batch).windows, noise=True)
-            trainer.optimizer.zero_grad(set_to_none=True)
+            trainer.optimizer.zero_grad()
             rows.append(
                 {"step": batch + 1, "small_sq_norm": totals.slot_square, "big_sq_norm": totals.norm**2}
             )
