@@ -57,7 +57,7 @@ EXACT = {
 }
 #: Each optimizer at one to three workers, and from the checkpoint of one worker less.
 OPTIMIZERS_ALONE = {
-    name: {
+    f"{name} alone": {
         "optimizer": {"name": name, "options": {"every": 2} if "every" in spec.options else {}},
         "parametrization": "sp",
         "resume": name,
@@ -114,7 +114,7 @@ def test_any_number_of_workers_trains_the_same_bits(found, name):
 @pytest.mark.parametrize("name", OPTIMIZERS_ALONE)
 def test_an_optimizer_trains_the_same_bits_and_goes_on_with_them_at_another_number_of_workers(found, name):
     alone = found[1][name]
-    assert alone["digest"] != found[1]["adamw"]["digest"]
+    assert name == "adamw alone" or alone["digest"] != found[1]["adamw alone"]["digest"]
     for world in (2, 3):
         resumed = found[world][name].pop("resumed")
         assert found[world][name] == alone

@@ -201,10 +201,11 @@ def validation_sets(run: Run, validation: Source) -> dict[str, Source]:
 def material_of(run: Run) -> Material:
     """What the run's config cannot say of it, as it is here and now; both splits are asked for their hashes."""
     train, validation = (build_source(run, split).sha256 for split in get_args(Split))
-    code = (run.model.factory, run.data.source, run.optimizer.name, run.optimizer.spec.factory)
-    paths = [path for path in code if ":" in path]
-    for path in paths:
-        load(path)
+    paths = [run.model.factory, run.data.source]
+    if run.optimizer.imported:
+        paths += [run.optimizer.name, run.optimizer.spec.factory]
+        load(run.optimizer.spec.factory)
+    load(run.model.factory)
     modules, versions = foreign_code(paths)
     corpus = {"corpus": train} if train == validation else {"train": train, "validation": validation}
     return Material(corpus, modules, versions)
