@@ -139,7 +139,8 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
             else "–"
         )
 
-    slopes = ", ".join(f"{each.plain_label} {slope(each.name)}" for each in PARAMETRIZATIONS.values())
+    swept = [each for each in PARAMETRIZATIONS.values() if each.name in transfer]
+    slopes = ", ".join(f"{each.plain_label} {slope(each.name)}" for each in swept)
     sizes = " → ".join(str(size) for size in elastic["world_sizes"])
     seconds_each = ", ".join(f"{value:.1f}" for value in elastic["recovery_seconds"])
     recovery = f"{seconds_each} seconds" if seconds_each else "none"
