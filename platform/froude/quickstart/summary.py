@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from froude.attempts import history
-from froude.parametrizations import PARAMETRIZATIONS
+from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, STANDARD
 from froude.promote.fits import Fits
 from froude.promote.forecast import OTHERS, score
 from froude.promote.recipe import Recipe
@@ -139,7 +139,8 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
             else "–"
         )
 
-    swept = [each for each in PARAMETRIZATIONS.values() if each.name in transfer]
+    due = {STANDARD.name, DEFAULT.name, *transfer}  # what the quickstart sweeps, and what a space of one's own did
+    swept = [each for each in PARAMETRIZATIONS.values() if each.name in due]
     slopes = ", ".join(f"{each.plain_label} {slope(each.name)}" for each in swept)
     sizes = " → ".join(str(size) for size in elastic["world_sizes"])
     seconds_each = ", ".join(f"{value:.1f}" for value in elastic["recovery_seconds"])
