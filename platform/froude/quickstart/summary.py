@@ -139,7 +139,8 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
             else "–"
         )
 
-    due = {STANDARD.name, DEFAULT.name, *transfer}  # what the quickstart sweeps, and what a space of one's own did
+    # What the quickstart sweeps, and what a space of one's own did.
+    due = {STANDARD.name, DEFAULT.name, *transfer}
     swept = [each for each in PARAMETRIZATIONS.values() if each.name in due]
     slopes = ", ".join(f"{each.plain_label} {slope(each.name)}" for each in swept)
     sizes = " → ".join(str(size) for size in elastic["world_sizes"])
