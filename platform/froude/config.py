@@ -166,10 +166,8 @@ class Run(Section):
         """
         rules, optimizer = self.width_rules, self.optimizer
         optimizer.check()
-        if not all(map(rules.covers, optimizer.families)):
-            able = [
-                f'"{p.name}"' for p in PARAMETRIZATIONS.values() if all(map(p.covers, optimizer.families))
-            ]
+        if not rules.covers(*optimizer.families):
+            able = [f'"{p.name}"' for p in PARAMETRIZATIONS.values() if p.covers(*optimizer.families)]
             raise ConfigError(
                 f'`parametrization` must be {listing(able)} with {optimizer.name}, but got "{rules.name}", whose rules '
                 f"here are only for {listing(_covered(rules))}"
@@ -309,7 +307,7 @@ class Run(Section):
 
 def _covered(rules: Parametrization) -> list[str]:
     """The optimizers for which a parametrization has rules."""
-    return [name for name in OPTIMIZERS if all(map(rules.covers, Optimizer(name=name).families))]
+    return [name for name in OPTIMIZERS if rules.covers(*Optimizer(name=name).families)]
 
 
 def _drop_later(table: Section, content: dict[str, Any]) -> None:

@@ -189,9 +189,14 @@ class Optimizer(Section):
         """What the package knows of the optimizer; one by import path is imported, so its code must be trusted."""
         return imported(self.name) if self.imported else OPTIMIZERS[self.name]
 
+    @property
+    def by_rows(self) -> Optimizer | Rest:
+        """The settings of what each worker updates by rows: all but an optimizer's matrices."""
+        return self.rest if self.spec.unit == "matrix" else self
+
     def family(self, *, matrix: bool = True) -> str:
         """That of a parametrization's table, for a hidden matrix or for another parameter."""
-        found = self.spec.family if matrix or self.spec.unit != "matrix" else REST.family
+        found = (self if matrix else self.by_rows).spec.family
         return found if isinstance(found, str) else found(self)
 
     @property

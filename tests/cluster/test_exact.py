@@ -26,6 +26,8 @@ FIVE = {"slots": 5, "batch": 640, "tokens": 640 * 4, "schedule.warmup_tokens": 6
 EXACT = {
     "adamw": {},
     "bf16": {"precision": "bf16"},
+    "lion": {"optimizer.name": "lion", "optimizer.lr": 1e-3},
+    "muon": {"optimizer.name": "muon", "optimizer.lr": 0.02},
     "muon of heads, odd width, by layers": {
         "optimizer.name": "muon",
         "optimizer.lr": 0.02,

@@ -5,16 +5,15 @@ weight_decay). Hidden matrices only: AdamW takes the rest at the settings of `op
 gradient is first other than zero; until then it only decays, and its step stays 0. Behind a readout that starts at zero
 the first gradient is zero, and nothing has eigenvectors yet.
 
-SOAP (Vyas et al. 2409.11321, algorithm 3) is Adam on g seen in the eigenvectors of L and R, A and B: v <- lerp(v,
-(A' g B)^2, 1 - beta2), u = A (A' m B / (sqrt(v) + eps)) B', w <- w - lr * u, with Adam's corrections of m and v. After
-that come L and R (of `shampoo_beta`) and, in every `every`-th step, A and B: one product with L or R and its QR
-(algorithm 4). They are whole eigenvectors once, after the first step. The algorithm does not say where A and B start:
-ours are the axes, so that the first step is Adam's. In its authors' code that step makes A and B and no update, decay
-included; with an update, g would be seen in its own vectors, where all but the diagonal is rounding, and Adam makes
-large what is small. A side of more than `max_side` rows or columns stays on its axes. State: step, the averages m
-(`exp_avg`, on the axes of the weight, so that signs of eigenvectors do not matter) and v (`exp_avg_sq`, in A and B;
-when they are made anew it is not turned with them, but put in the order of their eigenvalues, as they are), L, R, A
-and B.
+SOAP (Vyas et al. 2409.11321) is Adam on g seen in the eigenvectors of L and R, A and B: v <- lerp(v, (A' g B)^2, 1 -
+beta2), u = A (A' m B / (sqrt(v) + eps)) B', w <- w - lr * u, with Adam's corrections of m and v. After that come L and
+R (of `shampoo_beta`) and, in every `every`-th step, A and B: one product with L or R and its QR. They are whole
+eigenvectors once, after the first step. Before it A and B are the axes, so that the first step is Adam's. Libraries
+skip that step's update, decay included; with an update, g would be seen in its own vectors, where all but the diagonal
+is rounding, and Adam makes large what is small. A side of more than `max_side` rows or columns stays on its axes.
+State: step, the averages m (`exp_avg`, on the axes of the weight, so that signs of eigenvectors do not matter) and v
+(`exp_avg_sq`, in A and B; when they are made anew it is not turned with them, but put in the order of their
+eigenvalues, as they are), L, R, A and B.
 
 Shampoo (Gupta et al. 1802.09018): w <- w - lr * L^(-1/4) m R^(-1/4). As it works today (Shi et al. 2309.06497), L and R
 are averages (beta2) and not sums, they and the momentum m of the gradient (beta1) are corrected as Adam's, and the

@@ -14,9 +14,9 @@ a matrix [rows, columns]:
   (Liu et al. 2502.16982); under muP it is multiplied by m^(-1/2).
 
 NorMuon: w <- w - lr * 0.2 sqrt(rows * columns) * n / ||n||_F, where n = o / (sqrt(v) + eps) and v of a row is the
-average (beta2) of the mean square of that row of o; Li et al. 2510.05491, algorithm 1. State: m, and v [rows, 1]. An
-update has an RMS of 0.2, as with "match_rms", and AdamW's rate. The paper's algorithm has no look-ahead, for which
-`nesterov` is to be false; its authors' code has. v needs no correction at the start: n is as long at any scale of v.
+average (beta2) of the mean square of that row of o; Li et al. 2510.05491. State: m, and v [rows, 1]. An
+update has an RMS of 0.2, as with "match_rms", and AdamW's rate. The published rule has no look-ahead, for which
+`nesterov` is to be false. v needs no correction at the start: n is as long at any scale of v.
 """
 
 from __future__ import annotations

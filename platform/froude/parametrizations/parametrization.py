@@ -65,9 +65,9 @@ class Parametrization:
         """The label in ASCII."""
         return self.label.replace("μ", "mu")
 
-    def covers(self, family: str) -> bool:
-        """Whether it has rules for a family of optimizers."""
-        return family in self.table or ANY in self.table
+    def covers(self, *families: str) -> bool:
+        """Whether it has rules for each of these families of optimizers."""
+        return ANY in self.table or all(family in self.table for family in families)
 
     def powers(self, kind: Kind, family: str) -> Powers:
         """A row of the table; the family is one that it covers."""

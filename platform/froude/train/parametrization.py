@@ -54,17 +54,19 @@ def multipliers(run: Run) -> dict[str, float]:
     }
 
 
-def parameter_groups(run: Run, model: nn.Module, left_out: Collection[str] = ()) -> list[dict[str, Any]]:
+def parameter_groups(
+    run: Run, model: nn.Module, left_out: Collection[nn.Parameter] = ()
+) -> list[dict[str, Any]]:
     """Parameter groups in a fixed order; `peak` is the group's learning rate before the schedule.
 
     `left_out` are the parameters that the run's optimizer takes as matrices; the settings are then those of the rest.
     """
     kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
-    settings = run.optimizer if run.optimizer.spec.unit != "matrix" else run.optimizer.rest
+    settings = run.optimizer.by_rows
     matrix, deep = None if settings is run.optimizer else False, in_blocks(model)
     groups: dict[Factors, list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
-        if name not in left_out:
+        if parameter not in left_out:
             # How a kind starts is the model's affair.
             factors = replace(scales(run, kinds[name], matrix=matrix, in_block=parameter in deep), init=1.0)
             groups.setdefault(factors, []).append(parameter)

@@ -9,15 +9,16 @@ from typing import Any
 
 import pytest
 import torch
+from own_optimizer import NADAM
 from torch import nn
 
 from froude.checkpoint.run_store import RunStore
 from froude.checkpoint.tensors import digest
 from froude.config import ConfigError, Run
-from froude.optimizers import OPTIMIZERS, Spec, moments
+from froude.optimizers import OPTIMIZERS, Spec
 from froude.runlog import LogReader
 from froude.store import Location
-from froude.train.api import Unsupervised
+from froude.train.api import Unsupervised, check_trust, material_of
 from froude.train.optimizers import build, exactness
 from froude.train.optimizers.composed import Rows
 from froude.train.parallel import World
@@ -25,14 +26,6 @@ from froude.train.probe.updates import probe
 from froude.train.trainer import Trainer
 from froude.train.worker import run_worker
 
-NADAM = Spec(
-    name="nadam",
-    factory="torch.optim:NAdam",
-    arguments=lambda settings: {"betas": (settings.beta1, settings.beta2), "decoupled_weight_decay": True},
-    family="Adam",
-    state=moments("exp_avg", "exp_avg_sq", step=0.0, mu_product=1.0),
-    implementations=("foreach",),
-)
 #: Optimizers of which muP says nothing, or nothing of their decay.
 WITHOUT_RULES = ("adafactor", "adam", "apollo", "galore_adamw", "rmsprop", "sgd")
 STEPS = 6
@@ -90,24 +83,7 @@ def test_it_trains_and_resumes_bit_for_bit(tmp_path: Path, reduction: str) -> No
 
 
 @pytest.mark.usefixtures("nadam")
-@pytest.mark.parametrize(
-    "name",
-    [
-        *(
-            "adafactor",
-            "adam",
-            "adamh",
-            "adamw",
-            "adamw8bit",
-            "ademamix",
-            "apollo",
-            "galore_adamw",
-            "lion",
-            "muon",
-        ),
-        *("muonh", "normuon", "rmsprop", "sgd", "shampoo", "soap", "nadam"),
-    ],
-)
+@pytest.mark.parametrize("name", [*OPTIMIZERS, NADAM.name])
 def test_a_spec_has_the_state_with_which_the_class_starts(name: str) -> None:
     run = run_with(name, **({"parametrization": "sp"} if name in WITHOUT_RULES else {}))
     by_itself, from_state = Trainer(run), Trainer(run)
@@ -119,6 +95,40 @@ def test_a_spec_has_the_state_with_which_the_class_starts(name: str) -> None:
     for key, tensor in theirs.items():
         assert torch.equal(ours[key], tensor), key
         assert (ours[key].dtype, ours[key].device) == (tensor.dtype, tensor.device)
+
+
+@pytest.mark.parametrize("reduction", ["fast", "exact"])
+def test_by_its_import_path_it_is_trusted_first_and_trains_the_same_bits(
+    tmp_path: Path, nadam: Spec, reduction: str
+) -> None:
+    path = "own_optimizer:NADAM"
+    run = run_with(path, reduction=reduction)
+    assert run.foreign == (path,)
+    with pytest.raises(ConfigError, match=f"run only when trusted, but got {path}"):
+        check_trust(run, trust=False)
+    named = run_with(nadam.name, reduction=reduction)
+    assert trained(tmp_path / "path", run, 2, STEPS) == trained(tmp_path / "name", named, STEPS)
+    assert list(material_of(run).modules) == ["own_optimizer"]
+    assert Run.from_dict(run.to_dict()) == run
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"optimizer.options": {"every": 2}}, "unknown option `optimizer.options.every`"),
+        (
+            {"optimizer.name": "own_optimizer:moments"},
+            "the import path of a froude.optimizers.Spec, but own_optimizer:moments is",
+        ),
+        ({"optimizer.name": "nowhere:NADAM"}, "an import path must name an importable module"),
+    ],
+)
+def test_what_is_wrong_with_an_imported_one_is_said_when_it_is_built(
+    changes: dict[str, Any], message: str
+) -> None:
+    run = run_with("own_optimizer:NADAM").replace(changes)
+    with pytest.raises(ConfigError, match=message):
+        Trainer(run)
 
 
 @pytest.mark.usefixtures("nadam")

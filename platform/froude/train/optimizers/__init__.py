@@ -35,9 +35,9 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
                 f'{spec.name} does not on {world.device.type}; use reduction "fast"'
             )
         parts.append(Owners(owned, world, settings))
-    taken = {name for name, p in parameters.items() if any(p is matrix.parameter for matrix in owned)}
-    if left := {name: p for name, p in parameters.items() if name not in taken}:
-        by_rows = settings if spec.unit != "matrix" else settings.rest
+    taken = {matrix.parameter for matrix in owned}
+    if left := {name: p for name, p in parameters.items() if p not in taken}:
+        by_rows = settings.by_rows
         implementation = _implementation(run, by_rows, world)
         groups = parameter_groups(run, model, taken)
         parts.append(Rows(by_rows, make(by_rows, implementation, groups), left))
@@ -49,8 +49,8 @@ def state_bytes(run: Run, model: nn.Module) -> int:
     settings, spec = run.optimizer, run.optimizer.spec
     owned = _owned(run, model)
     total = sum(spec.state_bytes(settings, matrix.shape) for matrix in owned)
-    by_rows = settings if spec.unit != "matrix" else settings.rest
-    left = (p for p in model.parameters() if not any(p is matrix.parameter for matrix in owned))
+    taken, by_rows = {matrix.parameter for matrix in owned}, settings.by_rows
+    left = (p for p in model.parameters() if p not in taken)
     return total + sum(by_rows.spec.state_bytes(by_rows, tuple(p.shape)) for p in left)
 
 
@@ -75,7 +75,7 @@ def _owned(run: Run, model: nn.Module) -> list[Matrix]:
     if spec.unit not in ("matrix", "tensor"):
         return []
     kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
-    found = matrices(model, heads=bool(spec.options.get("heads") is not None and settings.option("heads")))
+    found = matrices(model, heads="heads" in spec.options and bool(settings.option("heads")))
     owned, deep = [], in_blocks(model)
     for name, parameter in model.named_parameters():
         parts = {"": slice(None)} if spec.unit == "tensor" else found.get(name, {})

@@ -71,17 +71,20 @@ class Rows:
         return {
             f"{name}.{key}": tensor
             for name, parameter in self.parameters.items()
-            for key, tensor in self._of(parameter).items()
+            for key, tensor in begun(self.settings, self.optimizer, parameter).items()
         }
 
-    def _of(self, parameter: nn.Parameter) -> dict[str, Tensor]:
-        """Before the first step as it starts by itself, so that every attempt begins with the same bits."""
-        state: dict[str, Tensor] = self.optimizer.state[parameter]
-        if not state:
-            fused = bool(self.optimizer.defaults.get("fused"))
-            for key, held in self.settings.spec.state(self.settings, tuple(parameter.shape)).items():
-                state[key] = started(held, parameter, fused=fused)
-        return state
+
+def begun(
+    settings: Optimizer | Rest, optimizer: torch.optim.Optimizer, parameter: nn.Parameter
+) -> dict[str, Tensor]:
+    """The state of a parameter; before the first step as it starts by itself, so that every attempt begins alike."""
+    state: dict[str, Tensor] = optimizer.state[parameter]
+    if not state:
+        fused = bool(optimizer.defaults.get("fused"))
+        for key, held in settings.spec.state(settings, tuple(parameter.shape)).items():
+            state[key] = started(held, parameter, fused=fused)
+    return state
 
 
 def started(held: Held, parameter: Tensor, *, fused: bool = False) -> Tensor:

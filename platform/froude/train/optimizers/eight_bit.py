@@ -2,59 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from froude.optimizers import eight_bit
-from froude.train.optimizers.composed import started
+from froude.optimizers import Held, eight_bit
+from froude.train.optimizers.one_by_one import OneByOne
 from froude.train.parallel import local
 
 #: The largest code; those of a moment without signs have none.
 MOST = {torch.int8: 127, torch.uint8: 255}
 
 
-class AdamW8bit(torch.optim.Optimizer):
+class AdamW8bit(OneByOne):
     """Update, codes and blocks are `froude.optimizers.eight_bit`'s; a row needs nothing but itself.
 
-    Keys of a group: `lr`, `betas`, `eps`, `weight_decay`. A parameter without a gradient stays as it is.
+    Keys of a group: `lr`, `betas`, `eps`, `weight_decay`.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Tensor] | Iterable[dict[str, Any]],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+    def _held(self, shape: tuple[int, ...], group: dict[str, Any]) -> dict[str, Held]:
+        return eight_bit.state(None, shape)
 
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            (beta1, beta2), lr = group["betas"], group["lr"]
-            for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state: dict[str, Tensor] = self.state[parameter]
-                if not state:
-                    for key, held in eight_bit.state(None, tuple(parameter.shape)).items():
-                        state[key] = started(held, parameter)
-                state["step"] += 1
-                step = state["step"].item()
-                weight, gradient = local(parameter), local(parameter.grad)
-                mean = _read(state, "exp_avg", weight.dtype).lerp_(gradient, 1 - beta1)
-                square = _read(state, "exp_avg_sq", weight.dtype).mul_(beta2)
-                square.addcmul_(gradient, gradient, value=1 - beta2)
-                size = square.div(1 - beta2**step).sqrt_().add_(group["eps"])
-                weight.mul_(1 - lr * group["weight_decay"])
-                weight.addcdiv_(mean, size, value=-lr / (1 - beta1**step))
-                _write(state, "exp_avg", mean)
-                _write(state, "exp_avg_sq", square)
+    def _move(
+        self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]
+    ) -> None:
+        (beta1, beta2), lr = group["betas"], group["lr"]
+        state["step"] += 1
+        step = state["step"].item()
+        weight, gradient = local(weight), local(gradient)
+        mean = _read(state, "exp_avg", weight.dtype).lerp_(gradient, 1 - beta1)
+        square = _read(state, "exp_avg_sq", weight.dtype).mul_(beta2)
+        square.addcmul_(gradient, gradient, value=1 - beta2)
+        size = square.div(1 - beta2**step).sqrt_().add_(group["eps"])
+        weight.mul_(1 - lr * group["weight_decay"])
+        weight.addcdiv_(mean, size, value=-lr / (1 - beta1**step))
+        _write(state, "exp_avg", mean)
+        _write(state, "exp_avg_sq", square)
 
 
 def _read(state: dict[str, Tensor], name: str, dtype: torch.dtype) -> Tensor:

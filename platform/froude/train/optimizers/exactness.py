@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from froude.config import Optimizer
 from froude.sections import Rest
-from froude.train.optimizers.composed import make, started
+from froude.train.optimizers.composed import begun, make
 
 STEPS = 12
 #: Rows that are no multiple of any vector's length, so that what a kernel does at their end shows, in a whole of one of
@@ -31,7 +31,7 @@ def works_by_rows(settings: Optimizer | Rest, implementation: str, device: str) 
 
 
 def repeats(settings: Optimizer, device: str) -> bool:
-    """Whether a matrix gets the same bits twice, whatever the global generator's state and the place in memory."""
+    """Whether a matrix gets the same bits twice, whatever the global generator's state."""
     return _repeats(_key(settings), device)
 
 
@@ -91,9 +91,7 @@ def _trained(
         group = {"params": parts, "lr": 1e-2, "weight_decay": 0.1}
         optimizer = make(settings, implementation, [group])
         for part in parts:
-            for key, held in settings.spec.state(settings, tuple(part.shape)).items():
-                fused = bool(optimizer.defaults.get("fused"))
-                optimizer.state[part][key] = started(held, part, fused=fused)
+            begun(settings, optimizer, part)
         for gradient in gradients:
             for part, cut in zip(parts, cuts, strict=True):
                 part.grad = gradient[cut].clone()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -12,36 +11,23 @@ from torch import Tensor
 from froude.config import ConfigError
 from froude.optimizers import Held
 from froude.optimizers.hyperball import adamh_state, muonh_state
-from froude.train.optimizers.composed import started
-from froude.train.optimizers.newton_schulz import orthogonal
+from froude.train.optimizers.normuon import orthogonal
+from froude.train.optimizers.one_by_one import OneByOne
 
 
-class Hyperball(torch.optim.Optimizer):
+class Hyperball(OneByOne):
     """The update is `froude.optimizers.hyperball`'s, of whole matrices; a group's `weight_decay` is for others."""
 
     name: str
     other: str
 
     @abstractmethod
-    def _held(self, shape: tuple[int, ...]) -> dict[str, Held]:
-        """The state of a matrix."""
-
-    @abstractmethod
     def _update(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
         """The update of which the direction counts."""
 
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    self._move(weight, weight.grad, group)
-
-    def _move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state = self.state[weight]
-        if not state:
-            held = self._held(tuple(weight.shape))
-            state.update({key: started(each, weight) for key, each in held.items()})
+    def _move(
+        self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]
+    ) -> None:
         if not state["radius"]:
             state["radius"].copy_(torch.linalg.vector_norm(weight))
             if not state["radius"]:
@@ -60,16 +46,7 @@ class AdamH(Hyperball):
 
     name, other = "adamh", "adamw"
 
-    def __init__(
-        self,
-        params: Iterable[Tensor] | Iterable[dict[str, Any]],
-        lr: float = 1e-2,
-        betas: tuple[float, float] = (0.9, 0.95),
-        eps: float = 1e-8,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
-
-    def _held(self, shape: tuple[int, ...]) -> dict[str, Held]:
+    def _held(self, shape: tuple[int, ...], group: dict[str, Any]) -> dict[str, Held]:
         return adamh_state(shape)
 
     def _update(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:
@@ -87,16 +64,7 @@ class MuonH(Hyperball):
 
     name, other = "muonh", "muon"
 
-    def __init__(
-        self,
-        params: Iterable[Tensor] | Iterable[dict[str, Any]],
-        lr: float = 2e-2,
-        momentum: float = 0.95,
-        nesterov: bool = True,
-    ) -> None:
-        super().__init__(params, {"lr": lr, "momentum": momentum, "nesterov": nesterov})
-
-    def _held(self, shape: tuple[int, ...]) -> dict[str, Held]:
+    def _held(self, shape: tuple[int, ...], group: dict[str, Any]) -> dict[str, Held]:
         return muonh_state(shape)
 
     def _update(self, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]) -> Tensor:

@@ -7,7 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
+
+from froude.train.parallel import local
 
 
 class Lion(torch.optim.Optimizer):
@@ -34,17 +35,12 @@ class Lion(torch.optim.Optimizer):
             for parameter in moved:
                 if not self.state[parameter]:
                     self.state[parameter]["exp_avg"] = torch.zeros_like(parameter)
-            weights = [_local(p) for p in moved]
-            gradients = [_local(p.grad) for p in moved]
-            averages = [_local(self.state[p]["exp_avg"]) for p in moved]
+            weights = [local(p) for p in moved]
+            gradients = [local(p.grad) for p in moved]
+            averages = [local(self.state[p]["exp_avg"]) for p in moved]
             (beta1, beta2), lr = group["betas"], group["lr"]
             torch._foreach_mul_(weights, 1 - lr * group["weight_decay"])
             direction = torch._foreach_lerp(averages, gradients, 1 - beta1)
             torch._foreach_sign_(direction)
             torch._foreach_add_(weights, direction, alpha=-lr)
             torch._foreach_lerp_(averages, gradients, 1 - beta2)
-
-
-def _local(tensor: Tensor) -> Tensor:
-    """This rank's part of a sharded tensor; the tensor itself where it is whole."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from froude.config import Optimizer
 from froude.train import parallel
-from froude.train.optimizers.composed import make, started
+from froude.train.optimizers.composed import begun, make
 from froude.train.parallel import World
 
 
@@ -58,17 +58,15 @@ class Owned:
         self.weight.grad = gradient
         self.state()
         self.optimizer.step()
-        if self.weight.data_ptr() != weight.data_ptr():
+        if (
+            self.weight.data_ptr() != weight.data_ptr()
+        ):  # a class from outside may have put another in its place
             weight.copy_(self.weight)
         self.weight.grad = None
         self.weight.data = self.nothing
 
     def state(self) -> dict[str, Tensor]:
-        state: dict[str, Tensor] = self.optimizer.state[self.weight]
-        if not state:
-            for key, held in self.settings.spec.state(self.settings, self.matrix.shape).items():
-                state[key] = started(held, self.nothing)
-        return state
+        return begun(self.settings, self.optimizer, self.weight)
 
 
 class Owners:
@@ -166,6 +164,4 @@ def deal(matrices: Sequence[Matrix], ranks: int) -> list[list[Matrix]]:
 
 def _gradient(matrix: Matrix) -> Tensor:
     gradient = matrix.parameter.grad
-    return parallel.local(matrix.parameter if gradient is None else gradient) * (
-        0.0 if gradient is None else 1.0
-    )
+    return parallel.local(torch.zeros_like(matrix.parameter) if gradient is None else gradient)

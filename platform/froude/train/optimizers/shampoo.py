@@ -2,48 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from froude.optimizers import Held
 from froude.optimizers.eigenbasis import shampoo_state
-from froude.train.optimizers.composed import started
+from froude.train.optimizers.one_by_one import OneByOne
 
 
-class Shampoo(torch.optim.Optimizer):
+class Shampoo(OneByOne):
     """The update is `froude.optimizers.eigenbasis`', of whole matrices.
 
     Keys of a group: `lr`, `betas`, `eps`, `weight_decay`, `graft`, `ridge`, `every`.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Tensor] | Iterable[dict[str, Any]],
-        lr: float = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.95),
-        eps: float = 1e-8,
-        weight_decay: float = 0.0,
-        graft: str = "adam",
-        ridge: float = 1e-6,
-        every: int = 10,
+    def _held(self, shape: tuple[int, ...], group: dict[str, Any]) -> dict[str, Held]:
+        return shampoo_state(shape, group["graft"])
+
+    def _move(
+        self, weight: Tensor, gradient: Tensor, state: dict[str, Tensor], group: dict[str, Any]
     ) -> None:
-        defaults = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, defaults | {"graft": graft, "ridge": ridge, "every": every})
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            for weight in group["params"]:
-                if weight.grad is not None:
-                    self._move(weight, weight.grad, group)
-
-    def _move(self, weight: Tensor, gradient: Tensor, group: dict[str, Any]) -> None:
-        state, (beta1, beta2) = self.state[weight], group["betas"]
-        if not state:
-            held = shampoo_state(tuple(weight.shape), group["graft"])
-            state.update({key: started(each, weight) for key, each in held.items()})
+        beta1, beta2 = group["betas"]
         weight.mul_(1 - group["lr"] * group["weight_decay"])
         if not state["step"] and not gradient.any():
             return
