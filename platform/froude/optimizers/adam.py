@@ -51,7 +51,7 @@ RMSPROP = Spec(
 
 ADEMAMIX = Spec(
     name="ademamix",
-    factory="froude.train.optimizers.ademamix:AdEMAMix",
+    factory="froude.train.optimizers.own.ademamix:AdEMAMix",
     arguments=lambda settings: {
         "betas": (settings.beta1, settings.beta2, settings.option("beta3")),
         "alpha": settings.option("alpha"),

@@ -49,7 +49,7 @@ def shampoo_state(shape: Shape, graft: str) -> dict[str, Held]:
 
 SOAP = Spec(
     name="soap",
-    factory="froude.train.optimizers.soap:SOAP",
+    factory="froude.train.optimizers.own.soap:SOAP",
     arguments=lambda settings: {
         "betas": (settings.beta1, settings.beta2),
         "shampoo_beta": settings.option("shampoo_beta"),
@@ -66,7 +66,7 @@ SOAP = Spec(
 
 SHAMPOO = Spec(
     name="shampoo",
-    factory="froude.train.optimizers.shampoo:Shampoo",
+    factory="froude.train.optimizers.own.shampoo:Shampoo",
     arguments=lambda settings: {
         "betas": (settings.beta1, settings.beta2),
         "graft": settings.option("graft"),

@@ -46,7 +46,7 @@ def state(settings: Settings | None, shape: Shape) -> dict[str, Held]:
 
 ADAMW8BIT = Spec(
     name="adamw8bit",
-    factory="froude.train.optimizers.eight_bit:AdamW8bit",
+    factory="froude.train.optimizers.own.eight_bit:AdamW8bit",
     arguments=lambda settings: {"betas": (settings.beta1, settings.beta2)},
     family="Adam",
     state=state,

@@ -27,7 +27,7 @@ def muonh_state(shape: Shape) -> dict[str, Held]:
 
 ADAMH = Spec(
     name="adamh",
-    factory="froude.train.optimizers.hyperball:AdamH",
+    factory="froude.train.optimizers.own.hyperball:AdamH",
     arguments=lambda settings: {"betas": (settings.beta1, settings.beta2)},
     family="elementwise on a sphere",
     state=lambda settings, shape: adamh_state(shape),
@@ -37,7 +37,7 @@ ADAMH = Spec(
 
 MUONH = Spec(
     name="muonh",
-    factory="froude.train.optimizers.hyperball:MuonH",
+    factory="froude.train.optimizers.own.hyperball:MuonH",
     arguments=lambda settings: {"momentum": settings.beta1, "nesterov": settings.option("nesterov")},
     family="spectral on a sphere",
     state=lambda settings, shape: muonh_state(shape),

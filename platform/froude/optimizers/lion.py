@@ -10,7 +10,7 @@ from froude.optimizers.spec import Spec, moments
 
 LION = Spec(
     name="lion",
-    factory="froude.train.optimizers.lion:Lion",
+    factory="froude.train.optimizers.own.lion:Lion",
     arguments=lambda settings: {"betas": (settings.beta1, settings.beta2)},
     family="sign",
     state=moments("exp_avg"),

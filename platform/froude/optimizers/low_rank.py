@@ -51,7 +51,7 @@ def arguments(settings: Settings) -> dict[str, object]:
 
 GALORE_ADAMW = Spec(
     name="galore_adamw",
-    factory="froude.train.optimizers.galore:GaLoreAdamW",
+    factory="froude.train.optimizers.own.galore:GaLoreAdamW",
     arguments=arguments,
     family="low rank",
     state=lambda settings, shape: galore_state(settings.option("rank"), shape),
@@ -63,7 +63,7 @@ GALORE_ADAMW = Spec(
 
 APOLLO = Spec(
     name="apollo",
-    factory="froude.train.optimizers.apollo:Apollo",
+    factory="froude.train.optimizers.own.apollo:Apollo",
     arguments=arguments,
     family="low rank",
     state=lambda settings, shape: apollo_state(settings.option("rank"), shape),

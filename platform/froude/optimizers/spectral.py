@@ -65,7 +65,7 @@ def normuon_state(shape: Shape) -> dict[str, Held]:
 
 NORMUON = Spec(
     name="normuon",
-    factory="froude.train.optimizers.normuon:NorMuon",
+    factory="froude.train.optimizers.own.normuon:NorMuon",
     arguments=lambda settings: {
         "betas": (settings.beta1, settings.beta2),
         "nesterov": settings.option("nesterov"),

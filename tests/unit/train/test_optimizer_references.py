@@ -20,7 +20,7 @@ from froude.config import ConfigError, Run
 from froude.optimizers import OPTIMIZERS
 from froude.train.optimizers import build
 from froude.train.optimizers.composed import make
-from froude.train.optimizers.soap import eigenvectors
+from froude.train.optimizers.own.soap import eigenvectors
 from froude.train.parallel import World
 
 STEPS, SIZES, BATCH = 20, (12, 20, 16, 5), 32

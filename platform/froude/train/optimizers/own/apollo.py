@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from froude.optimizers import Held, low_rank
-from froude.train.optimizers.galore import wide
-from froude.train.optimizers.one_by_one import OneByOne
+from froude.train.optimizers.own.galore import wide
+from froude.train.optimizers.own.one_by_one import OneByOne
 
 #: By how much the norm of an update may grow in a step (Zhu et al. 2412.05270).
 GROWTH = 1.01

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from froude.optimizers import Held
 from froude.optimizers.eigenbasis import soap_state
-from froude.train.optimizers.one_by_one import OneByOne
+from froude.train.optimizers.own.one_by_one import OneByOne
 
 
 class SOAP(OneByOne):

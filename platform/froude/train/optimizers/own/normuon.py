@@ -9,7 +9,7 @@ from torch import Tensor
 
 from froude.optimizers import Held
 from froude.optimizers.spectral import normuon_state
-from froude.train.optimizers.one_by_one import OneByOne
+from froude.train.optimizers.own.one_by_one import OneByOne
 
 #: The RMS of an update under a rate of 1, as AdamW's was measured to be (Liu et al. 2502.16982).
 RMS = 0.2

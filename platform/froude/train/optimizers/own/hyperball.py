@@ -11,8 +11,8 @@ from torch import Tensor
 from froude.config import ConfigError
 from froude.optimizers import Held
 from froude.optimizers.hyperball import adamh_state, muonh_state
-from froude.train.optimizers.normuon import orthogonal
-from froude.train.optimizers.one_by_one import OneByOne
+from froude.train.optimizers.own.normuon import orthogonal
+from froude.train.optimizers.own.one_by_one import OneByOne
 
 
 class Hyperball(OneByOne):

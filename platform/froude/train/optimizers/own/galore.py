@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from froude.optimizers import Held, low_rank
-from froude.train.optimizers.one_by_one import OneByOne
+from froude.train.optimizers.own.one_by_one import OneByOne
 
 
 class GaLoreAdamW(OneByOne):

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from froude.optimizers import Held, eight_bit
-from froude.train.optimizers.one_by_one import OneByOne
+from froude.train.optimizers.own.one_by_one import OneByOne
 from froude.train.parallel import local
 
 #: The largest code; those of a moment without signs have none.
