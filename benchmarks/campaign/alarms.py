@@ -88,8 +88,8 @@ class Faulty(Trainer):
 
     fault: Fault | None = None
 
-    def draw(self, batch: int) -> Drawn:
-        drawn, fault = super().draw(batch), self.fault
+    def draw(self, batch: int, factor: int = 1) -> Drawn:
+        drawn, fault = super().draw(batch, factor), self.fault
         if fault is None or fault.data is None or not fault.start <= batch / self.run.steps < fault.end:
             return drawn
         generator = torch.Generator().manual_seed(batch)

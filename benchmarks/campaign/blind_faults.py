@@ -247,11 +247,11 @@ class Patient(Trainer):
         if fault and fault.build:
             fault.build(self)
 
-    def draw(self, batch: int) -> Any:
+    def draw(self, batch: int, factor: int = 1) -> Any:
         fault = self.fault
         if fault is None or batch < self.first:
-            return super().draw(batch)
-        drawn = super().draw(fault.number(batch, self.first) if fault.number else batch)
+            return super().draw(batch, factor)
+        drawn = super().draw(fault.number(batch, self.first) if fault.number else batch, factor)
         return drawn._replace(windows=fault.windows(drawn.windows)) if fault.windows else drawn
 
     def step(self, run: Run, step: int, *more: Any, **named: Any) -> Any:

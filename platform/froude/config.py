@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from froude.optimizers import OPTIMIZERS
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization
+from froude.phases import Phases, whole_steps
 from froude.section import ConfigError, Section, listing, one_of
 from froude.sections import Data, Model, Optimizer, Scalar, Schedule
 
@@ -58,7 +59,7 @@ class Run(Section):
         default="cyclic",
         description="who computes which slot of an exact run; block sends less and keeps more",
     )
-    tokens: int = Field(gt=0, description="training tokens of the whole run, a multiple of `batch`")
+    tokens: int = Field(gt=0, description="training tokens of the whole run, in whole steps")
     seed: int = Field(default=0, ge=0, lt=2**31)
     micro_batch: int = Field(
         default=0, ge=0, description="tokens of one forward pass of a worker; 0: all at once"
@@ -134,12 +135,7 @@ class Run(Section):
                 f"`batch` must be a multiple of slots x context = {self.slots} x {window} = {slot} tokens, "
                 f"but got {self.batch}; use {near}"
             )
-        if self.tokens % self.batch:
-            below = self.tokens // self.batch * self.batch
-            near = f"{below} or {below + self.batch}" if below else str(self.batch)
-            raise ConfigError(
-                f"`tokens` must be a multiple of `batch` = {self.batch} tokens, but got {self.tokens}; use {near}"
-            )
+        self.phases.check()
         if self.schedule.warmup_tokens > self.tokens:
             raise ConfigError(
                 f"`schedule.warmup_tokens` must not exceed the run's {self.tokens} tokens, but got "
@@ -198,16 +194,22 @@ class Run(Section):
         return f"w{self.model.width}-d{self.model.depth}-b{batch}-lr{lr}-s{self.seed}"
 
     @property
+    def phases(self) -> Phases:
+        """How large its batches are, and when: what turns tokens into steps and back."""
+        return Phases(self.batch, self.tokens, self.schedule.ramp)
+
+    @property
     def steps(self) -> int:
-        return self.tokens // self.batch
+        return self.phases.steps
 
     @property
     def windows(self) -> int:
-        """Windows of one batch."""
+        """Windows of one batch; a ramp's steps take several."""
         return self.batch // self.model.context
 
     @property
     def windows_per_slot(self) -> int:
+        """Windows of a slot of one batch."""
         return self.windows // self.slots
 
     @property
@@ -330,8 +332,3 @@ def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def _shown(value: object) -> str:
     return f"{value[:12]}…" if isinstance(value, str) and len(value) > 40 else f"{value}"
-
-
-def whole_steps(tokens: float, batch: int) -> int:
-    """Tokens rounded to the nearest positive multiple of the batch."""
-    return max(1, round(tokens / batch)) * batch

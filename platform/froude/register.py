@@ -92,7 +92,7 @@ def row_of(study: Study, recipe: Recipe, *, trust: bool = False) -> dict[str, An
         "corpus": run.data.corpus,
         "params": params,
         "tokens": run.tokens,
-        "batch": run.batch,
+        "batch": run.phases.mean,
         "flops": run_flops(run),
         "forecast": forecast.loss,
         **{name: getattr(forecast, name) for name in ("low", "high", "level", "certified", "status")},

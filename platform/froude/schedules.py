@@ -2,6 +2,8 @@
 
 Every schedule is evaluated at the middle of a batch, so that neither the first nor the last step has rate zero and a
 change of batch, of world size or an interruption leaves the curve as it was. A new one is a `Spec` in the registry.
+
+Along with the rate go beta2, where the batch is ramped, and the weight decay.
 """
 
 from __future__ import annotations
@@ -11,7 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from froude.phases import Phases
+
 Tail = Literal["sqrt", "linear", "cosine", "exponential"]
+RampRate = Literal["sqrt", "constant"]
+#: What a ramp may make of beta2.
+BETA2 = 0.9, 0.9999
 
 
 class Settings(Protocol):
@@ -35,6 +42,12 @@ class Settings(Protocol):
     @property
     def cycles(self) -> int: ...
 
+    @property
+    def ramp_rate(self) -> RampRate: ...
+
+    @property
+    def weight_decay_to(self) -> float: ...
+
 
 class Widths(Protocol):
     """What a schedule may know of a run's model."""
@@ -57,6 +70,9 @@ class Planned(Protocol):
 
     @property
     def steps(self) -> int: ...
+
+    @property
+    def phases(self) -> Phases: ...
 
     @property
     def schedule(self) -> Settings: ...
@@ -158,14 +174,38 @@ def multiplier(run: Planned, tokens: float) -> float:
 
 
 def at_step(run: Planned, step: int) -> float:
-    """Multiplier of the update that takes the run from `step` to `step + 1`."""
-    return multiplier(run, (step + 0.5) * run.batch)
+    """Share of the peak rate that the update from `step` to `step + 1` has; above 1 where a ramp has raised it.
+
+    The rate goes with the root of the batch, which suits Adam (Malladi et al. 2205.10287), or stays.
+    """
+    factor = run.phases.factor_at(step) if run.schedule.ramp_rate == "sqrt" else 1
+    return multiplier(run, run.phases.middle_of(step)) * math.sqrt(factor)
+
+
+def beta2_at(run: Planned, step: int, beta2: float) -> float:
+    """An optimizer's beta2 in a step: of the same half-life in tokens at a larger batch (Marek et al. 2507.07101).
+
+    It stays in [0.9, 0.9999], and a ramp never raises it. At the run's first batch it is what it was, to the bit.
+    """
+    factor = run.phases.factor_at(step)
+    low, high = BETA2
+    return beta2 if factor == 1 else min(beta2, max(low, min(beta2**factor, high)))
+
+
+def weight_decay_at(run: Planned, step: int) -> float:
+    """Share of the weight decay in a step: from 1 at the start it falls to `weight_decay_to` as a cosine falls."""
+    return _half_wave(run.schedule.weight_decay_to, run.phases.middle_of(step) / run.tokens)
+
+
+def has_trunk(run: Planned) -> bool:
+    """Whether runs that differ in length only can be branches off one trunk."""
+    return SCHEDULES[run.schedule.name].trunk is not None and run.schedule.weight_decay_to == 1
 
 
 def branch_step(run: Planned) -> int:
-    """First step whose multiplier depends on the run's length; 0 without a trunk."""
+    """First step whose rate or decay depends on the run's length; 0 without a trunk."""
     trunk = SCHEDULES[run.schedule.name].trunk
-    return min(run.steps, math.ceil(trunk(run) / run.batch - 0.5)) if trunk else 0
+    return min(run.steps, run.phases.first_from(trunk(run))) if trunk and has_trunk(run) else 0
 
 
 def branch_steps(runs: Sequence[Planned]) -> list[int]:
@@ -177,3 +217,9 @@ def trial_steps(runs: Sequence[Planned]) -> int:
     """Optimizer steps of a trial: the trunk's once, and those of each branch's tail."""
     starts = branch_steps(runs)
     return starts[-1] + sum(run.steps - start for run, start in zip(runs, starts, strict=True))
+
+
+def trial_tokens(runs: Sequence[Planned]) -> int:
+    """Tokens of those steps."""
+    starts = [run.phases.tokens_at(start) for run, start in zip(runs, branch_steps(runs), strict=True)]
+    return starts[-1] + sum(run.tokens - start for run, start in zip(runs, starts, strict=True))

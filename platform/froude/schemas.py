@@ -27,7 +27,7 @@ TRIALS = pa.schema(
         ("depth", _I),
         ("tokens", _I),
         ("steps", _I),
-        ("batch", _I),
+        ("batch", _I),  # tokens / steps: where it is ramped the mean, rounded to whole tokens
         ("lr", _F),
         ("warmup_tokens", _I),
         ("beta2", _F),
@@ -61,6 +61,7 @@ TRIALS = pa.schema(
         ("context", _I),  # tokens of a window
         ("vocab", _I),
         ("data_options", _S),  # the source's own, as JSON: its mixture, phase and the like
+        ("batch_final", _I),  # of the last step: unlike `batch` in a run that ramped it
     ]
 )
 
@@ -77,7 +78,7 @@ STEPS = pa.schema(
         ("world", _I),
         ("time", _TIME),
         # Every `noise_every` steps of an exact run, else null: the norms that laws.noise_scale reads. Small is a slot
-        # (mean over slots), big the batch, both in tokens.
+        # (mean over slots), big the step's batch, both in tokens.
         ("batch_small", _I),
         ("batch_big", _I),
         ("small_sq_norm", _F),
@@ -127,7 +128,7 @@ EVENTS = pa.schema(
         ("run", _S),
         ("attempt", _I),
         ("step", _I),  # for which the batch was drawn; 1 = the first update
-        ("batch", _I),  # from 0
+        ("batch", _I),  # from 0; the first of those that a step of a ramp takes
         ("action", _S),  # warn | spike | skip | rollback | lower | stop
         ("why", _S),
         ("time", _TIME),

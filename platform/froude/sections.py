@@ -8,12 +8,14 @@ import json
 import math
 import os
 import re
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from froude.optimizers import OPTIMIZERS, REST, Option, Spec, imported
-from froude.schedules import SCHEDULES, Tail
+from froude.schedules import SCHEDULES, RampRate, Tail
 from froude.section import ConfigError, Section, listing, one_of
 
 Scalar = str | int | float | bool
@@ -209,6 +211,7 @@ class Schedule(Section):
     """A schedule of `froude.schedules`, a function of tokens seen, and the settings of those that have any."""
 
     section: ClassVar[str] = "schedule"
+    LATER: ClassVar[tuple[str, ...]] = ("ramp", "ramp_rate", "weight_decay_to")
     name: str = "wsd"
     warmup_tokens: int = Field(default=0, ge=0)
     decay_fraction: float = Field(
@@ -219,11 +222,51 @@ class Schedule(Section):
         default=0.1, gt=0, le=1, description="last multiplier of cosine, restarts, exponential tail"
     )
     cycles: int = Field(default=2, ge=1, description="of `restarts`")
+    ramp: tuple[tuple[int, int], ...] = Field(
+        default=(), description="pairs [tokens, factor]: from so many tokens on a step takes factor x `batch`"
+    )
+    ramp_rate: RampRate = Field(
+        default="sqrt", description="what a ramp makes of the rate: times the root of its factor, or nothing"
+    )
+    weight_decay_to: float = Field(
+        default=1.0, ge=0, le=1, description="share of the weight decay at the end, to which a cosine leads"
+    )
+
+    @field_validator("ramp", mode="before")
+    @classmethod
+    def _pairs(cls, value: object) -> object:
+        """Lists, as TOML and JSON have them, as tuples."""
+        found = tuple(tuple(pair) if isinstance(pair, list | tuple) else () for pair in _listed(value))
+        if any(len(pair) != 2 or any(type(number) is not int for number in pair) for pair in found):
+            raise ConfigError(
+                f"`schedule.ramp` must be pairs [tokens, factor] of whole numbers, but got {value!r}; use e.g. "
+                "[[1000000, 2], [4000000, 4]], with a `batch` that all batches are multiples of"
+            )
+        return found
+
+    @model_validator(mode="after")
+    def _rises(self) -> Self:
+        for (before, _), (tokens, factor) in pairwise([(0, 1), *self.ramp]):
+            if tokens <= before:
+                raise ConfigError(
+                    f"tokens of `schedule.ramp` must rise from above 0, but got {tokens} after {before}; sort its "
+                    "pairs [tokens, factor], and give the first batch as `batch`"
+                )
+            if factor < 1:
+                raise ConfigError(
+                    f"factors of `schedule.ramp` must be at least 1, but got {factor} at {tokens} tokens; make "
+                    "`batch` the smallest batch"
+                )
+        return self
 
     @field_validator("name", mode="before")
     @classmethod
     def _known(cls, value: object) -> object:
         return one_of(value, SCHEDULES)
+
+
+def _listed(value: object) -> Sequence[object]:
+    return value if isinstance(value, list | tuple) else (value,)
 
 
 def _sha256(path: str) -> str:

@@ -87,7 +87,7 @@ def test_a_later_key_counts_only_where_it_is_not_at_its_default():
 def test_a_later_setting_of_a_section_is_that_section_s_own_affair():
     class Scheduled(Schedule):
         exponent: float = 0.25
-        LATER: ClassVar[tuple[str, ...]] = ("exponent",)
+        LATER: ClassVar[tuple[str, ...]] = (*Schedule.LATER, "exponent")
 
     class Powerful(Run):
         schedule: Scheduled = Scheduled()

@@ -53,6 +53,13 @@ def plan(
     write: Annotated[
         str, typer.Option(metavar="FILE.py", help="Write the set (or the best run) as a search space.")
     ] = "",
+    plot: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="Draw the target's rate, batch, beta2 and weight decay over the run (.svg or .html).",
+        ),
+    ] = "",
     profile: Annotated[str, typer.Option(help="Profile with the bounds of promotion's gate.")] = "production",
     seed: Annotated[int, typer.Option(min=0, help="Seed of every run.")] = 0,
     trust: Trust = False,
@@ -62,7 +69,7 @@ def plan(
 ) -> int | None:
     """Print what a sweep and the target run would take, or which proxies a study should run next; start nothing.
 
-    Example: froude plan search_spaces/quickstart.py
+    Example: froude plan search_spaces/quickstart.py --plot schedule.svg
 
     Example: froude plan --next runs/study --target params=7e9,tokens=1.4e11 --budget 2e10 --until .01 --write next.py
     """
@@ -71,6 +78,12 @@ def plan(
     from froude.space import load_space
     from froude.sweep.plan import plan as plan_of
 
+    if plot:
+        from froude.report import schedule_plot
+
+        if next_of:
+            raise ConfigError("--plot draws the target run of a search space, but got --next; give SPACE")
+        schedule_plot.check(plot)
     if bool(space) == bool(next_of):
         raise ConfigError(
             f"a plan is for a search space or for a study's next runs, but got {'both' if space else 'neither'}; "
@@ -83,9 +96,10 @@ def plan(
         raise ConfigError(
             "--target, --budget, --until and --write plan the next runs of a study; give --next STUDY, too"
         )
-    found = plan_of(
-        load_space(space, seed=seed), trust=trust, skip_probe=skip_probe or (), profile=profile_named(profile)
-    )
+    loaded = load_space(space, seed=seed)
+    found = plan_of(loaded, trust=trust, skip_probe=skip_probe or (), profile=profile_named(profile))
+    if plot:
+        schedule_plot.write(loaded.target, plot)
     if as_json:
         emit(found.to_dict())
     else:

@@ -80,7 +80,7 @@ def promote(
     if witnessed:
         print(f"witness   {witnessed.line()}")
     print(
-        f"run       {recipe.run.name}: {recipe.run.steps} steps of {recipe.run.batch} tokens, "
+        f"run       {recipe.run.name}: {recipe.run.steps} steps of {recipe.run.phases}, "
         f"peak lr {recipe.run.optimizer.lr:.3g}"
     )
     print(

@@ -172,4 +172,5 @@ def _noise(study: Study, run: Run) -> BatchRamp | None:
         return None
     span = int(measured["step"].max()) - int(measured["step"].min())  # type: ignore[arg-type]
     law = noise_scale(measured, half_life=max(1.0, HALF_LIFE * span / (measured.height - 1)))
-    return law.ramp(run.batch) if law.status == "ok" else None
+    batch = int(measured.sort("step")["batch_big"][-1])  # that of the run, or where its ramp stands
+    return law.ramp(batch) if law.status == "ok" else None

@@ -14,7 +14,7 @@ import polars as pl
 
 from froude import laws, schedules
 from froude.config import Run
-from froude.promote.fits import Fits
+from froude.promote.fits import RAMPED, Fits
 from froude.promote.forecast import BandPoint, Forecast
 from froude.study import Study
 
@@ -27,8 +27,8 @@ MIN_BLOCKS = 40  # of a proxy, or its curve says little
 
 def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run, params: float) -> Forecast:
     """The forecast with the band of the loss along `run`; as it is where the proxies' steps determine no curve."""
-    steps_per_block = max(1, run.steps // BLOCKS)
-    block = steps_per_block * run.batch
+    batches = run.tokens // run.batch
+    block = max(1, batches // BLOCKS, run.phases.largest // run.batch) * run.batch
     rows, gaps = curves(study, fits, block, run.batch)
     if not rows.height:
         return forecast
@@ -39,14 +39,14 @@ def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run, params: fl
     assert fits.loss is not None
     gap = float(np.mean(gaps))
     end = fits.loss.predict(params=params, tokens=run.tokens, level=LEVEL)
-    rates = [schedules.at_step(run, step) * run.optimizer.lr for step in range(run.steps)]
+    rates = _rates(run)
     seen = replace(end, loss=end.loss + gap, low=end.low + gap, high=end.high + gap)
     along = law.predict(rates, level=LEVEL, final=seen)
     shape = law.predict(
         rates, level=SHAPE_LEVEL, final=replace(seen, level=SHAPE_LEVEL, low=seen.loss, high=seen.loss)
     )
-    first = max(steps_per_block, math.ceil(run.schedule.warmup_tokens / run.batch) + 1)
-    at = np.unique(np.linspace(first, run.steps, POINTS).round().astype(int)) - 1
+    first = max(block // run.batch, math.ceil(run.schedule.warmup_tokens / run.batch) + 1)
+    at = np.unique(np.linspace(first, batches, POINTS).round().astype(int)) - 1
     points = tuple(
         BandPoint(
             tokens=(int(i) + 1) * run.batch,
@@ -60,14 +60,27 @@ def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run, params: fl
     return replace(forecast, band=points, block=block, band_level=LEVEL)
 
 
+def _rates(run: Run) -> list[float]:
+    """The rate of each of the run's batches, as if each were a step.
+
+    A step that takes k batches at the rate r is k steps at r over the root of k, as Adam's rule of the root has it
+    (Malladi et al. 2205.10287).
+    """
+    rates = []
+    for step in range(run.steps):
+        factor = run.phases.factor_at(step)
+        rates += [schedules.at_step(run, step) * run.optimizer.lr / math.sqrt(factor)] * factor
+    return rates
+
+
 def curves(study: Study, fits: Fits, block: int, batch: int) -> tuple[pl.DataFrame, Sequence[float]]:
     """Training losses of the loss law's proxies, one run a trial, as means over blocks of at most `block` tokens.
 
     A proxy shorter than the target run has shorter blocks, which scatter more. Columns `run, step, lr, loss, params`,
     where a step is `batch` tokens; and by how much each run's curve ends above its validation loss. Without rows where
-    the study kept no steps.
+    the study kept no steps. Proxies that ramp their batch are left out: their steps are not alike.
     """
-    proxies = fits.rows["loss_law"].filter(pl.col("status") == "finished").sort("tokens")
+    proxies = fits.rows["loss_law"].filter(pl.col("status") == "finished", ~RAMPED).sort("tokens")
     longest = proxies.unique("trial", keep="last", maintain_order=True)
     kept = study.steps().filter(pl.col("run").is_in(longest["run"].implode())).sort("tokens").collect()
     parts, gaps = [], []

@@ -80,6 +80,6 @@ def beyond(rows: pl.DataFrame, target: Run, params: int) -> dict[str, float]:
         "params": params,
         "tokens": target.tokens,
         "compute": params * target.tokens,
-        "batch": target.batch,
+        "batch": target.phases.mean,
     }
     return {axis: value / largest[axis] for axis, value in over.items()}

@@ -26,6 +26,8 @@ from froude.study import Study
 #: forecast believes beforehand.
 PRIOR = WEAK
 LEVEL = 0.9  # of a forecast's interval
+#: Rows of runs that ramped their batch, and so have none to measure a law of the batch, or of steps, at.
+RAMPED = pl.col("batch_final").is_not_null() & pl.col("batch_final").ne_missing(pl.col("batch"))
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,9 @@ def fit_trials(
     search = pl.concat([of("search"), history.settings(past, target)])
     here = search.clear()
     if target is not None:
-        here = search.filter((pl.col("batch") == target.batch) & (pl.col("schedule") == target.schedule.name))
+        # Rate, warmup and beta2 are those of a ramp's first batch.
+        batch = pl.col("batch").is_in([target.batch, target.phases.mean])
+        here = search.filter(batch & (pl.col("schedule") == target.schedule.name))
     rows: dict[str, pl.DataFrame] = {"search": search}
     transfer = {}
     for rules in sorted(PARAMETRIZATIONS.values(), key=lambda each: not each.transfers):  # the controls last
@@ -251,7 +255,7 @@ def fit_trials(
             transfer[name] = laws.lr_transfer(curves)
             if curves.height < grid.height:
                 rows[f"lr_drift_{name}"] = grid
-    batches, goal = of("critical_batch"), math.nan
+    batches, goal = of("critical_batch").filter(~RAMPED), math.nan
     critical = None
     if batches.height:
         goal = next(float(s["target_loss"]) for s in stages.values() if s["role"] == "critical_batch")

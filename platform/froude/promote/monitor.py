@@ -71,10 +71,11 @@ class Monitor:
 
     def _rate(self, tokens: int, lr: float) -> Alarm | None:
         before = self._off
-        expected = self.run.optimizer.lr * schedules.at_step(self.run, tokens // self.run.batch - 1)
+        step = self.run.phases.step_at(tokens) - 1
+        expected = self.run.optimizer.lr * schedules.at_step(self.run, step)
         self._off = not abs(lr - expected) <= RATE_TOLERANCE * expected
         first = self._off and not before
-        return Alarm("rate", tokens - self.run.batch, tokens, lr, expected) if first else None
+        return Alarm("rate", self.run.phases.tokens_at(step), tokens, lr, expected) if first else None
 
     def _loss(self, tokens: int, loss: float) -> Alarm | None:
         block = self.forecast.block

@@ -38,22 +38,68 @@ class TokenAccount:
 def planned(run: Run, steps: int | None = None, left_out: pl.DataFrame | None = None) -> pl.DataFrame:
     """The slots that the run must train (in its first `steps`), in order: step (from 1), slot, first_sample, tokens.
 
-    `left_out` has the first_sample of the slots that its policy passes over: those that follow move up.
+    `left_out` has the first_sample of the slots that its policy passes over: those that follow move up. A slot of a
+    step that takes several batches has as many rows, each for its part that is as long as a slot of one (`parts`).
     """
-    windows, rows = run.windows_per_slot, (run.steps if steps is None else steps) * run.slots
+    steps, windows = run.steps if steps is None else steps, run.windows_per_slot
+    phases = [phase for phase in run.phases if phase.step < steps]
+    ends = [*(phase.step for phase in phases[1:]), steps]
+    # Of each phase: where a part is among its parts, how many of them a slot has, and how many a step has.
+    index = [
+        (phase, pl.int_range((end - phase.step) * phase.factor * run.slots, dtype=pl.Int64, eager=True))
+        for phase, end in zip(phases, ends, strict=True)
+    ]
+    step = [phase.step + 1 + at // (phase.factor * run.slots) for phase, at in index]
+    slot = [at % (phase.factor * run.slots) // phase.factor for phase, at in index]
+    rows = sum(map(len, slot))
     passed = (
         pl.Series("first_sample", [], pl.Int64) if left_out is None else left_out["first_sample"].unique()
     )
     samples = pl.int_range(rows + len(passed), dtype=pl.Int64, eager=True) * windows
-    due = samples.filter(~samples.is_in(passed.implode())).head(rows)
-    index = pl.int_range(rows, dtype=pl.Int64, eager=True)
     return pl.DataFrame(
         {
-            "step": index // run.slots + 1,
-            "slot": index % run.slots,
-            "first_sample": due,
+            "step": pl.concat(step) if rows else samples,
+            "slot": pl.concat(slot) if rows else samples,
+            "first_sample": samples.filter(~samples.is_in(passed.implode())).head(rows),
             "tokens": pl.repeat(windows * run.model.context, rows, dtype=pl.Int64, eager=True),
         }
+    )
+
+
+def is_slot(run: Run) -> pl.Expr:
+    """Whether a ledger row is for one whole slot: sums would not notice halves, or rows that cancel out.
+
+    What a rollback leaves out is drawn batch by batch, whatever a step would take there.
+    """
+    factor, left_out = pl.lit(1), pl.col("disposition") == "skipped_by_policy"
+    for phase in run.phases:
+        factor = pl.when(pl.col("step") > phase.step).then(phase.factor).otherwise(factor)
+    one = run.windows_per_slot
+    return pl.all_horizontal(
+        (pl.col("disposition") == "trained") | left_out,
+        pl.col("run") == run.name,
+        (pl.col("samples") == one * factor) | (left_out & (pl.col("samples") == one)),
+        pl.col("tokens") == pl.col("samples") * run.model.context,
+        *(pl.col(name).is_not_null() for name in ("step", "slot", "first_sample", "digest")),
+    ).fill_null(False)
+
+
+def parts(rows: pl.DataFrame, run: Run) -> pl.DataFrame:
+    """Ledger rows with one for each part of a slot that is as long as a slot of one batch; `tokens` are a part's.
+
+    A row that no step of the run can have stays as it is.
+    """
+    windows = run.windows_per_slot
+    known = pl.col("samples").is_in([phase.factor * windows for phase in run.phases])
+    number = pl.when(known).then(pl.col("samples") // windows).otherwise(1)
+    return (
+        rows.with_columns(part=pl.int_ranges(0, number), number=number)
+        .explode("part")
+        .with_columns(
+            first_sample=pl.col("first_sample") + pl.col("part") * windows,
+            tokens=pl.col("tokens") // pl.col("number"),
+        )
+        .drop("part", "number")
     )
 
 
@@ -63,9 +109,10 @@ def token_account(study: Study, run: str, plan: Run, steps: int | None = None) -
 
 
 def account(ledger: pl.LazyFrame, plan: Run, steps: int | None = None) -> TokenAccount:
-    """The account of ledger rows (step, slot, first_sample, tokens, disposition) of one run."""
+    """The account of ledger rows (step, slot, first_sample, samples, tokens, disposition) of one run."""
     place = ["step", "slot", "first_sample"]
-    rows = ledger.select(*place, "tokens", trained=pl.col("disposition") == "trained").collect()
+    rows = ledger.select(*place, "samples", "tokens", trained=pl.col("disposition") == "trained").collect()
+    rows = parts(rows, plan)
     trained, policy = rows.filter(pl.col("trained")), rows.filter(~pl.col("trained"))
     due, got = pl.col("tokens").fill_null(0), pl.col("got").fill_null(0)
     totals = (

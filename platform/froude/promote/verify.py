@@ -17,6 +17,7 @@ from froude.promote import recipe as recipes
 from froude.promote.ladder.regret import Corrected
 from froude.promote.recipe import Recipe
 from froude.promote.token_audit import account as token_account
+from froude.promote.token_audit import is_slot, parts
 from froude.promote.witness import ABOUT, MOST_SKEW, compared
 from froude.runlog import LogReader, Record, expired, lineage, record_name
 from froude.schemas import TABLES
@@ -210,7 +211,7 @@ def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress
     except (pl.exceptions.PolarsError, OSError) as error:
         yield Verdict("every planned token was trained once", False, f"the ledger can't be read: {error}")
         return
-    rows, ledger = ledger.height, ledger.filter(_is_slot(run))
+    rows, ledger = ledger.height, ledger.filter(is_slot(run))
     account = token_account(ledger.lazy(), run, last.step)
     strange = f", {rows - ledger.height} rows are not slots of this run" if rows > ledger.height else ""
     yield Verdict(
@@ -221,9 +222,10 @@ def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress
     )
     source = api.build_source(run, "train")
     batches = Batches(source, run.seed, run.windows_per_slot, run.slots)
-    passed = ledger.filter(pl.col("disposition") != "trained")["first_sample"].to_list()
+    left_out = ledger.filter(pl.col("disposition") != "trained")
+    passed = parts(left_out, run)["first_sample"].to_list()
     slots = {sample // run.windows_per_slot for sample in passed}
-    decided = policy_batches(last.scalars.get("stability", {}))
+    decided = policy_batches(run, last.scalars.get("stability", {}))
     yield Verdict(
         "only what the run's policy decided was left out",
         slots == {batch * run.slots + slot for batch in decided for slot in range(run.slots)}
@@ -238,25 +240,16 @@ def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress
     )
 
 
-def _is_slot(run: Run) -> pl.Expr:
-    """Whether a ledger row is for one whole slot: sums would not notice halves, or rows that cancel out."""
-    whole = {"run": run.name, "samples": run.windows_per_slot, "tokens": run.batch // run.slots}
-    return pl.all_horizontal(
-        pl.col("disposition").is_in(["trained", "skipped_by_policy"]),
-        *(pl.col(name) == value for name, value in whole.items()),
-        *(pl.col(name).is_not_null() for name in ("step", "slot", "first_sample", "digest")),
-    ).fill_null(False)
-
-
 def _wrong(ledger: pl.DataFrame, batches: Batches, progress: Progress) -> Iterator[int]:
     """Steps of the rows whose digest is not that of what the plan puts there."""
-    rows = ledger.sort("first_sample").select("step", "slot", "first_sample", "digest")
-    for i, (step, slot, sample, digest) in enumerate(rows.iter_rows()):
+    rows = ledger.sort("first_sample").select("step", "slot", "first_sample", "samples", "digest")
+    for i, (step, slot, sample, samples, digest) in enumerate(rows.iter_rows()):
         if i % 1000 == 0:
             progress("digests of the ledger", i / ledger.height)
-        batch, place = divmod(sample, batches.slots * batches.windows_per_slot)
-        fits = sample >= 0 and place == slot * batches.windows_per_slot
-        if not fits or batches.digest(batches.slot(batch, slot).tokens[:, :-1]) != digest:
+        batch, place = divmod(sample - slot * samples, batches.slots * batches.windows_per_slot)
+        factor = samples // batches.windows_per_slot
+        fits = batch >= 0 and not place and 0 <= slot < batches.slots
+        if not fits or batches.digest(batches.slot(batch, slot, factor).tokens[:, :-1]) != digest:
             yield step
 
 

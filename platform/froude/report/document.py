@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 import froude
 from froude.report import law_plots, narrative, register_section, run_plots, tables
+from froude.report.query import query
 from froude.report.svg import Plot
 from froude.report.view import View
 
@@ -27,6 +28,7 @@ def document(view: View) -> str:
     return environment.get_template("report.html.j2").render(
         view=view,
         narrative=narrative,
+        query=query(view),
         tables=tables,
         kept=register_section,
         plots=plots(view),
@@ -57,7 +59,7 @@ def plots(view: View) -> dict[str, list[Plot]]:
     if fits.transfer:
         drawn["rate"] = [*law_plots.u_curves(fits.transfer), law_plots.transfer_line(fits.transfer)]
     if fits.critical is not None and fits.critical.rows.height:
-        drawn["critical"].append(law_plots.critical_batch(fits.critical, fits.target.batch))
+        drawn["critical"].append(law_plots.critical_batch(fits.critical, fits.target.phases.last))
     if fits.loss is not None and fits.largest is not None:
         forecast = recipe.forecast if recipe is not None else None
         drawn["loss"].append(law_plots.loss_curves(fits.loss, view.target, forecast, view.actual))

@@ -228,7 +228,7 @@ def facts(view: View) -> list[tuple[str, str]]:
         ("Model class", _imported(run.model.factory)),
         ("Corpus", corpus(run)),
         ("Model", f"{size}, {run.width_rules.label}, {run.precision}"),
-        ("Tokens", f"{text.whole(run.tokens)} in {text.whole(run.steps)} steps of {text.whole(run.batch)}"),
+        ("Tokens", f"{text.whole(run.tokens)} in {text.whole(run.steps)} steps of {_batches(run)}"),
         (
             "Recipe",
             f"lr {text.rate(run.optimizer.lr)}, β₂ {run.optimizer.beta2:.3g}, warmup {warmup:.0f}%, "
@@ -302,38 +302,13 @@ def loss_words(law: LossLaw) -> str:
     return words
 
 
-def query(view: View) -> str | None:
-    """A Polars query that a reader can run: were tokens of the target run skipped or repeated?"""
-    if view.recipe is None:
-        return None
-    run = view.recipe.run
-    slots, windows, due = run.slots, run.windows_per_slot, run.windows_per_slot * run.model.context
-    return f"""\
-import froude
-import polars as pl
-
-ledger = froude.Study({view.url!r}).ledger().filter(pl.col("run") == {run.name!r}).collect()
-trained = ledger.filter(pl.col("disposition") == "trained")
-by_policy = ledger.filter(pl.col("disposition") == "skipped_by_policy")
-# The plan: {run.steps} steps of {slots} slots, each of {windows} samples and {due} tokens, except those left out.
-left_out = by_policy.select("first_sample").unique()
-n = pl.int_range({run.steps * slots} + left_out.height, eager=True).alias("first_sample") * {windows}
-planned = n.to_frame().join(left_out, on="first_sample", how="anti").sort("first_sample").select(
-    step=pl.int_range(pl.len()) // {slots} + 1, slot=pl.int_range(pl.len()) % {slots}, first_sample="first_sample"
-)
-place = ["step", "slot", "first_sample"]
-tokens = planned.with_columns(due=pl.lit({due}, pl.Int64)).join(
-    trained.group_by(place).agg(pl.col("tokens").sum()), on=place, how="full", coalesce=True
-).with_columns(pl.col("due", "tokens").fill_null(0))
-print(
-    tokens.select(
-        expected=pl.col("due").sum(),
-        skipped=(pl.col("due") - pl.col("tokens")).clip(0).sum(),
-        repeated=(pl.col("tokens") - pl.col("due")).clip(0).sum(),
-        skipped_by_policy=pl.lit(by_policy["tokens"].sum()),
-    )
-)
-"""
+def _batches(run: Run) -> str:
+    """Tokens of a step, and of those after a ramp's changes."""
+    words = [text.whole(run.batch)]
+    words += [
+        f"{text.whole(p.factor * run.batch)} from {text.whole(p.tokens)} on" for p in run.phases if p.tokens
+    ]
+    return ", ".join(words)
 
 
 def between(low: float | None, high: float | None, show: Callable[[float], str]) -> str:

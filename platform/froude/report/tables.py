@@ -74,14 +74,13 @@ def course(view: View) -> Table | None:
         return None
     forecast, run = view.recipe.forecast, view.recipe.run
     seen = averaged(view.steps, forecast.block) if view.steps.height else None
-    first = -(-forecast.band[0].tokens // run.batch)
     planned = [*range(run.checkpoint_every, run.steps, run.checkpoint_every), run.steps]
-    planned = [step for step in planned if step >= first]
+    planned = [step for step in planned if run.phases.tokens_at(step) >= forecast.band[0].tokens]
     rows = []
     for i in sorted(
         {round(k * (len(planned) - 1) / (SHOWN_CHECKPOINTS - 1)) for k in range(SHOWN_CHECKPOINTS)}
     ):
-        at = forecast.at(planned[i] * run.batch)
+        at = forecast.at(run.phases.tokens_at(planned[i]))
         actual = (
             seen.filter((pl.col("tokens") - at.tokens).abs() <= forecast.block) if seen is not None else None
         )

@@ -137,7 +137,8 @@ class Search:
     def trial(self, number: int, params: Mapping[str, Scalar]) -> Trial:
         """The trial of these axis values; ConfigError if they make no valid run."""
         changes: dict[str, Any] = {key: value for key, value in params.items() if key != WARMUP}
-        tokens = whole_steps(self.base.tokens, int(changes.get("batch", self.base.batch)))
+        batch = int(changes.get("batch", self.base.batch))
+        tokens = whole_steps(self.base.tokens, batch, self.base.schedule.ramp)
         if WARMUP in params:
             changes["schedule.warmup_tokens"] = round(float(params[WARMUP]) * tokens)
         name = self._name(number)

@@ -57,6 +57,12 @@ class Trial:
                 f"branches of a trial need a schedule with a trunk ({listing(have)}), but those of {self.name!r} have "
                 f"{self.runs[0].schedule.name}; make them trials of their own"
             )
+        if not schedules.has_trunk(self.runs[0]):
+            raise ConfigError(
+                f"branches of a trial need a constant weight decay, but {self.name!r} has `schedule.weight_decay_to` = "
+                f"{self.runs[0].schedule.weight_decay_to}, which falls over each run's own length; make them trials of "
+                "their own"
+            )
         if horizons != sorted(set(horizons)):
             raise ConfigError(
                 f"branches of a trial must be sorted by tokens, but {self.name!r} has {horizons}; sort them"
@@ -74,7 +80,7 @@ class Trial:
     @property
     def tokens(self) -> int:
         """Tokens trained on when no branch is left out."""
-        return self.steps * self.runs[0].batch
+        return schedules.trial_tokens(self.runs)
 
     def to_json(self) -> str:
         content = {"name": self.name, "stop_loss": self.stop_loss, "params": dict(self.params)}

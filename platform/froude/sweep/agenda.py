@@ -36,7 +36,7 @@ def cost(trial: Trial) -> float:
     width = run.model.width
     token = run.model.depth / 2 * (6e-7 * width + 1e-9 * width**2)
     evaluation = run.eval_windows * run.model.context * token / 3
-    return trial.steps * (0.003 + run.batch * token) + len(trial.runs) * evaluation
+    return trial.steps * (0.003 + trial.tokens / trial.steps * token) + len(trial.runs) * evaluation
 
 
 @dataclass

@@ -170,12 +170,12 @@ def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive
     flops = seconds = 0.0
     for trial in trials:
         run = trial.runs[-1]
-        each = step_flops(run)
-        flops += each * trial.steps
+        each, batches = step_flops(run), trial.tokens // run.batch
+        flops += each * batches
         evaluated = (
             len(trial.runs) * run.eval_windows * run.model.context / run.batch / 3
         )  # a forward pass is a third
-        seconds += speed.seconds(each) * (trial.steps + evaluated)
+        seconds += speed.seconds(each) * (batches + evaluated)
     runs, tokens = sum(len(trial.runs) for trial in trials), sum(trial.tokens for trial in trials)
     return StagePlan(name, role, len(trials), runs, tokens, flops, seconds, adaptive)
 
@@ -183,7 +183,7 @@ def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive
 def worker_bytes(run: Run) -> int:
     """Resident bytes of a worker that trains the run, estimated: process, parameters and state, activations."""
     shape, (_, parameters, state) = run.model, model_size(run)
-    tokens = max(run.micro_batch or run.batch, EVALUATION_WINDOWS * shape.context)
+    tokens = max(run.micro_batch or run.phases.largest, EVALUATION_WINDOWS * shape.context)
     # Of a token, in fp32: what each block keeps for its backward pass, attention's weights, three copies of the logits.
     block = (14 + 4 * shape.mlp_ratio) * shape.width + 2 * shape.context * shape.width / shape.head_dim
     held = VALUE_BYTES * parameters + state  # and a copy of it for branches, and the gradient

@@ -21,7 +21,7 @@ SECONDS = 0.4  # of timing per shape
 
 
 def step_flops(run: Run) -> float:
-    """FLOPs of one optimizer step."""
+    """FLOPs of one optimizer step at the run's `batch`."""
     return model_size(run)[0] * run.batch
 
 
@@ -92,7 +92,7 @@ def _stand_in(run: Run) -> tuple[float, Run]:
         "precision": "fp32",
     }
     short = {"batch": context, "tokens": context, "slots": 1, "workers": 1, "micro_batch": 0}
-    made = run.replace({**small, **short, "schedule.warmup_tokens": 0})
+    made = run.replace({**small, **short, "schedule.warmup_tokens": 0, "schedule.ramp": ()})
     return step_flops(made), made
 
 

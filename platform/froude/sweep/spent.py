@@ -37,7 +37,7 @@ def proxy_flops(study: Study) -> float:
 
 def run_flops(run: Run) -> float:
     """FLOPs of the whole run; its model's code must be trusted."""
-    return step_flops(run) * run.steps
+    return step_flops(run) * (run.tokens // run.batch)
 
 
 def proxies_over_target(study: Study, target: Run) -> float:

@@ -82,7 +82,7 @@ def branch(
     Writes nothing. ConfigError for a run without a checkpoint.
     """
     world = World(device=parallel.resolve_device(device))
-    first = Trainer(_alone(run, 1, 1.0), world)
+    first = Trainer(_alone(run, 1, 0), world)
     position = store.load(first.state())
     step = position["step"]
     if not step:
@@ -90,17 +90,19 @@ def branch(
     start = first.snapshot()
     del first
     cursor = position["scalars"].get("stability", {}).get("batch", step)
-    rounds = max(1, round((tokens or _window(run)) / (max(FACTORS) * run.batch)))
+    at = min(step, run.steps - 1)
+    taken = run.phases.factor_at(at)
+    rounds = max(1, round((tokens or _window(run)) / (max(FACTORS) * taken * run.batch)))
     batches = Batches(api.build_source(run, "train"), run.seed, run.windows, 1)
     found = []
     for number, factor in enumerate(FACTORS):
-        own = _alone(run, factor, schedules.at_step(run, min(step, run.steps - 1)))
+        own = _alone(run, factor, at)
         trainer = only_trainer(own, world)
         trainer.restore(start)
         steps = rounds * max(FACTORS) // factor
         for i in range(steps):
-            drawn = [batches.slot(cursor + i * factor + j, 0).tokens for j in range(factor)]
-            windows = torch.cat([torch.from_numpy(each) for each in drawn]).to(world.device)
+            drawn = batches.slot(cursor + i * factor * taken, 0, factor * taken)
+            windows = torch.from_numpy(drawn.tokens).to(world.device)
             train_step(trainer.model, trainer.optimizer, trainer.reduction, windows, own, i)
             if progress:
                 progress((number + (i + 1) / steps) / len(FACTORS), f"batch {own.batch:,}")
@@ -109,7 +111,7 @@ def branch(
     critical = largest_as_good([each.loss for each in found])
     return Branched(
         step,
-        rounds * max(FACTORS) * run.batch,
+        rounds * max(FACTORS) * taken * run.batch,
         tuple(found),
         found[critical].batch,
         critical == len(found) - 1,
@@ -124,10 +126,12 @@ def largest_as_good(losses: Sequence[float]) -> int:
     return len(losses) - 1
 
 
-def _alone(run: Run, factor: int, share: float) -> Run:
-    """The run at `factor` times its batch on one worker: constant at the schedule's share of its rate."""
-    batch = run.batch * factor
-    lr = run.optimizer.lr * max(share, 1e-9) * factor**0.5
+def _alone(run: Run, factor: int, step: int) -> Run:
+    """The run at `factor` times the batch of a step on one worker: constant at what that step has of rate and decay."""
+    batch = run.phases.batch_at(step) * factor
+    lr = run.optimizer.lr * max(schedules.at_step(run, step), 1e-9) * factor**0.5
+    decay = schedules.weight_decay_at(run, step)
+    rest = {"optimizer.rest.weight_decay": run.optimizer.rest.weight_decay * decay}
     return run.replace(
         {
             "batch": batch,
@@ -138,7 +142,9 @@ def _alone(run: Run, factor: int, share: float) -> Run:
             "schedule": {"name": "constant"},
             "optimizer.lr": lr,
             "optimizer.implementation": run.optimizer.spec.plain,
-            "optimizer.beta2": run.optimizer.beta2**factor,
+            "optimizer.beta2": schedules.beta2_at(run, step, run.optimizer.beta2) ** factor,
+            "optimizer.weight_decay": run.optimizer.weight_decay * decay,
+            **(rest if run.optimizer.spec.unit == "matrix" else {}),
         },
         name=run.name,
     )

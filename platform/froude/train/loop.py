@@ -89,12 +89,12 @@ class Loop:
             observer.rewind(scalars.get(observer.name, {}))
 
     def advance(self) -> bool:
-        """Draw a batch and do with its gradient what the policy says; whether it has become a step.
+        """Draw a step's data and do with its gradient what the policy says; whether it has become a step.
 
         Raises Diverged where the policy gives up.
         """
         run, step = self.run, self.step + 1
-        for batch in self.policy.leave_out():
+        for batch in self.policy.leave_out(step):
             drawn = self.trainer.draw(batch)
             if self.entered is not None:
                 self.entered += token_ledger.rows(run, self.attempt, step, drawn, "skipped_by_policy")
@@ -152,7 +152,7 @@ class Loop:
         self.store.save(
             self.trainer.state(),
             step=self.step,
-            tokens=self.step * self.run.batch,
+            tokens=self.run.phases.tokens_at(self.step),
             tables={k: schemas.table(schemas.SCHEMAS[k], rows) for k, rows in self.tables.items() if rows},
             scalars={"stability": self.policy.state(), **states},
             kind=kind,

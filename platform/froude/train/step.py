@@ -52,7 +52,7 @@ def train_step(
     `judge` decides by loss and norm what becomes of it. A non-finite one leaves the parameters as they were. With
     `noise` the slots' norms are measured, too.
     """
-    loss, norm, slot_square = reduction.backward(windows, noise=noise)
+    loss, norm, slot_square = reduction.backward(windows, batch=run.phases.batch_at(step), noise=noise)
     decision = judge(loss, norm) if judge else Decision()
     share = schedules.at_step(run, step) * decision.lr_factor
     result = StepResult(loss, norm, run.optimizer.lr * share, decision, slot_square)
@@ -63,6 +63,7 @@ def train_step(
             torch._foreach_mul_(parallel.local_gradients(model), scale)
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * share
+        optimizer.schedule(run, step)
         optimizer.step()
         had = [group["lr"] / group["peak"] for group in optimizer.param_groups]
         result = replace(result, lr=run.optimizer.lr * max(had, key=lambda each: abs(each - share)))

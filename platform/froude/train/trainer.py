@@ -58,10 +58,10 @@ class Trainer:
         check_ids(windows, self.run, name)
         return api.as_int64(windows)
 
-    def draw(self, batch: int) -> Drawn:
-        """This rank's slots of a batch (from 0), on its device."""
+    def draw(self, batch: int, factor: int = 1) -> Drawn:
+        """This rank's slots of a batch (from 0), or of `factor` batches from it on as one; on its device."""
         numbers = self.reduction.rounds.mine
-        slots = [self.batches.slot(batch, number) for number in numbers]
+        slots = [self.batches.slot(batch, number, factor) for number in numbers]
         for slot in slots:
             check_ids(slot.tokens, self.run, f"the training split of {self.run.data.source}")
         windows = torch.cat([torch.from_numpy(slot.tokens) for slot in slots]).to(self.world.device)
@@ -80,10 +80,11 @@ class Trainer:
     ) -> StepResult:
         """The update from `step` to `step + 1` under `run`'s schedule; ledger rows of this rank are added to `rows`.
 
-        The data are those of `batch`: the step's own, unless some were left out. `judge` decides about the update;
+        The data are those from `batch` on: the step's own, unless some were left out. `judge` decides about the update;
         `noise` asks for the slots' norms.
         """
-        drawn = self.draw(step if batch is None else batch)
+        own = run.phases.tokens_at(step) // run.batch
+        drawn = self.draw(own if batch is None else batch, run.phases.factor_at(step))
         result = train_step(
             self.model, self.optimizer, self.reduction, drawn.windows, run, step, judge, noise=noise
         )

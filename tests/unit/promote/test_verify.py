@@ -93,7 +93,7 @@ def test_a_batch_that_was_run_twice_is_caught(tmp_path, recipe, monkeypatch):
 
 def test_a_batch_that_was_left_out_against_the_policy_is_caught(tmp_path, recipe, monkeypatch):
     monkeypatch.setattr(
-        SpikePolicy, "leave_out", lambda self: range(self.batch, self.batch + (self.batch == 2))
+        SpikePolicy, "leave_out", lambda self, step: range(self.batch, self.batch + (self.batch == 2))
     )
     train(tmp_path, recipe)
     monkeypatch.undo()

@@ -12,7 +12,7 @@ import pytest
 
 from froude import Study
 from froude.promote.recipe import seal
-from froude.report.narrative import query
+from froude.report.query import query
 from froude.report.view import View, gather
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ NO_STAGE = "no such stage"
 
 
 class Batches(NamedTuple):
-    """The target's batch and the critical one in tokens (NaN without one), with its fit's status and reasons."""
+    """The target's last batch and the critical one in tokens (NaN without one), with its fit's status and reasons."""
 
     batch: int
     critical: float
@@ -30,8 +30,8 @@ def batches(case: Case) -> Batches:
     """What the study says of the target's batch."""
     law = case.fits.critical
     if law is None:
-        return Batches(case.target.batch, math.nan, NO_STAGE)
-    return Batches(case.target.batch, law.b_crit, law.status, law.reasons)
+        return Batches(case.target.phases.last, math.nan, NO_STAGE)
+    return Batches(case.target.phases.last, law.b_crit, law.status, law.reasons)
 
 
 def _inside(found: Batches, _: float) -> Finding:

@@ -37,7 +37,7 @@ SIZED = (
     Axis("head_dim", "head size", lambda run: run.model.head_dim, "add head sizes on the way there"),
 )
 BATCH = Axis(
-    "batch", "batch", lambda run: run.batch, "add proxies of that batch, or measure the critical one"
+    "batch", "batch", lambda run: run.phases.mean, "add proxies of that batch, or measure the critical one"
 )
 #: What no law here corrects for.
 KINDS = (

@@ -33,7 +33,9 @@ def candidates(
     if template is not None:
         tried = set(rows["width"].drop_nulls().to_list()) if "width" in rows.columns else set()
         widths = _widths(template, tried, float(sizes.min()), top, trust)
-        lengths = sorted({float(whole_steps(length, template.batch)) for length in lengths})
+        lengths = sorted(
+            {float(whole_steps(length, template.batch, template.schedule.ramp)) for length in lengths}
+        )
         lengths = [n for n in lengths if n >= template.schedule.warmup_tokens]
     else:
         widths = [(size, None) for size in _axis(sizes, top)]

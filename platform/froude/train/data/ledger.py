@@ -12,7 +12,7 @@ from froude.train.data.order import Batches
 
 
 class Drawn(NamedTuple):
-    """A rank's part of a batch: its slots, the number of each one's first sample, all windows [n, context + 1]."""
+    """A rank's part of a step: its slots, the number of each one's first sample, all windows [n, context + 1]."""
 
     slots: Sequence[int]
     first_samples: Sequence[int]
@@ -25,8 +25,8 @@ DISPOSITIONS: dict[str, Disposition] = {"update": "trained", "skip": "skipped_by
 
 
 def rows(run: Run, attempt: int, step: int, drawn: Drawn, disposition: Disposition) -> list[dict[str, Any]]:
-    """Rows of a rank's slots of one batch: trained in the step that leads to `step`, or left out before it."""
-    parts = drawn.windows.split(run.windows_per_slot)
+    """Rows of a rank's slots of what was drawn at once: trained in the step that leads to `step`, or left out before it."""
+    parts = drawn.windows.tensor_split(len(drawn.slots))
     return [
         {
             "run": run.name,

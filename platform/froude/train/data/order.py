@@ -78,8 +78,8 @@ class Slot(NamedTuple):
 class Batches:
     """Batches of a run: sample s of the run is window permute(s mod length) of epoch s div length.
 
-    A step has slots x windows_per_slot samples, slot v the v-th contiguous part of them. What a slot holds
-    depends on (seed, step, slot) only: not on rank, world size, attempt or what was read before; and how a
+    A batch has slots x windows_per_slot samples, slot v the v-th contiguous part of them. What a slot holds
+    depends on (seed, batch, slot) only: not on rank, world size, attempt or what was read before; and how a
     batch is divided into slots does not change the batch. ConfigError for an empty source, malformed windows.
     """
 
@@ -95,25 +95,28 @@ class Batches:
             )
         self.source, self.seed, self.windows_per_slot, self.slots = source, seed, windows_per_slot, slots
 
-    def windows(self, step: int, slot: int) -> list[int]:
-        """Numbers of the source's windows that a slot of a step (both from 0) holds, in order."""
-        if step < 0 or not 0 <= slot < self.slots:
-            raise ValueError(f"step must be >= 0 and slot in [0, {self.slots}), but got {step} and {slot}")
-        first = self._first(step, slot)
-        places = [
-            divmod(sample, self.source.length) for sample in range(first, first + self.windows_per_slot)
-        ]
+    def windows(self, batch: int, slot: int, factor: int = 1) -> list[int]:
+        """Numbers of the source's windows that a slot of a batch (both from 0) holds, in order.
+
+        `factor` batches from that one on are taken as one, and divided into slots as one.
+        """
+        if batch < 0 or not 0 <= slot < self.slots:
+            raise ValueError(f"batch must be >= 0 and slot in [0, {self.slots}), but got {batch} and {slot}")
+        first = self._first(batch, slot, factor)
+        samples = range(first, first + factor * self.windows_per_slot)
+        places = [divmod(sample, self.source.length) for sample in samples]
         return [
             int(_chunk(self.seed, epoch, place // CHUNK, self.source.length)[place % CHUNK])
             for epoch, place in places
         ]
 
-    def slot(self, step: int, slot: int) -> Slot:
-        """The tokens of a slot of a step (both from 0)."""
-        return Slot(_gather(self.source, self.windows(step, slot)), self._first(step, slot))
+    def slot(self, batch: int, slot: int, factor: int = 1) -> Slot:
+        """The tokens of a slot of a batch (both from 0), or of `factor` batches from it on as one."""
+        windows = self.windows(batch, slot, factor)
+        return Slot(_gather(self.source, windows), self._first(batch, slot, factor))
 
-    def _first(self, step: int, slot: int) -> int:
-        return (step * self.slots + slot) * self.windows_per_slot
+    def _first(self, batch: int, slot: int, factor: int) -> int:
+        return (batch * self.slots + slot * factor) * self.windows_per_slot
 
     @staticmethod
     def digest(tokens: npt.ArrayLike) -> str:

@@ -43,10 +43,11 @@ class Reduction(Protocol):
 
     rounds: Rounds
 
-    def backward(self, windows: Tensor, *, noise: bool = False) -> Totals:
+    def backward(self, windows: Tensor, *, batch: int = 0, noise: bool = False) -> Totals:
         """Leave the gradient in `.grad`; with `noise` measure the slots' norms too, where slots have gradients.
 
-        `windows` [n, context + 1] are those of this rank's slots, in the order of `rounds.mine`.
+        `windows` [n, context + 1] are those of this rank's slots, in the order of `rounds.mine`; `batch` tokens are in
+        those of all ranks (0: the run's batch).
         """
 
 
@@ -63,10 +64,11 @@ class Fast:
         self.run, self.model, self.world, self.gathered = run, model, world, gathered
         self.rounds = Rounds(run.slots, world.rank, world.size)
 
-    def backward(self, windows: Tensor, *, noise: bool = False) -> Totals:
+    def backward(self, windows: Tensor, *, batch: int = 0, noise: bool = False) -> Totals:
         """Loss divided by the global number of tokens; times the world size, since FSDP averages over ranks."""
+        batch = batch or self.run.batch
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
-        chunks = self._chunks(windows)
+        chunks = self._chunks(windows, batch)
         for i, chunk in enumerate(chunks):
             last = i == len(chunks) - 1
             parallel.set_gradient_sync(self.model, last, self.world)
@@ -74,16 +76,16 @@ class Fast:
                 parallel.set_reshard(self.model, last, self.world)
             loss = summed_loss(self.model, chunk, self.run)
             total += loss.detach().double()
-            (loss * (self.world.size / self.run.batch)).backward()
+            (loss * (self.world.size / batch)).backward()
         gradients = parallel.local_gradients(self.model)
         squared = torch.nn.utils.get_total_norm(gradients).double().square()
         total, squared = self.world.sum(torch.stack((total, squared))).unbind()
-        return Totals(float(total) / self.run.batch, float(squared.sqrt()))
+        return Totals(float(total) / batch, float(squared.sqrt()))
 
-    def _chunks(self, windows: Tensor) -> Sequence[Tensor]:
+    def _chunks(self, windows: Tensor, batch: int) -> Sequence[Tensor]:
         """Micro-batches of this rank; every rank has the same number, so that their collectives match."""
         size = self.run.micro_batch // self.run.model.context
-        most = len(self.rounds) * self.run.windows_per_slot
+        most = len(self.rounds) * _windows_of_a_slot(self.run, batch)
         return windows.tensor_split(-(-most // size)) if size and most > size else (windows,)
 
 
@@ -115,8 +117,9 @@ class Exact:
         if not self.whole:
             torch_internals.reduce_by_slots(model, self.rounds, self.see)
 
-    def backward(self, windows: Tensor, *, noise: bool = False) -> Totals:
-        size = self.run.windows_per_slot
+    def backward(self, windows: Tensor, *, batch: int = 0, noise: bool = False) -> Totals:
+        batch = batch or self.run.batch
+        size = _windows_of_a_slot(self.run, batch)
         losses = torch.zeros(self.run.slots, dtype=torch.float64, device=self.world.device)
         squares = torch.zeros_like(losses)
         for number in range(len(self.rounds)):
@@ -127,7 +130,8 @@ class Exact:
             if self.gathered:
                 parallel.set_reshard(self.model, not self.whole and self.rounds.is_last, self.world)
             self.squares = [] if noise else None
-            loss = self._pass(None if slot is None else windows[number * size : (number + 1) * size])
+            part = None if slot is None else windows[number * size : (number + 1) * size]
+            loss = self._pass(part, batch)
             if self.whole:
                 assert slot is not None
                 gradients = self._take()
@@ -140,17 +144,18 @@ class Exact:
                 losses[slot], squares[slot] = loss, math.fsum(self.squares or ())
         if self.whole:
             self._exchange()
-        return self._totals(losses, squares if noise else None)
+        return self._totals(losses, squares if noise else None, batch)
 
     def see(self, gradients: Iterable[Tensor]) -> None:
         """Whole gradients of this rank's slot: their squared norms are noted if asked for."""
         if self.squares is not None:
             self.squares += [squared_norm(gradient) for gradient in gradients]
 
-    def _pass(self, windows: Tensor | None) -> Tensor:
+    def _pass(self, windows: Tensor | None, batch: int) -> Tensor:
         """Forward and backward of one slot, or of an idle one; gradients of its micro-batches are added in order."""
-        size = self.run.micro_batch // self.run.model.context or self.run.windows_per_slot
-        count = -(-self.run.windows_per_slot // size)
+        whole = _windows_of_a_slot(self.run, batch)
+        size = self.run.micro_batch // self.run.model.context or whole
+        count = -(-whole // size)
         if windows is None:
             idle = torch.zeros(1, min(IDLE_TOKENS, self.run.model.context) + 1, dtype=torch.int64)
             parts: Sequence[Tensor] = [idle.to(self.world.device)] * count
@@ -161,7 +166,7 @@ class Exact:
             parallel.set_gradient_sync(self.model, not self.whole and i == count - 1, self.world)
             loss = summed_loss(self.model, part, self.run)
             total += loss.detach().double()
-            (loss / self.run.batch).backward()
+            (loss / batch).backward()
         return total
 
     def _take(self) -> list[Tensor]:
@@ -203,7 +208,7 @@ class Exact:
         found = parallel.rows_of(parameter, rank, self.world.size)
         return slice(found.start, found.stop)
 
-    def _totals(self, losses: Tensor, squares: Tensor | None) -> Totals:
+    def _totals(self, losses: Tensor, squares: Tensor | None, batch: int) -> Totals:
         """Mean loss and gradient norm: each slot's loss and each row's sum of squares, gathered, then halved.
 
         Each number is one rank's and zero bits on all others, so an integer sum moves it unchanged.
@@ -218,7 +223,12 @@ class Exact:
         ends = [slots] if squares is None else [slots, 2 * slots]
         total, *of_slots, squared = (float(halved_sum(part[None])) for part in numbers.tensor_split(ends))
         # Here a slot's gradient is its share of the batch's: of its own mean loss it is `slots` times as long.
-        return Totals(total / self.run.batch, math.sqrt(squared), of_slots[0] * slots if of_slots else None)
+        return Totals(total / batch, math.sqrt(squared), of_slots[0] * slots if of_slots else None)
+
+
+def _windows_of_a_slot(run: Run, batch: int) -> int:
+    """Where a batch is of so many tokens."""
+    return batch // (run.slots * run.model.context)
 
 
 def keeps_gathered(run: Run, world: World) -> bool:

@@ -83,7 +83,8 @@ class GradientNoise(Observer):
         if (small_square := made.result.slot_square) is None:
             return
         run, square = self.loop.run, made.result.grad_norm**2
-        small, big = run.batch // run.slots, run.batch
+        big = run.phases.batch_at(made.step - 1)
+        small = big // run.slots
         self.scale.add(made.step, small, big, small_square, square)
         made.columns |= {
             "batch_small": small,

@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from froude.config import Optimizer
+from froude import schedules
+from froude.config import Optimizer, Run
 from froude.optimizers import Held
 from froude.sections import Rest
 from froude.train import parallel
@@ -17,6 +18,9 @@ from froude.user_code import load
 
 class Part(Protocol):
     """What updates some of the parameters; every rank has one, and calls alike."""
+
+    @property
+    def settings(self) -> Optimizer | Rest: ...
 
     @property
     def param_groups(self) -> list[dict[str, Any]]: ...
@@ -36,6 +40,22 @@ class Composed:
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         return [group for part in self.parts for group in part.param_groups]
+
+    def schedule(self, run: Run, step: int) -> None:
+        """Set what a step of the run has of its own besides the rate: beta2 under a ramp, and a falling weight decay.
+
+        Beta2 is whatever the class is given for it. What it has not from there stays as it is in steps: beta1 and other
+        memories, all of an optimizer without beta2, Adafactor's own schedule.
+        """
+        if run.schedule.ramp:
+            for part in self.parts:
+                beta2 = schedules.beta2_at(run, step, part.settings.beta2)
+                for group in part.param_groups:
+                    group.update(_with_beta2(part.settings, beta2))
+        if run.schedule.weight_decay_to < 1:
+            share = schedules.weight_decay_at(run, step)
+            for group in self.param_groups:
+                group["weight_decay"] = group.setdefault("first_weight_decay", group["weight_decay"]) * share
 
     def step(self) -> None:
         for part in self.parts:
@@ -99,6 +119,15 @@ def started(held: Held, parameter: Tensor, *, fused: bool = False) -> Tensor:
     rows = held.shape[0] if shard is parameter else shard.shape[0]
     local = torch.full((rows, *held.shape[1:]), held.start, dtype=dtype, device=parameter.device)
     return local if shard is parameter else parallel.like(parameter, local, held.shape)
+
+
+def _with_beta2(settings: Optimizer | Rest, beta2: float) -> dict[str, Any]:
+    """Those arguments of the class that depend on beta2, at this one."""
+    own, other, here = (
+        settings.spec.arguments(settings.model_copy(update={"beta2": each}))
+        for each in (settings.beta2, (1 + settings.beta2) / 2, beta2)
+    )
+    return {key: value for key, value in here.items() if own[key] != other[key]}
 
 
 def make(

@@ -73,7 +73,7 @@ class Owners:
     """All matrices of a model, dealt out among the ranks."""
 
     def __init__(self, matrices: Sequence[Matrix], world: World, settings: Optimizer) -> None:
-        self.world = world
+        self.world, self.settings = world, settings
         dealt = deal(matrices, world.size)
         self.owned = [Owned(matrix, settings) for matrix in dealt[world.rank]]
         #: In each round every rank makes at most one update, so that few matrices are in memory at once.

@@ -66,7 +66,7 @@ class _Given:
     def __init__(self, model: nn.Module, gradients: Mapping[str, Tensor], norm: float) -> None:
         self.model, self.gradients, self.norm = model, gradients, norm
 
-    def backward(self, windows: Tensor, *, noise: bool = False) -> Totals:
+    def backward(self, windows: Tensor, *, batch: int = 0, noise: bool = False) -> Totals:
         for name, parameter in self.model.named_parameters():
             parameter.grad = self.gradients[name].clone()
         return Totals(0.0, self.norm)

@@ -2,7 +2,8 @@
 
 The spike policy, rung by rung: warn; leave out an update whose gradient is an outlier; go back and leave out the
 batches around the spike; do that at a lower rate and a tighter clip; stop for a person. Steps count updates, batches
-what was drawn from the data: a batch that is left out is no step, and a run always makes all of its steps.
+what was drawn from the data: a batch that is left out is no step, and a run always makes all of its steps. Where the
+batch is ramped a step takes several, and all numbers of batches below are numbers of steps' worth of them.
 
 Going back and leaving out 200 to 500 batches is PaLM's (Chowdhery et al. 2022, arXiv:2204.02311, section 5.1), leaving
 out single updates OLMo's; outliers are measured in median absolute deviations, which one outlier in the window barely
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
@@ -54,7 +55,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Place:
-    """The step that a batch was, or would have been, counted from 1; and the batch, from 0."""
+    """The step that a batch was, or would have been, counted from 1; and the batch, or its first one, from 0."""
 
     step: int
     batch: int
@@ -135,11 +136,18 @@ class SpikePolicy:
             ],
         }
 
-    def leave_out(self) -> range:
-        """The batches that are to be passed over now, before the next is drawn."""
-        first = self.batch
+    def leave_out(self, step: int) -> range:
+        """The batches that are to be passed over now, before those of `step` (from 1) are drawn.
+
+        A step that has one of them in its middle would be torn, so all from its first on are passed over.
+        """
+        first, taken = self.batch, self.run.phases.factor_at(step - 1)
         for start, end in sorted([*((r.first, r.last) for r in self.rollbacks), *self.left_out]):
-            if start <= self.batch < end:
+            if start < self.batch + taken and self.batch < end:
+                self.rollbacks = [
+                    replace(r, first=min(start, self.batch)) if (r.first, r.last) == (start, end) else r
+                    for r in self.rollbacks
+                ]
                 self.batch = end
         return range(first, self.batch)
 
@@ -151,11 +159,11 @@ class SpikePolicy:
         here = Place(step, self.batch)
         finite = math.isfinite(loss) and math.isfinite(norm)
         if self.run.stability == "off":
-            self.batch += 1
+            self.batch += self.run.phases.factor_at(step - 1)
             return Decision() if finite else self._stop(here, "the loss or the gradient is not finite")
         gradient = math.log(max(norm, 1e-30)) if finite else math.nan
         above, steep = self.loss.deviation(loss), self.gradient.deviation(gradient)
-        warming = (step - 1) * self.run.batch < self.run.schedule.warmup_tokens
+        warming = self.run.phases.tokens_at(step - 1) < self.run.schedule.warmup_tokens
         if finite and warming:
             above = steep = 0.0  # what changes fast is not yet a spike
         self.warnings = self.warnings + 1 if max(above, steep) > WARN else 0
@@ -194,7 +202,7 @@ class SpikePolicy:
         self.climbing = self.climbing + 1 if not warming and self.average > self.least + CLIMB else 0
 
     def _decide(self, action: Action, here: Place, why: str) -> Decision:
-        self.batch += 1
+        self.batch += self.run.phases.factor_at(here.step - 1)
         if action != "update":
             self._note(action, here, why)
         lowered = sum(each.lowered and each.first <= here.batch for each in self.rollbacks)
@@ -207,7 +215,8 @@ class SpikePolicy:
             return self._stop(here, f"{ROLLBACKS} rollbacks within a tenth of the run; {why}")
         if any(r.lowered for r in recent):
             return self._stop(here, f"it spiked again at a lower rate; {why}")
-        first, last = max(0, spike.batch - BACK), spike.batch + AHEAD
+        taken = self.run.phases.factor_at(spike.step - 1)
+        first, last = max(0, spike.batch - BACK * taken), spike.batch + AHEAD * taken
         self.rollbacks.append(Rollback(spike, first, last, lowered=bool(recent)))
         self._note(
             "lower" if recent else "rollback", here, f"batches {first} to {last - 1} are left out: {why}"
@@ -237,9 +246,11 @@ def sentence(event: Mapping[str, Any]) -> str:
     return said.get(event["action"], "").format(**event)
 
 
-def policy_batches(state: Mapping[str, Any]) -> set[int]:
+def policy_batches(run: Run, state: Mapping[str, Any]) -> set[int]:
     """The batches that a run with this state in its last checkpoint has left out."""
-    found = {batch for _, batch in state.get("skips", ())}
+    found: set[int] = set()
+    for step, batch in state.get("skips", ()):
+        found |= set(range(batch, batch + run.phases.factor_at(step - 1)))
     for each in state.get("rollbacks", ()):
         found |= set(range(each["first"], min(each["last"], state["batch"])))
     return found
