@@ -15,7 +15,7 @@ from pydantic import Field, field_validator, model_validator
 
 from froude.optimizers import OPTIMIZERS
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization
-from froude.phases import Phases, whole_steps
+from froude.schedules.phases import Phases, whole_steps
 from froude.section import ConfigError, Section, listing, one_of
 from froude.sections import Data, Model, Optimizer, Scalar, Schedule
 

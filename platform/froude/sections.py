@@ -207,6 +207,15 @@ class Optimizer(Section):
         return tuple(dict.fromkeys((self.family(), self.family(matrix=False))))
 
 
+def beta2_arguments(settings: Optimizer | Rest, beta2: float) -> dict[str, Any]:
+    """Those arguments of the optimizer's class that depend on beta2, at this one; none where it has no beta2."""
+    own, other, here = (
+        settings.spec.arguments(settings.model_copy(update={"beta2": each}))
+        for each in (settings.beta2, (1 + settings.beta2) / 2, beta2)
+    )
+    return {key: value for key, value in here.items() if own[key] != other[key]}
+
+
 class Schedule(Section):
     """A schedule of `froude.schedules`, a function of tokens seen, and the settings of those that have any."""
 

@@ -14,10 +14,11 @@ from froude.laws.drawing.panel import Axis, Line, Panel
 from froude.laws.drawing.render import draw
 from froude.laws.drawing.themes import PLAIN
 from froude.report import text
-from froude.sections import Rest
+from froude.sections import Rest, beta2_arguments
 
 STEPS = 1000  # drawn of a run: more cannot be told apart
 STYLES = ("along", "limit")  # of the optimizer, and of what AdamW takes beside it
+BETA2 = "β₂"
 SIZE = (9.6, 5.4)  # inches
 PAGE = """\
 <!doctype html>
@@ -72,24 +73,29 @@ def panels(run: Run) -> tuple[Panel, ...]:
 
     def panel(name: str, value: Callable[[int, Optimizer | Rest], float], *, whole: bool = False) -> Panel:
         shown = list(parts.items())[: 1 if whole else None]
+        if name == BETA2:
+            shown = [(called, each) for called, each in shown if beta2_arguments(each, each.beta2)]
         series = [
             Line(
                 np.repeat(edges, 2)[1:-1],
                 np.repeat([value(step, settings) for step in drawn], 2),
                 style=style,
-                name=called if len(shown) > 1 else "",
+                name=called if len(parts) > 1 and not whole else "",
             )
             for style, (called, settings) in zip(STYLES, shown, strict=False)
         ]
-        top = max(float(np.max(line.y)) for line in series)
-        limits = (0.0, 1.08 * top or 1.0) if name != "β₂" else None
+        top = max((float(np.max(line.y)) for line in series), default=0.0)
+        limits = (0.0, 1.08 * top or 1.0) if name != BETA2 else None
         axis = Axis(name, limits=limits, words=text.whole if whole else None)
-        return Panel(Axis("tokens", words=text.count, limits=(0, run.tokens)), axis, tuple(series))
+        none = "" if shown else f"{run.optimizer.name} has none"
+        return Panel(
+            Axis("tokens", words=text.count, limits=(0, run.tokens)), axis, tuple(series), title=none
+        )
 
     return (
         panel("learning rate", lambda step, settings: settings.lr * schedules.at_step(run, step)),
         panel("batch, tokens", lambda step, settings: run.phases.batch_at(step), whole=True),
-        panel("β₂", lambda step, settings: schedules.beta2_at(run, step, settings.beta2)),
+        panel(BETA2, lambda step, settings: schedules.beta2_at(run, step, settings.beta2)),
         panel(
             "weight decay",
             lambda step, settings: settings.weight_decay * schedules.weight_decay_at(run, step),

@@ -57,7 +57,9 @@ def test_an_honest_run_passes_and_a_rerun_has_its_bits(tmp_path, recipe, capsys)
 
 def test_another_order_of_data_is_caught(tmp_path, recipe, monkeypatch):
     plan = Batches.windows
-    monkeypatch.setattr(Batches, "windows", lambda self, step, slot: plan(self, step, 11 - slot))
+    monkeypatch.setattr(
+        Batches, "windows", lambda self, batch, slot, factor: plan(self, batch, 11 - slot, factor)
+    )
     train(tmp_path, recipe)
     monkeypatch.undo()
     assert failed(tmp_path) == [DIGESTS]

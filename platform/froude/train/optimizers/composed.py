@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from froude import schedules
 from froude.config import Optimizer, Run
 from froude.optimizers import Held
-from froude.sections import Rest
+from froude.sections import Rest, beta2_arguments
 from froude.train import parallel
 from froude.user_code import load
 
@@ -51,7 +51,7 @@ class Composed:
             for part in self.parts:
                 beta2 = schedules.beta2_at(run, step, part.settings.beta2)
                 for group in part.param_groups:
-                    group.update(_with_beta2(part.settings, beta2))
+                    group.update(beta2_arguments(part.settings, beta2))
         if run.schedule.weight_decay_to < 1:
             share = schedules.weight_decay_at(run, step)
             for group in self.param_groups:
@@ -119,15 +119,6 @@ def started(held: Held, parameter: Tensor, *, fused: bool = False) -> Tensor:
     rows = held.shape[0] if shard is parameter else shard.shape[0]
     local = torch.full((rows, *held.shape[1:]), held.start, dtype=dtype, device=parameter.device)
     return local if shard is parameter else parallel.like(parameter, local, held.shape)
-
-
-def _with_beta2(settings: Optimizer | Rest, beta2: float) -> dict[str, Any]:
-    """Those arguments of the class that depend on beta2, at this one."""
-    own, other, here = (
-        settings.spec.arguments(settings.model_copy(update={"beta2": each}))
-        for each in (settings.beta2, (1 + settings.beta2) / 2, beta2)
-    )
-    return {key: value for key, value in here.items() if own[key] != other[key]}
 
 
 def make(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from froude.phases import Phases
+from froude.schedules.phases import Phases
 
 Tail = Literal["sqrt", "linear", "cosine", "exponential"]
 RampRate = Literal["sqrt", "constant"]

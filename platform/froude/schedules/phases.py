@@ -103,13 +103,10 @@ class Phases:
             if (end - phase.tokens) % size:
                 below = end - (end - phase.tokens) % size
                 near = f"{below} or {below + size}" if below > phase.tokens else str(below + size)
-                batches = f"`batch` = {size} tokens" if phase.factor == 1 else f"batches of {size} tokens"
+                what = "`tokens` must end" if end == self.tokens else "`schedule.ramp` must change"
+                rule = f"{what} after whole batches of {size} tokens from {phase.tokens} on"
                 if not self.ramp:
-                    rule = f"`tokens` must be a multiple of {batches}"
-                elif end == self.tokens:
-                    rule = f"`tokens` must be whole {batches} from {phase.tokens} tokens on"
-                else:
-                    rule = f"`schedule.ramp` must change after whole {batches} from {phase.tokens} tokens on"
+                    rule = f"`tokens` must be a multiple of `batch` = {size} tokens"
                 raise ConfigError(f"{rule}, but got {end}; use {near}")
 
     def __str__(self) -> str:
