@@ -285,7 +285,7 @@ class Run(Section):
         """Plain JSON and TOML types only; without later keys at their defaults, and what the optimizer can't have."""
         content = self.model_dump(mode="json")
         _drop_later(self, content)
-        if not self.optimizer.imported and self.optimizer.spec.unit != "matrix":
+        if self.optimizer.stored_rest is None:
             del content["optimizer"]["rest"]
         return content
 

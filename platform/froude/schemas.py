@@ -61,6 +61,8 @@ TRIALS = pa.schema(
         ("context", _I),  # tokens of a window
         ("vocab", _I),
         ("data_options", _S),  # the source's own, as JSON: its mixture, phase and the like
+        ("rest_lr", _F),  # AdamW's, for what an optimizer of matrices leaves; null where nothing is left
+        ("rest_beta2", _F),
     ]
 )
 

@@ -194,6 +194,11 @@ class Optimizer(Section):
         """The settings of what each worker updates by rows: all but an optimizer's matrices."""
         return self.rest if self.spec.unit == "matrix" else self
 
+    @property
+    def stored_rest(self) -> Rest | None:
+        """The settings of `rest` where they may matter: of one by import path it is not known before it is imported."""
+        return self.rest if self.imported or self.spec.unit == "matrix" else None
+
     def family(self, *, matrix: bool = True) -> str:
         """That of a parametrization's table, for a hidden matrix or for another parameter."""
         found = (self if matrix else self.by_rows).spec.family

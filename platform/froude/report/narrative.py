@@ -222,7 +222,8 @@ def facts(view: View) -> list[tuple[str, str]]:
             )
         )
     more.append(("Checks overridden", ", ".join(recipe.overrides) or "none"))
-    warmup = 100 * run.schedule.warmup_tokens / run.tokens
+    warmup, rest = 100 * run.schedule.warmup_tokens / run.tokens, run.optimizer.stored_rest
+    beside = f" ({text.rate(rest.lr)} by AdamW where it is no hidden matrix)" if rest else ""
     return [
         ("Run", run.name),
         ("Model class", _imported(run.model.factory)),
@@ -231,7 +232,7 @@ def facts(view: View) -> list[tuple[str, str]]:
         ("Tokens", f"{text.whole(run.tokens)} in {text.whole(run.steps)} steps of {text.whole(run.batch)}"),
         (
             "Recipe",
-            f"lr {text.rate(run.optimizer.lr)}, β₂ {run.optimizer.beta2:.3g}, warmup {warmup:.0f}%, "
+            f"lr {text.rate(run.optimizer.lr)}{beside}, β₂ {run.optimizer.beta2:.3g}, warmup {warmup:.0f}%, "
             f"{run.schedule.name}",
         ),
         ("Beyond the largest proxy", ratios),

@@ -55,6 +55,7 @@ def trial_row(
 
 def describe(run: Run) -> Row:
     """What of a trials row the run's description alone decides."""
+    rest = run.optimizer.stored_rest
     return {
         "run": run.name,
         "fingerprint": run.fingerprint,
@@ -79,6 +80,8 @@ def describe(run: Run) -> Row:
         "context": run.model.context,
         "vocab": run.model.vocab,
         "data_options": run.data.settings,
+        "rest_lr": rest and rest.lr,
+        "rest_beta2": rest and rest.beta2,
     }
 
 

@@ -112,6 +112,18 @@ def test_the_recipe_is_the_target_with_what_the_sweep_found(small_study: Path) -
     assert all(getattr(run, key) == getattr(fits.target, key) for key in same)
 
 
+def test_what_an_optimizer_of_matrices_leaves_has_the_rates_that_were_searched(small_study: Path) -> None:
+    fits = fit(Study(small_study))
+    assert fits.best is not None
+    target = fits.target.replace({"optimizer.name": "muon"})
+    best = {**fits.best, "optimizer": "muon", "rest_lr": 0.004, "rest_beta2": 0.97}
+    run = promoted_run(replace(fits, large=target, best=best))
+    assert run is not None
+    assert (run.optimizer.rest.lr, run.optimizer.rest.beta2) == (0.004, 0.97)
+    other = promoted_run(replace(fits, best=best))  # of a target that is trained with AdamW
+    assert other == promoted_run(fits)
+
+
 def test_forecast_and_extrapolation(small_study: Path) -> None:
     fits = fit(Study(small_study))
     params = parameters(fits.target)
