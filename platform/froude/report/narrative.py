@@ -287,7 +287,8 @@ def ladder(view: View) -> str:
     rows = view.fits.rows["loss_law"].filter(pl.col("status") == "finished")
     sizes, horizons, trials = (rows[name].n_unique() for name in ("params", "tokens", "trial"))
     trunks = f", branches of {trials} trunks" if trials < rows.height else ""
-    return f"{rows.height} runs of {sizes} sizes and {horizons} horizons{trunks}"
+    counts = f"{text.plural(sizes, 'size')} and {text.plural(horizons, 'horizon')}"
+    return f"{text.plural(rows.height, 'run')} of {counts}{trunks}"
 
 
 def loss_words(law: LossLaw) -> str:
