@@ -24,7 +24,10 @@ from froude.train.parallel import World
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows of a parameter, its other dimensions taken as columns; `name` is "parameter" or "parameter.part"."""
+    """Rows of a parameter, its other dimensions taken as columns; `name` is "parameter" or "parameter.part".
+
+    One row of a tensor of three dimensions or more, as an expert is, is a matrix itself.
+    """
 
     name: str
     parameter: nn.Parameter
@@ -33,7 +36,9 @@ class Matrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.rows), math.prod(self.parameter.shape[1:])
+        sizes = (len(self.rows), *self.parameter.shape[1:])
+        rows, *columns = sizes[1:] if sizes[0] == 1 and len(sizes) > 2 else sizes
+        return rows, math.prod(columns)
 
     @property
     def cost(self) -> int:
@@ -108,7 +113,7 @@ class Owners:
             local(matrix)[self._here(matrix)].flatten() if matrix else self._none(matrices)
             for matrix in matrices
         ]
-        counts = [len(rows) * mine.shape[1] if mine else 0 for rows in self._of_ranks(mine)]
+        counts = self._counts(mine)
         found = sent[0].new_empty(sum(counts))
         dist.all_to_all_single(found, torch.cat(sent), counts, [piece.numel() for piece in sent])
         return found.view(mine.shape) if mine else found
@@ -122,12 +127,17 @@ class Owners:
             place.copy_(weight.view_as(place))
             return
         places = [parallel.local(m.parameter)[self._here(m)] if m else self._none(matrices) for m in matrices]
-        counts = [len(rows) * mine.shape[1] if mine else 0 for rows in self._of_ranks(mine)]
+        counts = self._counts(mine)
         found = weight.new_empty(sum(place.numel() for place in places))
         sizes = [place.numel() for place in places]
         dist.all_to_all_single(found, weight.flatten(), sizes, counts)
         for place, rows in zip(places, found.split(sizes), strict=True):
             place.copy_(rows.view_as(place))
+
+    def _counts(self, matrix: Matrix | None) -> list[int]:
+        """How many of a matrix's numbers each rank has."""
+        width = math.prod(matrix.parameter.shape[1:]) if matrix else 0
+        return [len(rows) * width for rows in self._of_ranks(matrix)]
 
     def _of_ranks(self, matrix: Matrix | None) -> Iterator[range]:
         """The rows of a matrix, as numbered in its parameter, that each rank has."""
