@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-import traceback
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,51 +16,59 @@ import torch
 import torch.distributed as dist
 from exact_rank import hashes
 
-from froude.config import ConfigError, Run
+from froude.config import Run
 from froude.train import optimizers, parallel
 from froude.train.optimizers.composed import Composed
 from froude.train.parallel import World
 from froude.train.trainer import Trainer
 
 sys.path.append(str(Path(__file__).parents[1] / "data"))
-from odd_tensors import Tensors, drawn, lone, measured, odd
-from step_cost import peak_bytes, sent_bytes
+from odd_tensors import Tensors, drawn, like_ours, lone, odd
+from step_cost import sent_bytes, tensor_bytes
 
-STEPS = 4
-SETTINGS = {
+STEPS = 3
+OPTIONS: dict[str, dict[str, Any]] = {
     "adafactor": {},
     "adamw8bit": {},
-    "lion": {},
     "muon": {"heads": True},
     "normuon": {},
     "shampoo": {"every": 2},
     "soap": {"every": 2},
 }
-#: How models use their parameters, trained with each of these optimizers.
-USES, USED_WITH = ("tied", "shared", "repeated", "frozen", "rare", "unused"), ("adamw", "muon")
 TRAINED = Run(
     name="odd",
-    tokens=64 * 4 * 3,
+    tokens=64 * 4 * STEPS,
     batch=64 * 4,
     slots=4,
-    reduction="exact",
+    seed=1,
     parametrization="sp",
     eval_windows=8,
     model={"width": 12, "context": 16, "factory": "odd_tensors:Used"},
 )
 
 
-def optimizer(name: str, model: Tensors) -> Composed:
-    """Over a model that is sharded among the ranks."""
+def stepped(name: str, model: Tensors) -> dict[str, Any]:
+    """Weights and states after some steps, and the dtypes of the states."""
+    optimizer = sharded(name, model)
+    for step in range(STEPS):
+        give_gradients(model, step)
+        optimizer.step()
+    state = optimizer.state()
+    return {
+        "bits": hashes({**{n: p.detach() for n, p in model.named_parameters()}, **state}),
+        "dtypes": {key: str(parallel.local(tensor).dtype) for key, tensor in state.items()},
+    }
+
+
+def sharded(name: str, model: Tensors) -> Composed:
+    """The optimizer of a model that is divided among the ranks, with its state."""
     world = World.current()
     parallel.shard(model, [], world)
-    run = Run(
-        tokens=768,
-        parametrization="sp",
-        reduction="exact",
-        optimizer={"name": name, "options": SETTINGS[name]},
-    )
-    return optimizers.build(run, model, world)
+    settings = {"name": name, "options": OPTIONS[name]}
+    run = Run(tokens=768, parametrization="sp", reduction="exact", optimizer=settings)
+    optimizer = optimizers.build(run, model, world)
+    optimizer.state()
+    return optimizer
 
 
 def give_gradients(model: Tensors, step: int) -> None:
@@ -74,74 +80,47 @@ def give_gradients(model: Tensors, step: int) -> None:
         parameter.grad = local if world.size == 1 else parallel.like(parameter, local)
 
 
-def stepped(name: str, model: Tensors) -> dict[str, Any]:
-    """Weights and states after some steps, and the dtypes of the states."""
-    found = optimizer(name, model)
-    found.state()
-    for step in range(STEPS):
-        give_gradients(model, step)
-        found.step()
-    state = found.state()
-    return {
-        "bits": hashes({**{n: p.detach() for n, p in model.named_parameters()}, **state}),
-        "dtypes": {key: str(parallel.local(tensor).dtype) for key, tensor in state.items()},
-    }
-
-
-def trained(how: str, name: str) -> dict[str, Any]:
-    """The state of a run after its steps, or why it does not begin."""
-    run = TRAINED.replace({"model.options": {"how": how}, "optimizer.name": name, "optimizer.lr": 1e-2})
-    try:
-        trainer = Trainer(run, World.current())
-    except ConfigError as error:
-        return {"refused": str(error)}
-    before = {name: p.detach().clone() for name, p in trainer.model.named_parameters()}
+def trained(how: str, name: str, reduction: str) -> dict[str, Any]:
+    """A run's losses, its state, and which parameters have stayed as they were; sharded block by block."""
+    parallel.KEEP_GATHERED = 0
+    settings = {"optimizer.name": name, "optimizer.lr": 1e-2, "reduction": reduction}
+    run = TRAINED.replace({"model.options": {"how": how}, **settings})
+    trainer = Trainer(run, World.current())
     trainer.state()
+    before = hashes(trainer.snapshot())
     losses = [trainer.step(run, step).loss for step in range(run.steps)]
-    still = [
-        n
-        for n, p in trainer.model.named_parameters()
-        if torch.equal(parallel.local(p.detach()), parallel.local(before[n]))
-    ]
-    return {"losses": losses, "bits": hashes(trainer.state()), "still": still}
+    after = hashes(trainer.state())
+    still = [key for key in after if key.startswith("model.") and after[key] == before[key]]
+    return {"losses": losses, "bits": after, "still": still}
 
 
 def cost() -> dict[str, int]:
     """Of a step of muon: what this rank sends, what it has in memory beyond weights, gradients and states."""
-    model = measured()
-    found = optimizer("muon", model)
-    found.state()
+    model = like_ours()
+    optimizer = sharded("muon", model)
     give_gradients(model, 0)
-    found.step()
-    return {"sent": sent_bytes(found.step), "memory": peak_bytes(found.step)}
+    optimizer.step()
+    return {"sent": sent_bytes(optimizer.step), "memory": tensor_bytes(optimizer.step)}
+
+
+def found(world: int) -> dict[str, Any]:
+    cases: dict[str, Any] = {f"odd, {name}": stepped(name, odd()) for name in OPTIONS}
+    cases |= {f"lone, {name}": stepped(name, lone()) for name in OPTIONS}
+    cases["cost"] = cost()
+    if world < 3:
+        for how in ("tied", "shared", "repeated", "frozen", "rare", "unused"):
+            cases |= {f"{how}, {name}": trained(how, name, "exact") for name in ("adamw", "muon")}
+        cases["rare, fast"] = trained("rare", "muon", "fast")
+    return cases
 
 
 def main(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
-    cases: dict[str, Callable[[], dict[str, Any]]] = {
-        **{name: lambda name=name: stepped(name, odd()) for name in SETTINGS},
-        **{f"{name} alone": lambda name=name: stepped(name, lone()) for name in SETTINGS},
-        **{
-            f"{how} {name}": lambda how=how, name=name: trained(how, name)
-            for how in USES
-            for name in USED_WITH
-        },
-        "cost": cost,
-    }
-    for world in (4, 3, 2, 1):
-        if rank >= world:
-            break
+    for world in range(4, rank, -1):
         if world > 1:
-            place, limit = f"file://{folder}/group-{world}", timedelta(seconds=60)
+            place, limit = f"file://{folder}/group-{world}", timedelta(seconds=120)
             dist.init_process_group("gloo", init_method=place, rank=rank, world_size=world, timeout=limit)
-        found = {}
-        for name, case in cases.items():
-            try:
-                found[name] = case()
-            except Exception:
-                found[name] = traceback.format_exc()
-                print(world, rank, name, traceback.format_exc())
-        (folder / f"{world}-{rank}.json").write_text(json.dumps(found))
+        (folder / f"{world}-{rank}.json").write_text(json.dumps(found(world)))
         if world > 1:
             dist.destroy_process_group()
     sys.stdout.flush()

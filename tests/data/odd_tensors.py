@@ -47,7 +47,7 @@ ODD_SHAPES = {
     "filters": (6, 4, 3),
     "experts": (3, 5, 4),
     "gain": (5,),
-    "scalar": (1,),
+    "one_number": (1,),
 }
 
 
@@ -62,8 +62,8 @@ def lone() -> Tensors:
     return Tensors({"matrix": (3, 4)}, {})
 
 
-def measured() -> Tensors:
-    """Matrices of unlike sizes, of which the largest has 64 KiB."""
+def like_ours() -> Tensors:
+    """Matrices of sizes as unlike as ours are, of which the largest has 64 KiB."""
     return Tensors({f"matrix_{rows}": (rows, 128) for rows in (32, 64, 90, 96, 120, 128)}, {})
 
 

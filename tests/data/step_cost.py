@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import tempfile
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 
 class Sent(TorchDispatchMode):
@@ -47,7 +50,36 @@ def sent_bytes(work: Callable[[], object]) -> int:
     return sent.nbytes
 
 
-def peak_bytes(work: Callable[[], object]) -> int:
+class Held(TorchDispatchMode):
+    """Adds up the tensors that operations have made and that are still alive."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = self.most = 0
+
+    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {t.untyped_storage()._cdata for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)}
+        made = call(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor) and tensor.untyped_storage()._cdata not in given:
+                storage = tensor.untyped_storage()
+                self._count(storage.nbytes())
+                weakref.finalize(storage, self._count, -storage.nbytes())
+        return made
+
+    def _count(self, nbytes: int) -> None:
+        self.held += nbytes
+        self.most = max(self.most, self.held)
+
+
+def tensor_bytes(work: Callable[[], object]) -> int:
+    """What the tensors that it makes take at most, without what kernels take for themselves."""
+    with Held() as held:
+        work()
+    return held.most
+
+
+def allocated_bytes(work: Callable[[], object]) -> int:
     """By how much torch's allocator is above its present level at most, what kernels take for themselves included."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         work()

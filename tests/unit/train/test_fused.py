@@ -106,7 +106,7 @@ def muon_steps(model: Tensors, gradients: dict[str, list[Tensor]], heads: bool) 
 
 @pytest.mark.parametrize("heads", [False, True])
 def test_queries_that_share_keys_are_updated_as_if_the_three_were_apart(heads: bool) -> None:
-    """Parts of unequal rows: thirds of the tensor, as they would be with as many keys as queries, are other matrices."""
+    """Thirds of the tensor, as the parts were with as many keys as queries, are other matrices."""
     together = Tensors({"qkv": (18, 10)}, {"qkv": QUERIES_SHARE})
     rows = {"q": slice(0, 12), "k": slice(12, 15), "v": slice(15, 18)}
     apart = Tensors({name: (r.stop - r.start, 10) for name, r in rows.items()}, {"q": QUERIES_SHARE[:1]})
@@ -121,7 +121,7 @@ def test_queries_that_share_keys_are_updated_as_if_the_three_were_apart(heads: b
     assert not torch.allclose(found, muon_steps(thirds, {"qkv": whole}, heads)["qkv"])
 
 
-def test_parts_are_rows_from_first_to_last_and_a_swap_of_unequal_ones_is_another_update() -> None:
+def test_parts_are_rows_from_first_to_last() -> None:
     names = list(matrices(Tensors({"qkv": (18, 10)}, {"qkv": QUERIES_SHARE[::-1]}))["qkv"].items())
     assert names == [("v", slice(0, 3)), ("k", slice(3, 6)), ("q", slice(6, 18))]
 

@@ -1,4 +1,4 @@
-"""A checkpoint of another optimizer is refused by name, and nothing of it is read: no run goes on with another's state."""
+"""No run goes on with another's state: what is not its own is refused by name, and nothing of it is read."""
 
 from __future__ import annotations
 
