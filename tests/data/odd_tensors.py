@@ -63,8 +63,14 @@ def lone() -> Tensors:
 
 
 def like_ours() -> Tensors:
-    """Matrices of sizes as unlike as ours are, of which the largest has 64 KiB."""
-    return Tensors({f"matrix_{rows}": (rows, 128) for rows in (32, 64, 90, 96, 120, 128)}, {})
+    """Fused and plain matrices, as our own model has; the largest has 64 KiB."""
+    shapes = {"qkv": (192, 64), "out": (64, 64), "gate_up": (512, 64), "down": (64, 256)}
+    parts = {"qkv": [Part(name, 64) for name in "qkv"], "gate_up": [Part("gate", 256), Part("up", 256)]}
+    layers = {f"{name}_{layer}": (name, shape) for layer in range(2) for name, shape in shapes.items()}
+    return Tensors(
+        {key: shape for key, (_, shape) in layers.items()},
+        {key: parts[name] for key, (name, _) in layers.items() if name in parts},
+    )
 
 
 class Block(nn.Module):
