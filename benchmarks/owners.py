@@ -189,7 +189,7 @@ def main() -> int:
         "the ranks, counted at the collectives; less than 1 where ranks own what they have rows of; by replicas: the",
         "same for a rank that gathers all. Memory: the most that a rank has above weights, gradients and states, in",
         "units of the largest matrix: buffers are tensors of a step whose updates do nothing, tensors those of a whole",
-        "step, allocated all that torch's allocator gave out, with scratch of kernels. gloo's threads let go of a buffer",
+        "step, allocated all that torch's allocator gave out, scratch of kernels too. gloo's threads let go of buffers",
         "a little later than the step does, which varies. Time: a step in ms, and its ratio to the replicas' in pairs,",
         "median and quartiles.",
         "",

@@ -84,11 +84,13 @@ def test_a_plain_reduction_takes_what_only_one_worker_has_used_for_its_own(found
 def test_a_step_sends_gradients_and_weights_to_their_owners_and_weights_back(found, world: int) -> None:
     """Of P bytes a rank has P / W, so that 3 P (W - 1) / W^2 leave it; less where it owns what it has.
 
-    Parts of fused tensors lie on few ranks: given to others, they took 1.6 times that.
+    Parts of fused tensors lie on few ranks: given to others, they took 1.6 times that. Ranks differ by what they own.
     """
     owned = sum(parameter.nbytes for parameter in like_ours().parameters())
     sent = [rank["cost"]["sent"] for rank in found[world]]
-    assert 0 < max(sent) < 1.1 * 3 * owned * (world - 1) / world**2
+    due = 3 * owned * (world - 1) / world**2
+    assert 0 < sum(sent) / world < due
+    assert max(sent) < 1.2 * due
 
 
 def test_a_step_has_less_than_six_times_the_largest_matrix_in_memory(found) -> None:
