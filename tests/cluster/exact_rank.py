@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -83,13 +84,18 @@ def bits(case: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
 
 
 def digest(trainer: Trainer) -> str:
-    hashes = {
+    return hashlib.sha256(json.dumps(sorted(hashes(trainer.state()).items())).encode()).hexdigest()
+
+
+def hashes(state: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """SHA-256 of each whole tensor, of all ranks together."""
+    mine = {
         name: hashlib.sha256(
             whole(tensor).contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
         ).hexdigest()
-        for name, tensor in trainer.state().items()
+        for name, tensor in state.items()
     }
-    return hashlib.sha256(json.dumps(sorted(everywhere(hashes).items())).encode()).hexdigest()
+    return everywhere(mine)
 
 
 def everywhere(mine: dict[str, str]) -> dict[str, str]:

@@ -56,7 +56,9 @@ class Model(Protocol):
 
     A model may also have `fused() -> Mapping[str, Sequence[Part]]`: for each hidden matrix that holds several, such as
     those of queries, keys and values, what its rows are, from first to last. An optimizer that works on matrices
-    treats each part as a matrix of its own; the others do not ask.
+    treats each part as a matrix of its own; the others do not ask. A hidden tensor [rows, ...] of more dimensions is
+    rows by all the rest to it, as those of convolutions are; one row of it alone is a matrix of the rest, so experts
+    [experts, out, in] are parts of one row each.
     """
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -75,6 +75,9 @@ class Fast:
             loss = summed_loss(self.model, chunk, self.run)
             total += loss.detach().double()
             (loss * (self.world.size / self.run.batch)).backward()
+        for parameter in self.model.parameters():
+            if parameter.requires_grad and parameter.grad is None:  # no token of the batch has used it
+                parameter.grad = torch.zeros_like(parameter)
         gradients = parallel.local_gradients(self.model)
         squared = torch.nn.utils.get_total_norm(gradients).double().square()
         total, squared = self.world.sum(torch.stack((total, squared))).unbind()

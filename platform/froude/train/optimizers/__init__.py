@@ -13,7 +13,7 @@ from froude.train.optimizers.composed import Composed, Part, Rows, make
 from froude.train.optimizers.exactness import repeats, works_by_rows
 from froude.train.optimizers.fused import matrices
 from froude.train.optimizers.owners import Matrix, Owners
-from froude.train.parallel import World
+from froude.train.parallel import World, refuse_scalars
 from froude.train.parametrization import group, in_blocks, parameter_groups, scales
 
 
@@ -74,6 +74,8 @@ def _owned(run: Run, model: nn.Module) -> list[Matrix]:
     settings, spec = run.optimizer, run.optimizer.spec
     if spec.unit not in ("matrix", "tensor"):
         return []
+    if spec.unit == "tensor":
+        refuse_scalars(model)
     kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
     found = matrices(model, heads="heads" in spec.options and bool(settings.option("heads")))
     owned, deep = [], in_blocks(model)
