@@ -180,8 +180,8 @@ def page(rows: pl.DataFrame) -> str:
             *entries(rows),
             "",
             "A step is the median over an optimizer's runs of their median step, forward and backward pass included. "
-            "Time is that of the process on a core that others used as well, more while the first optimizers ran than while "
-            "the last did: differences below a half say nothing of the optimizers.",
+            "Time is that of the process on a core that others used as well, more while the first optimizers ran than "
+            "while the last did: differences of less than half say nothing of the optimizers.",
             "",
             "What it does not show: which optimizer is best, at this size or another; what any costs where matrices "
             "are large, as the share of the update is then another; several workers.",
