@@ -1,4 +1,4 @@
-"""The notebooks, executed on a finished study; as committed, each shows what it computes."""
+"""The notebooks, executed on a finished study or for a few steps; as committed, each shows what it computes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from froude import Study
+from froude.optimizers import OPTIMIZERS
 from froude.promote.imported_runs.history import make_study
 
 pytestmark = pytest.mark.slow
@@ -24,6 +25,12 @@ NOTEBOOKS = {
     "loss_law": (1, ["prior_driven", "at 90%\ncertified"]),
     "forecast": (1, ["sealed", "999,?000|1300|998400", "inside"]),
 }
+#: Those that train by themselves: their figures, steps in a test, and what they then say.
+ALONE = {
+    "optimizers": (1, 4, [f"{len(OPTIMIZERS)} optimizers", "4 steps"]),
+    "grokking": (1, 100, ["1792 of 3481 pairs", "1.0   ┆ train  ┆ [0-9]+ ", "others ┆ null  ┆ 0.0"]),
+}
+FIGURES = {name: drawn for name, (drawn, *_) in {**NOTEBOOKS, **ALONE}.items()}
 
 
 def outputs(notebook: Any) -> list[Any]:
@@ -41,7 +48,19 @@ def figures(notebook: Any) -> int:
 
 
 def test_there_are_no_others(root: Path) -> None:
-    assert {path.stem for path in (root / "analysis").glob("*.ipynb")} == set(NOTEBOOKS)
+    assert {path.stem for path in (root / "analysis").glob("*.ipynb")} == set(FIGURES)
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_a_notebook_trains(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, steps, texts = ALONE[name]
+    monkeypatch.setenv("FROUDE_STEPS", str(steps))
+    notebook = nbformat.read(root / "analysis" / f"{name}.ipynb", as_version=4)
+    folder = {"metadata": {"path": str(root / "analysis")}}
+    nbclient.NotebookClient(notebook, timeout=120, resources=folder).execute()
+    assert figures(notebook) == drawn
+    for text in texts:
+        assert re.search(text, said(notebook)), text
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
@@ -96,11 +115,11 @@ def test_a_notebook_says_what_reads_a_study_of_a_table(
     assert error.evalue.endswith("Its runs are from a table, which `froude fit` fits.")
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize("name", FIGURES)
 def test_a_notebook_is_committed_with_what_it_shows(name: str, root: Path) -> None:
     notebook = nbformat.read(root / "analysis" / f"{name}.ipynb", as_version=4)
     code = [cell for cell in notebook.cells if cell.cell_type == "code"]
     assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1))
-    assert figures(notebook) == NOTEBOOKS[name][0]
+    assert figures(notebook) == FIGURES[name]
     assert not any(output.output_type == "error" for output in outputs(notebook))
     assert not re.search(r"(?<![\w.])/(work|tmp|home|root|Users)/", said(notebook)), "a path of a machine"
