@@ -99,7 +99,6 @@ class Rest(Section):
     weight_decay: float = Field(default=0.1, ge=0)
 
     spec: ClassVar[Spec] = REST
-
     average: ClassVar[None] = None
 
     def option(self, name: str) -> Option:

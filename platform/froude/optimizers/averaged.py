@@ -9,8 +9,8 @@ Defazio et al. 2405.15682, algorithm 1, as the package schedulefree 1.4.1 has it
 
 The model trains with y; evaluations, exports and a trial's final loss are of x, which is y + (1 - 1 / beta1)(z - y).
 Decay is decoupled and goes with the rate, as AdamW's does, but by y. lr_max is the largest rate so far: in the paper it
-is the rate, which is the same up to the end of a warmup and in a constant run. (The paper puts the correction of v into
-the rate, and so into decay and c, too; the package did until 1.3.)
+is the rate, which is the same unless the spike policy lowers it. The paper puts the correction of v into the rate, and
+so into decay and c, too; the package did until 1.3.
 
 The average does what a falling rate would, so `schedule.name` must be "constant"; a warmup is recommended. The warmup
 is the run's, not the package's: each step has its own lr, and c weighs it by its square. The package recommends 1 to 10

@@ -151,7 +151,7 @@ class Loop:
         """Save the state and the rows since the last commit."""
         states = {observer.name: observer.state() for observer in self.observers if observer.name}
         found = self.run.optimizer.average
-        average = {"average": asdict(found)} if found else {}  # for who exports it, and has no recipe
+        average = {"average": asdict(found)} if found else {}  # for an export without the recipe
         self.store.save(
             self.trainer.state(),
             step=self.step,
