@@ -14,8 +14,8 @@ so into decay and c, too; the package did until 1.3.
 
 The average does what a falling rate would, so `schedule.name` must be "constant"; a warmup is recommended. The warmup
 is the run's, not the package's: each step has its own lr, and c weighs it by its square. The package recommends 1 to 10
-times AdamW's rates, and a beta1 of 0.95 or 0.98 for long runs. A step moves the weights also at a rate of 0 (y and z
-grow together); one that is skipped does not.
+times AdamW's rates (the default is about 4 times), and a beta1 of 0.95 or 0.98 for long runs. A step moves the weights
+also at a rate of 0 (y and z come closer); one that is skipped does not.
 
 State: z, v, and numbers of which the package keeps one for each group, here with each parameter: k, the steps;
 weight_sum, the sum in c, in fp64 as the package has it; lr_max.
@@ -43,6 +43,7 @@ SCHEDULE_FREE_ADAMW = Spec(
     family="Adam",
     state=lambda settings, shape: state(shape),
     counters=("k", "weight_sum", "lr_max"),
+    defaults={"lr": 2e-2},
     average=lambda settings: Average("z", 1 - 1 / settings.beta1),
     schedules=("constant",),
     extra="optimizers",
