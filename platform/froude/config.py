@@ -178,6 +178,12 @@ class Run(Section):
                 f"`optimizer.weight_decay` must be 0 with {optimizer.name} under {rules.name}, which has no rule for a "
                 f"decay that is added to the gradient, but got {optimizer.weight_decay}; set it to 0, or use adamw"
             )
+        if spec.schedules and self.schedule.name not in spec.schedules:
+            known = listing([f'"{name}"' for name in spec.schedules])
+            raise ConfigError(
+                f"`schedule.name` must be {known} with {optimizer.name}, which does without others, but got "
+                f'"{self.schedule.name}"; set it, or use adamw'
+            )
         if self.max_workers > 1 and spec.unit == "model":
             raise ConfigError(
                 f"`workers` must be 1 with {optimizer.name}, whose update needs all of the model at once, but got "

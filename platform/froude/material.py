@@ -72,6 +72,15 @@ class Material:
             )
         return self
 
+    def same_library(self, name: str, elsewhere: Mapping[str, Any], whose: str) -> None:
+        """ConfigError, naming this host, unless a library has the version that it has `elsewhere`."""
+        had, has = Material.from_dict(elsewhere).versions.get(name), self.versions.get(name)
+        if had and had != has:
+            raise ConfigError(
+                f"a run must have one version of {name}, but host {socket.gethostname()} has {has}, a library of "
+                f"another version than {whose}, {had}; pip install {name}=={had}"
+            )
+
     def to_dict(self) -> dict[str, dict[str, str]]:
         """Plain JSON types."""
         return asdict(self)

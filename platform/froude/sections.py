@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from froude.optimizers import OPTIMIZERS, REST, Option, Spec, imported
+from froude.optimizers import OPTIMIZERS, REST, Average, Option, Spec, imported
 from froude.schedules import SCHEDULES, Tail
 from froude.section import ConfigError, Section, listing, one_of
 
@@ -99,6 +99,7 @@ class Rest(Section):
     weight_decay: float = Field(default=0.1, ge=0)
 
     spec: ClassVar[Spec] = REST
+    average: ClassVar[None] = None
 
     def option(self, name: str) -> Option:
         return self.spec.options[name]
@@ -169,11 +170,21 @@ class Optimizer(Section):
                 raise ConfigError(
                     f"`optimizer.options.{key}` must be {listing(map(repr, choices))}, but got {value!r}"
                 )
+        if spec.average and not self.beta1:
+            raise ConfigError(
+                f"`optimizer.beta1` must be above 0 with {self.name}, whose average is computed with it, but got 0; "
+                "use e.g. 0.9"
+            )
         if spec.unit != "matrix" and self.rest != Rest():
             raise ConfigError(
                 f"`optimizer.rest` is for optimizers of matrices, but {self.name} takes all parameters itself; leave "
                 "it out"
             )
+
+    @property
+    def average(self) -> Average | None:
+        """What is evaluated in place of the weights that are trained; None if it is those."""
+        return self.spec.average(self) if self.spec.average else None
 
     def option(self, name: str) -> Option:
         """One of the optimizer's own settings."""

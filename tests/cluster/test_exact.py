@@ -62,6 +62,7 @@ OPTIMIZERS_ALONE = {
     f"{name} alone": {
         "optimizer": {"name": name, "options": {"every": 2} if "every" in spec.options else {}},
         "parametrization": "sp",
+        "schedule.name": spec.schedules[0] if spec.schedules else "wsd",
         "resume": name,
         "most": 3,
     }

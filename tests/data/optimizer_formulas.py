@@ -73,6 +73,30 @@ class AdEMAMix:
         return w - lr * ((mean + alpha * self.slow) / (np.sqrt(v) + self.eps) + decay * w)
 
 
+class ScheduleFreeAdamW:
+    """Algorithm 1 of 2405.15682 with y, z and x apart; the weight is y.
+
+    v is corrected as in 2507.09846, and x is weighted by the largest rate so far.
+    """
+
+    def __init__(self, options: Options, b1: float = 0.9, b2: float = 0.95, eps: float = 1e-8) -> None:
+        self.b1, self.b2, self.eps, self.t, self.v = b1, b2, eps, 0, 0.0
+        self.z: Array | None = None
+        self.x: Array | None = None
+        self.largest, self.sum = 0.0, 0.0
+
+    def __call__(self, w: Array, g: Array, lr: float, decay: float) -> Array:
+        z, x = (w, w) if self.z is None or self.x is None else (self.z, self.x)
+        self.t += 1
+        self.v = self.b2 * self.v + (1 - self.b2) * g**2
+        self.z = z - lr * (g / (np.sqrt(self.v / (1 - self.b2**self.t)) + self.eps) + decay * w)
+        self.largest = max(lr, self.largest)
+        self.sum += self.largest**2
+        c = self.largest**2 / self.sum
+        self.x = (1 - c) * x + c * self.z
+        return (1 - self.b1) * self.z + self.b1 * self.x
+
+
 class AdamW8bit:
     """AdamW that forgets all of its moments but their nearest codes; vectors' are kept."""
 
@@ -152,6 +176,7 @@ FORMULAS: dict[str, Callable[..., Formula]] = {
     "muonh": MuonH,
     "normuon": NorMuon,
     "rmsprop": RMSProp,
+    "schedule_free_adamw": ScheduleFreeAdamW,
     "sgd": SGD,
     "shampoo": Shampoo,
     "soap": SOAP,

@@ -205,8 +205,9 @@ def material_of(run: Run) -> Material:
     train, validation = (build_source(run, split).sha256 for split in get_args(Split))
     paths = [run.model.factory, run.data.source]
     if run.optimizer.imported:
-        paths += [run.optimizer.name, run.optimizer.spec.factory]
-        load(run.optimizer.spec.factory)
+        paths.append(run.optimizer.name)
+    paths.append(run.optimizer.spec.factory)
+    run.optimizer.spec.load()
     load(run.model.factory)
     modules, versions = foreign_code(paths)
     corpus = {"corpus": train} if train == validation else {"train": train, "validation": validation}

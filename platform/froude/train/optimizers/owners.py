@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby, zip_longest
 from typing import Any
@@ -19,7 +20,7 @@ from torch import Tensor, nn
 
 from froude.config import Optimizer
 from froude.train import parallel
-from froude.train.optimizers.composed import begun, make
+from froude.train.optimizers.composed import begun, make, step
 from froude.train.parallel import World
 
 
@@ -76,7 +77,7 @@ class Owned:
         self.weight.data = weight
         self.weight.grad = gradient
         self.state()
-        self.optimizer.step()
+        step(self.settings, self.optimizer)
         if (
             self.weight.data_ptr() != weight.data_ptr()
         ):  # a class from outside may have put another in its place
@@ -106,6 +107,10 @@ class Owners:
         return {
             f"{each.matrix.name}.{key}": tensor for each in self.owned for key, tensor in each.state().items()
         }
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Nothing is averaged: a spec does not allow it of whole matrices."""
+        return nullcontext()
 
     @torch.no_grad()
     def step(self) -> None:

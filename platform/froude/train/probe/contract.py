@@ -150,8 +150,10 @@ def _size(run: Run) -> int:
 
 
 def check_code_and_corpus(runs: Iterable[Run], trust: bool, skip_probe: Collection[str] = ()) -> Probed:
-    """What the probe found; ConfigError if code is not trusted, or a corpus or a model is not sound."""
+    """What the probe found; ConfigError if code is not trusted or not there, or a corpus or a model is not sound."""
     runs = list(runs)
     for run in runs:
         check_trust(run, trust)
+        run.check_optimizer()
+        run.optimizer.spec.load()
     return check(runs, skip_probe)
