@@ -15,6 +15,9 @@ Shape = tuple[int, ...]
 #: Bytes of an element of the state; floats are of the parameter's dtype, which is fp32.
 ELEMENT_BYTES = {"float": 4, "int8": 1, "uint8": 1}
 
+#: What an estimate of the curvature takes, in forward and backward passes.
+PASSES = {"gauss_newton": 1.0, "hutchinson": 3.0}
+
 
 class Settings(Protocol):
     """Those keys of a run's table `optimizer` that are for the class; lr, weight_decay and eps go into the groups."""
@@ -72,6 +75,8 @@ class Spec:
     and so divided as it is unless the update is proportional to it.
     `factor(settings, rows, columns)` is by how much a matrix of that shape moves further than the class moves it; its
     decay stays.
+    `curvature`: of what kind are the estimates of the Hessian's diagonal of which `hessian` in the state is an average
+    (beta2); one is made in every step whose number, from 0, the option `every` divides. For units "row" and "model".
     """
 
     name: str
@@ -89,11 +94,16 @@ class Spec:
     epsilon: bool = True
     coupled: bool = False
     factor: Callable[[Settings, int, int], float] = lambda settings, rows, columns: 1.0
+    curvature: Literal["", "gauss_newton", "hutchinson"] = ""
 
     @property
     def plain(self) -> str:
         """The implementation that gives a row the same bits among any others: torch's foreach, if the class has it."""
         return "foreach" if "foreach" in self.implementations else "auto"
+
+    def passes(self, settings: Settings) -> float:
+        """Forward and backward passes that a step takes, on average."""
+        return 1 + (PASSES[self.curvature] / settings.option("every") if self.curvature else 0)
 
     def state_bytes(self, settings: Settings, shape: Shape) -> int:
         """Bytes of the state of a parameter or matrix."""

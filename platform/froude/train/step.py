@@ -12,6 +12,7 @@ from froude import schedules
 from froude.config import Run
 from froude.train import parallel
 from froude.train.exact.reduce import Reduction
+from froude.train.optimizers import curvature
 from froude.train.optimizers.composed import Composed
 from froude.train.stability.spikes import Decision, Judge
 
@@ -63,6 +64,8 @@ def train_step(
             torch._foreach_mul_(parallel.local_gradients(model), scale)
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * share
+        if curvature.due(run, step):
+            curvature.renew(optimizer, reduction, windows, run, step)
         optimizer.step()
         had = [group["lr"] / group["peak"] for group in optimizer.param_groups]
         result = replace(result, lr=run.optimizer.lr * max(had, key=lambda each: abs(each - share)))
