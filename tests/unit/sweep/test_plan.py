@@ -113,7 +113,7 @@ def test_memory_has_the_moments_that_the_optimizer_keeps():
     assert worker_bytes(RUN) - worker_bytes(sgd) == 2 * 4 * (moments + tensors)
 
 
-@pytest.mark.parametrize("name", [name for name, spec in OPTIMIZERS.items() if spec.unit != "model"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_planned_bytes_of_state_are_those_of_a_trainer(name):
     run = RUN.replace({"optimizer": {"name": name}, "parametrization": "sp"})
     held = {key: t for key, t in Trainer(run).state().items() if key.startswith("optimizer.")}

@@ -68,13 +68,13 @@ class Hutchinson:
             name: torch.randn(p.shape, generator=generator(run.seed, step, name), dtype=p.dtype).to(p.device)
             for name, p in parameters.items()
         }
+        self.moved = {p: self.along[name] for name, p in parameters.items() if p.requires_grad}
 
     def __call__(self, model: nn.Module, windows: Tensor, run: Run) -> Tensor:
-        moved = {p: self.along[name] for name, p in model.named_parameters() if p.requires_grad}
         with sdpa_kernel(SDPBackend.MATH):  # the others have no second derivative
             loss = summed_loss(model, windows, run)
-            gradients = torch.autograd.grad(loss, list(moved), create_graph=True, materialize_grads=True)
-        return torch.stack([(g * u).sum() for g, u in zip(gradients, moved.values(), strict=True)]).sum()
+            gradients = torch.autograd.grad(loss, list(self.moved), create_graph=True, materialize_grads=True)
+        return torch.stack([(g * u).sum() for g, u in zip(gradients, self.moved.values(), strict=True)]).sum()
 
     def estimate(self, name: str, gradient: Tensor) -> Tensor:
         return self.along[name] * gradient
