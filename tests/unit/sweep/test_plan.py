@@ -120,6 +120,16 @@ def test_planned_bytes_of_state_are_those_of_a_trainer(name):
     assert model_size(run)[2] == sum(tensor.nbytes for tensor in held.values())
 
 
+def test_a_step_has_the_flops_of_its_estimates_of_curvature():
+    """One more pass of Sophia-G in every tenth step, three of Sophia-H."""
+    adamw, g, h = (
+        step_flops(RUN.replace({"optimizer": {"name": name}, "parametrization": "sp"}))
+        for name in ("adamw", "sophia_g", "sophia_h")
+    )
+    assert g / adamw == pytest.approx(1.1)
+    assert h / adamw == pytest.approx(1.3)
+
+
 def test_speed_is_interpolated_between_what_was_timed():
     speeds = Speed([(1e6, 0.01), (1e8, 0.1)])
     assert speeds.seconds(1e6) == pytest.approx(0.01)
