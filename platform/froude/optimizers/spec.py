@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from froude.section import ConfigError, listing
+
 Option = str | int | float | bool
 Shape = tuple[int, ...]
 #: Bytes of an element of the state; floats are of the parameter's dtype, which is fp32.
@@ -95,6 +97,13 @@ class Spec:
     coupled: bool = False
     factor: Callable[[Settings, int, int], float] = lambda settings, rows, columns: 1.0
     curvature: Literal["", "gauss_newton", "hutchinson"] = ""
+
+    def __post_init__(self) -> None:
+        if self.curvature and ("every" not in self.options or self.unit not in ("row", "model")):
+            raise ConfigError(
+                f'a Spec with `curvature` must have the option `every`, and unit "row" or "model", but {self.name} has '
+                f'options {listing(map(repr, self.options))} and unit "{self.unit}"; correct it'
+            )
 
     @property
     def plain(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from froude.checkpoint.run_store import RunStore
 from froude.checkpoint.tensors import digest
 from froude.config import ConfigError, Run
+from froude.optimizers.sophia import SOPHIA_G
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.train import api
@@ -129,6 +131,7 @@ def test_labels_are_drawn_as_often_as_they_are_likely() -> None:
     ends = torch.tensor([0.0, 1 - 2**-24])
     assert drawn(of_one.expand(2, 4), ends).tolist() == [0, 3]
     assert drawn(torch.tensor([[-math.inf, 0.0, -math.inf]] * 2), ends).tolist() == [1, 1]
+    assert drawn(torch.full((2, 4), math.nan), ends).max() < 4
 
 
 def estimates(run: Run, step: int) -> dict[str, np.ndarray]:
@@ -267,3 +270,11 @@ def test_bad_options_are_refused(name: str, options: dict[str, Any], message: st
     with pytest.raises(ConfigError) as error:
         with_(name, **{"optimizer.options": options})
     assert str(error.value) == message.format(name=name)
+
+
+@pytest.mark.parametrize("wrong", [{"options": {"gamma": 0.1}}, {"unit": "matrix"}])
+def test_a_spec_that_no_estimate_can_be_made_for_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(
+        ConfigError, match='must have the option `every`, and unit "row" or "model", but sophia_g'
+    ):
+        replace(SOPHIA_G, **wrong)
