@@ -18,7 +18,7 @@ The estimate is made on the windows of the step's own batch, at the weights befo
   a model with another function that can't be differentiated twice is refused at its first step. It has the mean of the
   diagonal of H.
 
-`gamma`, betas, eps and `every` are the paper's.
+`gamma`, betas, eps and `every` are the paper's; the rate is the best of Sophia-G's on a model of width 64, of six.
 
 There are no rules for muP. The update is one of signs only where it is clipped: with those of the family "sign" the
 coordinate check passed over widths 64 to 256 at the default gamma, under which nearly all of its ten steps are clipped
@@ -31,7 +31,7 @@ from __future__ import annotations
 
 from froude.optimizers.spec import Spec, moments
 
-DEFAULTS = {"beta1": 0.96, "beta2": 0.99, "eps": 1e-12}
+DEFAULTS = {"lr": 1e-3, "beta1": 0.96, "beta2": 0.99, "eps": 1e-12}
 LEAST = {"gamma": 0, "every": 1}
 
 SOPHIA_G = Spec(

@@ -50,7 +50,7 @@ def train_step(
 ) -> StepResult:
     """Compute the gradient of the batch's mean loss (this rank has `windows` [n, context + 1] of it), clip, update.
 
-    Where the optimizer wants one in this step, an estimate of the curvature on the same windows comes before the update.
+    Where the optimizer wants one, an estimate of the curvature on the same windows comes before the update.
     `judge` decides by loss and norm what becomes of it. A non-finite one leaves the parameters as they were. With
     `noise` the slots' norms are measured, too.
     """
