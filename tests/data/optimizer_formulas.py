@@ -7,9 +7,11 @@ what the parametrization says); it returns the new weight.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from curvature_formulas import Sophia
 from low_rank_formulas import Apollo, GaLore
 from matrix_formulas import SOAP, AdamH, Muon, MuonH, NorMuon, Shampoo
 from numpy.typing import NDArray
@@ -180,4 +182,6 @@ FORMULAS: dict[str, Callable[..., Formula]] = {
     "sgd": SGD,
     "shampoo": Shampoo,
     "soap": SOAP,
+    "sophia_g": partial(Sophia, 0.05),
+    "sophia_h": partial(Sophia, 0.01),
 }

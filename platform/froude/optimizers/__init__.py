@@ -11,6 +11,7 @@ from froude.optimizers.hyperball import ADAMH, MUONH
 from froude.optimizers.lion import LION
 from froude.optimizers.low_rank import APOLLO, GALORE_ADAMW
 from froude.optimizers.sgd import SGD
+from froude.optimizers.sophia import SOPHIA_G, SOPHIA_H
 from froude.optimizers.spec import Average, Held, Option, Settings, Spec, moments
 from froude.optimizers.spectral import MUON, NORMUON
 from froude.section import ConfigError, listing
@@ -39,6 +40,8 @@ OPTIMIZERS: dict[str, Spec] = {
         SGD,
         SHAMPOO,
         SOAP,
+        SOPHIA_G,
+        SOPHIA_H,
     )
 }
 #: What takes the parameters that an optimizer of matrices leaves.

@@ -21,8 +21,8 @@ SECONDS = 0.4  # of timing per shape
 
 
 def step_flops(run: Run) -> float:
-    """FLOPs of one optimizer step."""
-    return model_size(run)[0] * run.batch
+    """FLOPs of one optimizer step, what estimates of the curvature take included."""
+    return model_size(run)[0] * run.batch * run.optimizer.spec.passes(run.optimizer)
 
 
 _sizes: dict[str, tuple[float, int, int]] = {}

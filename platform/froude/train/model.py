@@ -5,7 +5,6 @@ Shapes: B windows, T context, D width, H heads, K head_dim, F feed-forward width
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from froude.config import Run
 from froude.train.api import Kind, Part, branch_sd, initial_sd, multiplier
+from froude.train.exact.draws import generator
 
 ROPE_BASE = 10_000.0  # Su et al. 2104.09864
 NORM_EPS = 1e-6
@@ -23,9 +23,7 @@ def _normal(seed: int, name: str, sd: float, *shape: int) -> nn.Parameter:
     """Normal draws from a generator of this parameter's own, so that neither order nor sharding matters."""
     if sd == 0.0 or torch.get_default_device().type == "meta":
         return nn.Parameter(torch.zeros(*shape))
-    digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-    return nn.Parameter(torch.randn(*shape, generator=generator) * sd)
+    return nn.Parameter(torch.randn(*shape, generator=generator(seed, name)) * sd)
 
 
 def _rotate(x_BxTx2xHxK: Tensor, cos_TxK: Tensor, sin_TxK: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
@@ -9,6 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from froude.config import Run
+
+#: Of (model, windows, run), a sum over the windows' tokens; a reduction computes the gradient of its mean over a batch.
+Objective = Callable[[nn.Module, Tensor, Run], Tensor]
 
 
 def precision(run: Run, device: torch.device) -> AbstractContextManager[object]:
@@ -18,7 +22,16 @@ def precision(run: Run, device: torch.device) -> AbstractContextManager[object]:
 
 def summed_loss(model: nn.Module, windows: Tensor, run: Run) -> Tensor:
     """Cross-entropy summed over all targets of int64 windows [n, context + 1], in nats."""
-    inputs, targets = windows[:, :-1], windows[:, 1:]
+    return summed_entropy(logits_of(model, windows, run), windows[:, 1:])
+
+
+def logits_of(model: nn.Module, windows: Tensor, run: Run) -> Tensor:
+    """Logits in fp32 [n, context, vocab] of all inputs of int64 windows [n, context + 1]."""
     with precision(run, windows.device):
-        logits = model(inputs)
-    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
+        logits: Tensor = model(windows[:, :-1])
+    return logits.float()
+
+
+def summed_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Cross-entropy of logits [n, context, vocab] and labels [n, context], summed, in nats."""
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")

@@ -12,6 +12,7 @@ from froude import schedules
 from froude.config import Run
 from froude.train import parallel
 from froude.train.exact.reduce import Reduction
+from froude.train.optimizers import curvature
 from froude.train.optimizers.composed import Composed
 from froude.train.stability.spikes import Decision, Judge
 
@@ -49,6 +50,7 @@ def train_step(
 ) -> StepResult:
     """Compute the gradient of the batch's mean loss (this rank has `windows` [n, context + 1] of it), clip, update.
 
+    Where the optimizer wants one, an estimate of the curvature on the same windows comes before the update.
     `judge` decides by loss and norm what becomes of it. A non-finite one leaves the parameters as they were. With
     `noise` the slots' norms are measured, too.
     """
@@ -63,6 +65,8 @@ def train_step(
             torch._foreach_mul_(parallel.local_gradients(model), scale)
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * share
+        if curvature.due(run, step):
+            curvature.renew(optimizer, reduction, windows, run, step)
         optimizer.step()
         had = [group["lr"] / group["peak"] for group in optimizer.param_groups]
         result = replace(result, lr=run.optimizer.lr * max(had, key=lambda each: abs(each - share)))

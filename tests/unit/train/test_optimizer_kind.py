@@ -27,7 +27,7 @@ from froude.train.trainer import Trainer
 from froude.train.worker import run_worker
 
 #: Optimizers of which muP says nothing, or nothing of their decay.
-WITHOUT_RULES = ("adafactor", "adam", "apollo", "galore_adamw", "rmsprop", "sgd")
+WITHOUT_RULES = ("adafactor", "adam", "apollo", "galore_adamw", "rmsprop", "sgd", "sophia_g", "sophia_h")
 STEPS = 6
 
 
@@ -179,8 +179,8 @@ def test_what_is_not_registered_is_refused(wrong: object, meant: str) -> None:
         Run(tokens=768, optimizer={"name": wrong})
     assert str(error.value) == (
         "`optimizer.name` must be 'adafactor', 'adam', 'adamh', 'adamw', 'adamw8bit', 'ademamix', 'apollo', "
-        "'galore_adamw', 'lion', 'muon', 'muonh', 'normuon', 'rmsprop', 'schedule_free_adamw', 'sgd', 'shampoo' or "
-        f"'soap'{meant}, but got {wrong!r}"
+        "'galore_adamw', 'lion', 'muon', 'muonh', 'normuon', 'rmsprop', 'schedule_free_adamw', 'sgd', 'shampoo', "
+        f"'soap', 'sophia_g' or 'sophia_h'{meant}, but got {wrong!r}"
     )
 
 

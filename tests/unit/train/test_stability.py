@@ -70,9 +70,11 @@ def actions(study: Study) -> list[tuple[int, str]]:
     return list(rows.select("batch", "action").iter_rows())
 
 
+@pytest.mark.parametrize("name", ["adamw", "sophia_g"])
 @pytest.mark.parametrize("mark", [NAN, STEEP], ids=["gradient that is no number", "poisoned batch"])
-def test_an_update_that_would_do_harm_is_left_out(tmp_path: Path, mark: int) -> None:
-    run = marked({100: mark}, RUN.replace(tokens=256 * 130))
+def test_an_update_that_would_do_harm_is_left_out(tmp_path: Path, mark: int, name: str) -> None:
+    """Sophia's next estimate is due in the very step that is made of another batch."""
+    run = marked({100: mark}, RUN.replace({"tokens": 256 * 130, "optimizer.name": name}))
     study = train(tmp_path / "spiky", run)
     assert actions(study) == [(100, "skip")]
     assert bits(study) == bits(train(tmp_path / "calm", run, left_out=[(100, 101)]))

@@ -19,7 +19,7 @@ from froude.config import ConfigError, Run
 from froude.train import parallel
 from froude.train.exact import torch_internals
 from froude.train.exact.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees
-from froude.train.objective import summed_loss
+from froude.train.objective import Objective, summed_loss
 from froude.train.parallel import World
 
 #: Tokens of the pass of a rank that has no slot in a round: it keeps the collectives of forward and backward in step,
@@ -43,10 +43,11 @@ class Reduction(Protocol):
 
     rounds: Rounds
 
-    def backward(self, windows: Tensor, *, noise: bool = False) -> Totals:
+    def backward(self, windows: Tensor, *, noise: bool = False, objective: Objective = summed_loss) -> Totals:
         """Leave the gradient in `.grad`; with `noise` measure the slots' norms too, where slots have gradients.
 
-        `windows` [n, context + 1] are those of this rank's slots, in the order of `rounds.mine`.
+        `windows` [n, context + 1] are those of this rank's slots, in the order of `rounds.mine`. `objective` is handed
+        them in this order, a micro-batch at a time.
         """
 
 
@@ -63,7 +64,7 @@ class Fast:
         self.run, self.model, self.world, self.gathered = run, model, world, gathered
         self.rounds = Rounds(run.slots, world.rank, world.size)
 
-    def backward(self, windows: Tensor, *, noise: bool = False) -> Totals:
+    def backward(self, windows: Tensor, *, noise: bool = False, objective: Objective = summed_loss) -> Totals:
         """Loss divided by the global number of tokens; times the world size, since FSDP averages over ranks."""
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
         chunks = self._chunks(windows)
@@ -72,7 +73,7 @@ class Fast:
             parallel.set_gradient_sync(self.model, last, self.world)
             if self.gathered:
                 parallel.set_reshard(self.model, last, self.world)
-            loss = summed_loss(self.model, chunk, self.run)
+            loss = objective(self.model, chunk, self.run)
             total += loss.detach().double()
             (loss * (self.world.size / self.run.batch)).backward()
         for parameter in self.model.parameters():
@@ -118,7 +119,7 @@ class Exact:
         if not self.whole:
             torch_internals.reduce_by_slots(model, self.rounds, self.see)
 
-    def backward(self, windows: Tensor, *, noise: bool = False) -> Totals:
+    def backward(self, windows: Tensor, *, noise: bool = False, objective: Objective = summed_loss) -> Totals:
         size = self.run.windows_per_slot
         losses = torch.zeros(self.run.slots, dtype=torch.float64, device=self.world.device)
         squares = torch.zeros_like(losses)
@@ -130,7 +131,9 @@ class Exact:
             if self.gathered:
                 parallel.set_reshard(self.model, not self.whole and self.rounds.is_last, self.world)
             self.squares = [] if noise else None
-            loss = self._pass(None if slot is None else windows[number * size : (number + 1) * size])
+            loss = self._pass(
+                None if slot is None else windows[number * size : (number + 1) * size], objective
+            )
             if self.whole:
                 assert slot is not None
                 gradients = self._take()
@@ -150,11 +153,12 @@ class Exact:
         if self.squares is not None:
             self.squares += [squared_norm(gradient) for gradient in gradients]
 
-    def _pass(self, windows: Tensor | None) -> Tensor:
+    def _pass(self, windows: Tensor | None, objective: Objective) -> Tensor:
         """Forward and backward of one slot, or of an idle one; gradients of its micro-batches are added in order."""
         size = self.run.micro_batch // self.run.model.context or self.run.windows_per_slot
         count = -(-self.run.windows_per_slot // size)
         if windows is None:
+            objective = summed_loss
             idle = torch.zeros(1, min(IDLE_TOKENS, self.run.model.context) + 1, dtype=torch.int64)
             parts: Sequence[Tensor] = [idle.to(self.world.device)] * count
         else:
@@ -162,7 +166,7 @@ class Exact:
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
         for i, part in enumerate(parts):
             parallel.set_gradient_sync(self.model, not self.whole and i == count - 1, self.world)
-            loss = summed_loss(self.model, part, self.run)
+            loss = objective(self.model, part, self.run)
             total += loss.detach().double()
             (loss / self.run.batch).backward()
         return total

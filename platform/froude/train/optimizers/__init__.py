@@ -21,10 +21,15 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
     """The optimizer that the run names, over the groups of its parametrization.
 
     ConfigError if the run is exact and its optimizer is not: on a whole tensor it would give other bits than on rows;
-    or if it is one of matrices, of which the model has none.
+    or if it is one of matrices, of which the model has none; or one of the whole model, which is sharded.
     """
     run.check_optimizer()
     settings, spec = run.optimizer, run.optimizer.spec
+    if spec.unit == "model" and world.size > 1:
+        raise ConfigError(
+            f"{spec.name} needs all of the model at once, on one worker, but there are {world.size}; train with one, "
+            "or use another optimizer"
+        )
     parameters = dict(model.named_parameters())
     owned = _owned(run, model)
     parts: list[Part] = []

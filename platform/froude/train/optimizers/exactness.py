@@ -95,6 +95,8 @@ def _trained(
         for gradient in gradients:
             for part, cut in zip(parts, cuts, strict=True):
                 part.grad = gradient[cut].clone()
+                if settings.spec.curvature:
+                    optimizer.state[part]["hessian"].lerp_(gradient[cut].square(), 0.1)
             optimizer.step()
     ends = [part.detach() for part in parts]
     if average := settings.average:
