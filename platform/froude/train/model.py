@@ -109,7 +109,9 @@ class Transformer(nn.Module):
             x_BxTxD = block(x_BxTxD, cos, sin)
         x_BxTxD = F.rms_norm(x_BxTxD, (self.shape.width,), self.norm, NORM_EPS)
         readout = self.embedding if self.shape.tied else self.readout
-        return F.linear(x_BxTxD, readout) * self.logit_multiplier
+        logits_BxTxV = F.linear(x_BxTxD, readout) * self.logit_multiplier
+        cap = self.shape.softcap  # Bello et al. 1611.09940; Gemma 2 2408.00118: 30
+        return cap * torch.tanh(logits_BxTxV / cap) if cap else logits_BxTxV
 
     def blocks(self) -> Sequence[nn.Module]:
         return list(self.layers)
