@@ -134,7 +134,8 @@ EVENTS = pa.schema(
     ]
 )
 
-#: L2 norms of gradients (before clipping) and parameters (after the update), root mean squares of activations.
+#: L2 norms of gradients (before clipping) and parameters (after the update), root mean squares of activations; and what
+#: docs/guide/stability.md lists: attention_logit, update_ratio, second_moment, momentum_*.
 NORMS = pa.schema([("run", _S), ("attempt", _I), ("step", _I), ("kind", _S), ("name", _S), ("value", _F)])
 
 #: One row a study whose target run is finished, in a register (froude.register): a sealed forecast and what came.
