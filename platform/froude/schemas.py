@@ -128,7 +128,7 @@ EVENTS = pa.schema(
         ("attempt", _I),
         ("step", _I),  # for which the batch was drawn; 1 = the first update
         ("batch", _I),  # from 0
-        ("action", _S),  # warn | spike | skip | rollback | lower | stop
+        ("action", _S),  # warn | spike | skip | ease | rollback | lower | stop
         ("why", _S),
         ("time", _TIME),
     ]

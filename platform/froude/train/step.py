@@ -59,7 +59,8 @@ def train_step(
     share = schedules.at_step(run, step) * decision.lr_factor
     result = StepResult(loss, norm, run.optimizer.lr * share, decision, slot_square)
     if result.finite and decision.action == "update":
-        _clip(model, optimizer, norm, norms, run.optimizer.clip * decision.clip_factor)
+        bound = min(run.optimizer.clip * decision.clip_factor, decision.bound)
+        _clip(model, optimizer, norm, norms, bound)
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * share
         optimizer.step()
