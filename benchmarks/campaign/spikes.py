@@ -42,10 +42,10 @@ ROWS = HERE / "spikes.parquet"
 STEPS, BATCH, WIDTH, LR = 240, 768, 32, 5.5e-3
 #: What the tables of the committed campaign say, in words.
 SAYS = (
-    "**What it shows.** Single bad batches: leaving them out costs one batch and nothing else, and clipping of any kind "
+    "**What it shows.** Single bad batches: leaving them out costs one batch and nothing else, clipping of any kind "
     "costs little. Bad batches in a row: easing off trusts the third, and ends .015 nats higher, where going back "
-    "repeated 107 of 240 steps and drew 300 other batches. Too high a rate for a while: without easing off, leaving out "
-    "never ends and the ladder gives the run up; with it every run finishes, nearer to the undisturbed one than under "
+    "repeated 107 of 240 steps and drew 300 other batches. Too high a rate for a while: without easing off, leaving "
+    "out never ends and the ladder gives the run up; with it every run finishes, nearer to the undisturbed one than under "
     "any clipping. That fault belongs to steps, so that going back meets it again, which is the worst case for the "
     "ladder before. A peak rate far too high makes a bad run with hardly a spike, and no policy helps.",
 )

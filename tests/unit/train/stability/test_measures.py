@@ -10,6 +10,7 @@ import torch
 
 from froude.config import ConfigError, Run
 from froude.train import api
+from froude.train.exported import description
 from froude.train.objective import minimised, summed_loss
 from froude.train.trainer import Trainer
 
@@ -34,6 +35,13 @@ def test_capped_logits_are_the_cap_times_tanh() -> None:
     capped = logits(RUN.replace({"model.softcap": 2.0}), windows)
     assert np.abs(plain).max() > 4
     np.testing.assert_allclose(capped, 2.0 * np.tanh(plain / 2.0), rtol=1e-5, atol=1e-6)
+
+
+def test_exported_weights_say_that_logits_are_capped() -> None:
+    said = description(RUN.replace({"model.softcap": 2.0}))
+    assert said["softcap"] == 2.0
+    assert "caps logits, 2 * tanh(logits / 2)" in said["note"]
+    assert "softcap" not in description(RUN)
 
 
 @pytest.mark.parametrize("reduction", ["fast", "exact"])
