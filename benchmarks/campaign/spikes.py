@@ -45,9 +45,9 @@ SAYS = (
     "**What it shows.** Single bad batches: leaving them out costs one batch and nothing else, clipping of any kind "
     "costs little. Bad batches in a row: easing off trusts the third, and ends .015 nats higher, where going back "
     "repeated 107 of 240 steps and drew 300 other batches. Too high a rate for a while: without easing off, leaving "
-    "out never ends and the ladder gives the run up; with it every run finishes, nearer to the undisturbed one than under "
-    "any clipping. That fault belongs to steps, so that going back meets it again, which is the worst case for the "
-    "ladder before. A peak rate far too high makes a bad run with hardly a spike, and no policy helps.",
+    "out never ends and the ladder gives the run up; with it every run finishes, nearer to the undisturbed one than "
+    "under any clipping. That fault belongs to steps, so that going back meets it again, which is the worst case for "
+    "the ladder before. A peak rate far too high makes a bad run with hardly a spike, and no policy helps.",
 )
 #: After the warm-up of every policy, and before the schedule's tail.
 FIRST, LAST = 130, 160
