@@ -78,8 +78,8 @@ class Run(Section):
     )
     stability: Literal["ladder", "off"] = Field(
         default="ladder",
-        description="ladder: the spike policy: a run that spikes leaves out updates, goes back, lowers its rate, "
-        "stops, in this order",
+        description="ladder: the spike policy: a run that spikes leaves out updates, eases off, goes back, lowers "
+        "its rate, stops, in this order",
     )
     workers: int | tuple[int, int] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"

@@ -130,13 +130,14 @@ EVENTS = pa.schema(
         ("attempt", _I),
         ("step", _I),  # for which the batch was drawn; 1 = the first update
         ("batch", _I),  # from 0
-        ("action", _S),  # warn | spike | skip | rollback | lower | stop
+        ("action", _S),  # warn | spike | skip | ease | rollback | lower | stop
         ("why", _S),
         ("time", _TIME),
     ]
 )
 
-#: L2 norms of gradients (before clipping) and parameters (after the update), root mean squares of activations.
+#: L2 norms of gradients (before clipping) and parameters (after the update), root mean squares of activations; and what
+#: docs/guide/stability.md lists: attention_logit, update_ratio, second_moment, momentum_*.
 NORMS = pa.schema([("run", _S), ("attempt", _I), ("step", _I), ("kind", _S), ("name", _S), ("value", _F)])
 
 #: One row a study whose target run is finished, in a register (froude.register): a sealed forecast and what came.

@@ -29,6 +29,8 @@ SYNONYMS = {
         "model.context": "context seq_len seq_length sequence_length block_size context_length max_seq_len n_ctx "
         "max_position_embeddings",
         "model.vocab": "vocab vocab_size n_vocab",
+        "model.softcap": "softcap logit_softcap logit_softcapping final_logit_softcapping",
+        "model.z_loss": "z_loss z_loss_weight z_loss_coeff z_loss_coefficient z_loss_multiplier",
         "model.tied": "tied tie_word_embeddings tie_embeddings tied_embeddings weight_tying",
         "batch": "batch batch_size global_batch_size train_batch_size batch_tokens",
         "micro_batch": "micro_batch micro_batch_size per_device_train_batch_size device_batch_size",

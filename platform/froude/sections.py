@@ -24,7 +24,7 @@ class Model(Section):
     """Shape of the model and the import path of its factory; sizes in units (features, blocks, tokens)."""
 
     section: ClassVar[str] = "model"
-    LATER: ClassVar[tuple[str, ...]] = ("base_depth",)
+    LATER: ClassVar[tuple[str, ...]] = ("base_depth", "softcap", "z_loss")
     factory: str = Field(default="froude.train.model:Transformer", pattern=r"^[\w.]+:\w+$")
     width: int = Field(default=64, gt=0)
     depth: int = Field(default=2, gt=0)
@@ -41,7 +41,22 @@ class Model(Section):
     base_width: int = Field(default=64, gt=0, description="width at which muP equals SP")
     base_depth: int = Field(default=2, gt=0, description="depth at which CompleteP equals muP")
     base_head_dim: int = Field(default=0, ge=0, description="0: head_dim does not grow with the width")
+    softcap: float = Field(
+        default=0.0, ge=0, description="logits are softcap * tanh(logits / softcap); 0: as they are"
+    )
+    z_loss: float = Field(
+        default=0.0, ge=0, description="times log(Z)^2 of a token, added to what is minimised; 0: none"
+    )
     options: dict[str, Scalar] = Field(default_factory=dict, description="for a factory of your own")
+
+    @model_validator(mode="after")
+    def _capped(self) -> Self:
+        if self.softcap and not self.factory.startswith("froude."):
+            raise ConfigError(
+                f"`model.softcap` is for the package's own model, but got {self.softcap} with {self.factory}; cap the "
+                "logits in its forward pass, and name the cap in `model.options`"
+            )
+        return self
 
     @model_validator(mode="after")
     def _heads(self) -> Self:
@@ -109,7 +124,7 @@ class Optimizer(Section):
     """An optimizer of `froude.optimizers`, whose files say what it makes of these keys, or a Spec by import path."""
 
     section: ClassVar[str] = "optimizer"
-    LATER: ClassVar[tuple[str, ...]] = ("options",)
+    LATER: ClassVar[tuple[str, ...]] = ("options", "clipping")
     name: str = "adamw"
     implementation: Literal["auto", "foreach", "fused"] = Field(
         default="auto", description="of torch; auto: fused where it is as exact as the run asks for"
@@ -121,6 +136,10 @@ class Optimizer(Section):
     weight_decay: float = Field(default=0.1, ge=0)
     decay_embeddings: bool = False
     clip: float = Field(default=1.0, gt=0, description="bound on the gradient's global L2 norm")
+    clipping: Literal["global", "zclip", "adagc"] = Field(
+        default="global",
+        description="what is clipped before `clip` bounds the rest: nothing, outliers of the norm, or of each tensor's",
+    )
     options: dict[str, Scalar] = Field(default_factory=dict, description="what only this optimizer has")
     rest: Rest = Field(default_factory=lambda: Rest())
 

@@ -35,6 +35,12 @@ class World:
             dist.all_reduce(values)
         return values
 
+    def largest(self, values: Tensor) -> Tensor:
+        """Maximum over ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(values, dist.ReduceOp.MAX)
+        return values
+
 
 #: With which cuBLAS gives the same bits each time; torch looks once a process, at its first matrix product.
 CUBLAS_WORKSPACES = (":4096:8", ":16:8")

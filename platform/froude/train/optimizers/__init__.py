@@ -9,6 +9,7 @@ from torch import nn
 from froude.config import ConfigError, Optimizer, Run
 from froude.sections import Rest
 from froude.train.api import Kind
+from froude.train.optimizers.clipping import clipping
 from froude.train.optimizers.composed import Composed, Part, Rows, make
 from froude.train.optimizers.exactness import repeats, works_by_rows
 from froude.train.optimizers.fused import matrices
@@ -46,7 +47,8 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
         implementation = _implementation(run, by_rows, world)
         groups = parameter_groups(run, model, taken)
         parts.append(Rows(by_rows, make(by_rows, implementation, groups), left))
-    return Composed(parameters, parts)
+    trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
+    return Composed(parameters, parts, clipping(run, trained))
 
 
 def state_bytes(run: Run, model: nn.Module) -> int:

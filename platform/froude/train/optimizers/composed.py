@@ -13,6 +13,7 @@ from froude.config import Optimizer
 from froude.optimizers import Held
 from froude.sections import Rest
 from froude.train import parallel
+from froude.train.optimizers.clipping import Clipping
 
 
 class Part(Protocol):
@@ -31,10 +32,12 @@ class Part(Protocol):
 
 
 class Composed:
-    """Parts that share a model's parameters; whoever trains sees one optimizer."""
+    """Parts that share a model's parameters; whoever trains sees one optimizer, with what clips for it."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], parts: Sequence[Part]) -> None:
-        self.parameters, self.parts = parameters, parts
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], parts: Sequence[Part], clipping: Clipping
+    ) -> None:
+        self.parameters, self.parts, self.clipping = parameters, parts, clipping
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -49,7 +52,8 @@ class Composed:
             parameter.grad = None
 
     def state(self) -> dict[str, Tensor]:
-        return {key: tensor for part in self.parts for key, tensor in part.state().items()}
+        found = {key: tensor for part in self.parts for key, tensor in part.state().items()}
+        return found | {f"clipping.{key}": tensor for key, tensor in self.clipping.state().items()}
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

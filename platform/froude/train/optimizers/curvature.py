@@ -16,7 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from froude.config import ConfigError, Run
 from froude.train.exact.draws import generator
 from froude.train.exact.reduce import Reduction
-from froude.train.objective import logits_of, summed_entropy, summed_loss
+from froude.train.objective import logits_of, minimised, summed_entropy
 from froude.train.optimizers.composed import Composed
 from froude.train.parallel import local
 
@@ -29,7 +29,7 @@ NO_SECOND = ("is not implemented", "differentiate twice")
 class Estimator(Protocol):
     """An objective, and what its gradient, parameter by parameter, says of the Hessian's diagonal."""
 
-    def __call__(self, model: nn.Module, windows: Tensor, run: Run) -> Tensor: ...
+    def __call__(self, model: nn.Module, windows: Tensor, run: Run) -> tuple[Tensor, Tensor]: ...
 
     def estimate(self, name: str, gradient: Tensor) -> Tensor: ...
 
@@ -49,17 +49,21 @@ class GaussNewton:
             [torch.rand(shape, generator=generator(run.seed, step, slot)) for slot in slots]
         )
 
-    def __call__(self, model: nn.Module, windows: Tensor, run: Run) -> Tensor:
+    def __call__(self, model: nn.Module, windows: Tensor, run: Run) -> tuple[Tensor, Tensor]:
         here, self.left = self.left.tensor_split([len(windows)])
         logits = logits_of(model, windows, run)
-        return summed_entropy(logits, drawn(logits.detach(), here.to(logits.device)))
+        loss = summed_entropy(logits, drawn(logits.detach(), here.to(logits.device)))
+        return loss, loss
 
     def estimate(self, name: str, gradient: Tensor) -> Tensor:
         return self.batch * gradient.square()
 
 
 class Hutchinson:
-    """The loss's slope along normal draws u, the gradient of which is H u; and u * (H u). The model is not sharded."""
+    """The slope of what is minimised along normal draws u, the gradient of which is H u; and u * (H u).
+
+    The model is not sharded.
+    """
 
     def __init__(
         self, run: Run, step: int, parameters: Mapping[str, nn.Parameter], slots: Sequence[int]
@@ -70,11 +74,16 @@ class Hutchinson:
         }
         self.moved = {p: self.along[name] for name, p in parameters.items() if p.requires_grad}
 
-    def __call__(self, model: nn.Module, windows: Tensor, run: Run) -> Tensor:
+    def __call__(self, model: nn.Module, windows: Tensor, run: Run) -> tuple[Tensor, Tensor]:
         with sdpa_kernel(SDPBackend.MATH):  # the others have no second derivative
-            loss = summed_loss(model, windows, run)
-            gradients = torch.autograd.grad(loss, list(self.moved), create_graph=True, materialize_grads=True)
-        return torch.stack([(g * u).sum() for g, u in zip(gradients, self.moved.values(), strict=True)]).sum()
+            sought, _ = minimised(model, windows, run)
+            gradients = torch.autograd.grad(
+                sought, list(self.moved), create_graph=True, materialize_grads=True
+            )
+        slope = torch.stack(
+            [(g * u).sum() for g, u in zip(gradients, self.moved.values(), strict=True)]
+        ).sum()
+        return slope, slope
 
     def estimate(self, name: str, gradient: Tensor) -> Tensor:
         return self.along[name] * gradient

@@ -20,7 +20,7 @@ from froude.config import Run
 from froude.train import api, optimizers
 from froude.train.exact.reduce import Fast, Totals
 from froude.train.exact.slots import Rounds
-from froude.train.objective import Objective, summed_loss
+from froude.train.objective import Objective, minimised
 from froude.train.parallel import World
 from froude.train.probe.coordcheck import first_batch, short
 from froude.train.step import train_step
@@ -67,10 +67,10 @@ class _Given:
     def __init__(self, model: nn.Module, gradients: Mapping[str, Tensor], norm: float) -> None:
         self.model, self.gradients, self.norm = model, gradients, norm
 
-    def backward(self, windows: Tensor, *, noise: bool = False, objective: Objective = summed_loss) -> Totals:
+    def backward(self, windows: Tensor, *, noise: bool = False, objective: Objective = minimised) -> Totals:
         for name, parameter in self.model.named_parameters():
             given = self.gradients[name]
-            parameter.grad = given.clone() if objective is summed_loss else torch.zeros_like(given)
+            parameter.grad = given.clone() if objective is minimised else torch.zeros_like(given)
         return Totals(0.0, self.norm)
 
 
