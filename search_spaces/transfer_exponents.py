@@ -25,5 +25,6 @@ def space(seed: int = 0) -> Space:
         norms_every=0,
         seed=seed,
     )
-    stage = Exponents("exponents", base, horizons=(1 / 3, 1.0, 3.0), batches=(0.5, 1.0, 2.0))
+    # At 1 to 8 tokens per parameter the best timescale should be longer than at 20 (Bergsma et al. 2505.13738).
+    stage = Exponents("exponents", base, timescale=0.4, horizons=(1 / 3, 1.0, 3.0), batches=(0.5, 1.0, 2.0))
     return Space("transfer_exponents", seed, (stage,), base)
