@@ -36,7 +36,7 @@ ROWS = HERE / "exponents.parquet"
 
 def train() -> None:
     """Every trial of the space that the study does not have."""
-    place = Location.parse(STUDY)
+    place, made = Location.parse(STUDY), commit("campaign/exponents.py", "../search_spaces")
     left = open_study(load_space(SPACE), place, trust=False, fresh=False)
     began, spent = time.monotonic(), 0.0
     while (trial := left.next()) is not None:
@@ -47,8 +47,12 @@ def train() -> None:
         minutes = (time.monotonic() - began) / 60
         more = sum(agenda.cost(each) for _, each in left.left())
         print(f"{trial.name}: {minutes:.1f} min, ~{minutes * more / spent:.0f} min left", flush=True)
-    made = commit("campaign/exponents.py", "../search_spaces")
-    Study(place).trials().collect().with_columns(commit=pl.lit(made)).write_parquet(ROWS)
+        # Rows that an earlier call trained keep the commit that they were trained at.
+        rows = Study(place).trials().collect().with_columns(commit=pl.lit(made))
+        if ROWS.exists():
+            before = pl.read_parquet(ROWS)
+            rows = pl.concat([before, rows.join(before, on="run", how="anti")])
+        rows.write_parquet(ROWS)
 
 
 def main() -> None:
