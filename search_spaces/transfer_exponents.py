@@ -1,4 +1,4 @@
-"""How the best learning rate follows tokens and batch, the best decay tokens, and beta2 the batch: 118 runs of minutes.
+"""How the best learning rate follows tokens and batch, the best decay tokens, and beta2 the batch: 162 runs of minutes.
 
 The model is the quickstart's smallest. The decay timescale is the same at every horizon unless it is what is tried, and
 so is the half-life of beta2 at every batch: `froude.space.Exponents` says how. `froude fit` prints the exponents with

@@ -12,6 +12,8 @@ from froude.space.stages import Past, Role, check_stage
 from froude.space.trial import Trial
 
 LEAST = 4  # rates of a curve, and values of a grid: laws.lr_curve fits no fewer
+#: Three quarters of an octave apart: laws.lr_curve fits a cubic to what lies within 1.5 octaves of the best.
+FACTORS = tuple(2 ** (0.75 * i) for i in range(-3, 4))
 MORE = 2  # rates beyond an end of a sweep whose best lies there
 
 
@@ -52,11 +54,11 @@ class Exponents:
     name: str
     base: Run
     timescale: float = 0.2
-    rates: Sequence[float] = (-1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5)
+    rates: Sequence[float] = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.0)
     horizons: Sequence[float] = (0.25, 1.0, 4.0)
     batches: Sequence[float] = (0.25, 1.0, 4.0)
-    timescales: Sequence[float] = (0.25, 0.5, 1.0, 2.0, 4.0)
-    half_lives: Sequence[float] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    timescales: Sequence[float] = FACTORS
+    half_lives: Sequence[float] = FACTORS
     seeds: int = 2
     role: Role = "transfer_exponents"
     after: tuple[str, ...] | None = ()
