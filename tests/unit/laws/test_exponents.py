@@ -9,55 +9,17 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from exponent_worlds import BASE, STAGE, TRUTH, design, losses, part
 
 from froude import laws
-from froude.config import Run
 from froude.laws.lr.exponents import CONFOUNDED, KNOBS, settings
 from froude.laws.lr.levels import without_floors
 from froude.laws.lr.published import half_life_exponent
-from froude.space import Exponents
-from froude.train.rows import describe
-
-BASE = Run(tokens=768 * 256, model={"width": 32})
-STAGE = Exponents("e", BASE)
-HALF_LIFE = 768 * math.log(0.5) / math.log(0.95)
-#: True exponents of a world: rate over tokens and batch, timescale over tokens, half-life over batch.
-TRUTH = {"lr_tokens": 0.13, "lr_batch": 0.4, "timescale_tokens": -0.5, "half_life_batch": 0.2}
 
 
-@pytest.fixture(scope="module")
-def design() -> pl.DataFrame:
-    """The rows of the stage's trials, without losses."""
-    rows = [{**describe(trial.runs[0]), "params": 26_000} for trial in STAGE.planned()]
-    return settings(pl.DataFrame(rows, infer_schema_length=None)).with_columns(status=pl.lit("finished"))
-
-
-def part(design: pl.DataFrame, name: str) -> pl.DataFrame:
-    """The rows of one exponent."""
-    base = {
-        "batch": 768.0,
-        "tokens": float(BASE.tokens),
-        "timescale": STAGE.timescale,
-        "half_life": HALF_LIFE,
-    }
-    held = [(pl.col(key) / base[key] - 1).abs() < 1e-6 for key in KNOBS[name].held if key in base]
-    return design.filter(*held)
-
-
-def losses(rows: pl.DataFrame, rng: np.random.Generator, noise: float = 0.003) -> pl.DataFrame:
-    """Curves like those of published sweeps, steeper above the best rate; a floor a seed; the centres are random."""
-    lr, tokens, batch, timescale, half_life, seed = (
-        rows[name].cast(pl.Float64).to_numpy()
-        for name in ("lr", "tokens", "batch", "timescale", "half_life", "seed")
-    )
-    far, wide = np.log(tokens / BASE.tokens), np.log(batch / 768)
-    off = rng.uniform(-0.3, 0.3, 3)
-    u = np.log(lr / 5.5e-3) - off[0] - TRUTH["lr_tokens"] * far - TRUTH["lr_batch"] * wide
-    t = np.log(timescale / STAGE.timescale) - off[1] - TRUTH["timescale_tokens"] * far
-    h = np.log(half_life / HALF_LIFE) - off[2] - TRUTH["half_life_batch"] * wide
-    loss = 3 - 0.1 * far + 0.0225 * u**2 + 0.0072 * u**3 * (u > 0) + 0.0225 * t**2 + 0.0225 * h**2
-    floors = 0.01 * rng.standard_normal(2)[seed.astype(int)]
-    return rows.with_columns(loss=pl.Series(loss + floors + noise * rng.standard_normal(loss.size)))
+@pytest.fixture(scope="module", name="design")
+def rows_without_losses() -> pl.DataFrame:
+    return design()
 
 
 def fitted(rows: pl.DataFrame, name: str) -> Any:

@@ -25,7 +25,7 @@ class Knob(NamedTuple):
     words: str
 
 
-_ALWAYS = ("params", "width", "depth")
+_ALWAYS = ("params", "width", "depth", "optimizer", "schedule", "parametrization")
 #: Priors of the rate: the published exponents over tokens lie on both sides of 0; Adam's root rule over batch. Those of
 #: decay and beta2 are centred on Bergsma et al. 2505.13738 and on a constant half-life (Marek et al. 2507.07101), as
 #: wide as that over tokens.
@@ -125,10 +125,11 @@ def sentence(name: str, law: Exponent) -> str:
 def exponents(frame: pl.DataFrame | pl.LazyFrame) -> Exponents:
     """Fit every exponent of `KNOBS` that rows of `Study.trials()` have curves for.
 
-    Columns `lr, tokens, batch, loss`, and `weight_decay, beta2, params, width, depth, seed` where they are there. The
-    decay timescale is batch / (lr · weight_decay · tokens), the half-life of beta2 batch · ln(1/2) / ln(beta2). A curve
-    is of one setting, all others held, so a weight decay that stays while rate or tokens move gives none: the reasons
-    then say that rate and decay are confounded. Status is the first that is not ok. Raises as `exponent` does.
+    Columns `lr, tokens, batch, loss`, and where they are there `weight_decay, beta2, seed` and what tells models and
+    optimizers apart. The decay timescale is batch / (lr · weight_decay · tokens), the half-life of beta2 batch ·
+    ln(1/2) / ln(beta2). A curve is of one setting, all others held, so a weight decay that stays while rate or tokens
+    move gives none: the reasons then say that rate and decay are confounded. Status is the first that is not ok.
+    Raises as `froude.laws.stats.frames.read` does.
     """
     table = settings(frame)
     found = {}

@@ -170,6 +170,9 @@ def _code(table: pl.DataFrame, names: Sequence[str]) -> pl.Series:
     """Number the combinations of settings; values within SAME of the next are one, and so are those that are null."""
     codes = []
     for name in names:
+        if not table[name].dtype.is_numeric():
+            codes.append(table[name].rank("dense").fill_null(0).alias(name))
+            continue
         values = table[name].cast(pl.Float64).fill_null(math.nan).to_numpy()
         logs = np.where(values > 0, np.log(np.where(values > 0, values, 1.0)), -1e3)
         order = np.argsort(logs, kind="stable")
