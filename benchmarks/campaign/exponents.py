@@ -101,8 +101,8 @@ def page(rows: pl.DataFrame) -> str:
         "# Which exponents do the smallest proxies have?",
         "",
         f"`python benchmarks/campaign/exponents.py`, {rows.height + fixed.height} runs trained at commits "
-        f"{', '.join(rows['commit'].unique(maintain_order=True))} (each row of exponents.parquet names its own), on one "
-        f"of {cpu()}, which others used too: {minutes:.0f} minutes in all; written {datetime.now(UTC):%Y-%m-%d}. The "
+        f"{', '.join(rows['commit'].unique(maintain_order=True))} (each row names its own), on one of {cpu()}, "
+        f"which others used too: {minutes:.0f} minutes in all; written {datetime.now(UTC):%Y-%m-%d}. The "
         f"package's own model, width {base.model.width}, depth {base.model.depth}, {rows['params'][0]:,} parameters "
         f"without embeddings, AdamW; bytes of the King James Bible, contexts of {base.model.context}; WSD with a "
         f"warmup of a tenth; seeds {', '.join(map(str, sorted(rows['seed'].unique())))}. What is not moved stays: the "
@@ -127,8 +127,9 @@ def page(rows: pl.DataFrame) -> str:
     m, decays = confounded.measured, fixed["weight_decay"].unique()
     lines += [
         "",
-        f"With the weight decay held at {decays[0]:.3g} instead, {fixed.height} runs, the same rates, horizons and seeds "
-        f"give for the rate over tokens {interval(m.value, m.low, m.high)} ({confounded.status}).",
+        f"With the weight decay held at {decays[0]:.3g} instead, {fixed.height} runs, the same rates, horizons and "
+        f"seeds give for the rate over tokens {interval(m.value, m.low, m.high)} ({confounded.status}); "
+        f"optima {', '.join(f'{lr:.3g}' for lr in confounded.levels.sort('tokens')['lr'])}.",
     ]
     lines += ["", "| best | over | at | optimum | 95% | loss | status |", "|---|---|---|---|---|---|---|"]
     for law in found.knobs.values():
