@@ -1,7 +1,8 @@
-"""How the best learning rate follows tokens and batch, the best decay tokens, and beta2 the batch: 324 runs of a second or two.
+"""How the best learning rate follows tokens and batch, the best decay tokens, and the best beta2 the batch: 324 runs.
 
-The model is the quickstart's smallest. The decay timescale is the same at every horizon unless it is what is tried, and
-so is the half-life of beta2 at every batch: `froude.space.Exponents` says how. `froude fit` prints the exponents with
+The model is the quickstart's smallest, so a run takes a second or two on a quiet core. The decay timescale is the same
+at every horizon unless it is what is tried, and so is the half-life of beta2 at every batch: `froude.space.Exponents`
+says how. `froude fit` prints the exponents with
 their intervals, and analysis/transfer_exponents.ipynb shows the curves beside published exponents.
 """
 

@@ -3,7 +3,7 @@
 Sweeps search_spaces/transfer_exponents.py in one process, without Ray, into the study runs/exponents, where the same
 command goes on; analysis/transfer_exponents.ipynb shows that study. Rows are copied to benchmarks/exponents.parquet,
 from which benchmarks/exponents.md is written. Then the rates at every horizon once more, with the weight decay held in
-place of its timescale: what an exponent over tokens is where both move.
+place of its timescale: what the exponent over tokens is where both move.
 
     nice -n 5 python benchmarks/campaign/exponents.py [--report]
 """
@@ -130,6 +130,14 @@ def page(rows: pl.DataFrame) -> str:
         f"With the weight decay held at {decays[0]:.3g} instead, {fixed.height} runs, the same rates, horizons and "
         f"seeds give for the rate over tokens {interval(m.value, m.low, m.high)} ({confounded.status}); "
         f"optima {', '.join(f'{lr:.3g}' for lr in confounded.levels.sort('tokens')['lr'])}.",
+    ]
+    first = laws.exponents(rows.filter(pl.col("seed") < 2))
+    early = [first[name].measured for name in ("lr_tokens", "lr_batch")]
+    lines += [
+        "",
+        "Seeds 0 and 1 came first, and gave for the rate over tokens and over batch "
+        f"{' and '.join(interval(each.value, each.low, each.high) for each in early)}. Seeds 2 and 3 were added since "
+        "these had not placed decay and beta2; nor do four.",
     ]
     lines += ["", "| best | over | at | optimum | 95% | loss | status |", "|---|---|---|---|---|---|---|"]
     for law in found.knobs.values():

@@ -77,9 +77,9 @@ def curves(
     keys = ["_line", "_size"]
     full = (
         table.group_by(*keys, "_tuned")
-        .agg(values=pl.col(setting).n_unique(), best=pl.col("loss").min())
+        .agg(values=pl.col(setting).n_unique(), runs=pl.len(), best=pl.col("loss").min())
         .filter(pl.col("values") >= MIN_RATES)
-        .sort("values", "best", descending=[True, False], nulls_last=True)
+        .sort("values", "runs", "best", descending=[True, True, False], nulls_last=True)
         .unique(keys, keep="first", maintain_order=True)
         .filter(pl.len().over("_line") > 1)
         .sort(keys)
