@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from froude.laws import PUBLISHED, Exponents
 from froude.laws.lr.exponents import KNOBS
 from froude.promote.fits import UNUSED
@@ -74,6 +76,7 @@ def plots(law: Exponents) -> list[Plot]:
     for name, one in law.knobs.items():
         words, key = KNOBS[name].words, name.replace("_", "-")
         curves, optima = one.drawing()
+        curves = replace(curves, title="")
         what = SETTINGS[one.setting]
         alt = f"Loss against {what} at each value of {one.over}."
         drawn.append(picture(f"Loss against {what}, by {one.over}", curves, f"curves-{key}", alt))

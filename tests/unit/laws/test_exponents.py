@@ -100,7 +100,7 @@ def test_an_optimum_at_an_edge_is_not_resolved(design: pl.DataFrame) -> None:
     rows = losses(part(design, "lr_tokens"), np.random.default_rng(4))
     law = laws.exponents(rows.filter((pl.col("tokens") < BASE.tokens) | (pl.col("lr") < 4e-3)))["lr_tokens"]
     assert (law.status, law.source) == ("edge", "prior")
-    assert "is at an edge of the grid" in law.reasons[0]
+    assert law.reasons[0].endswith(": the best lies at an edge of the grid")
     assert law.levels["status"].to_list().count("edge") == 2
     assert (law.posterior.value, law.posterior.se) == pytest.approx(law.prior)
     assert math.isnan(law.measured.value)
@@ -114,7 +114,7 @@ def test_one_edge_among_many_sizes_is_left_out_and_named() -> None:
     law = laws.exponent(frame.filter(~((pl.col("tokens") == 1) & (pl.col("lr") < 0.4))))
     assert (law.status, law.sizes) == ("ok", 4)
     assert law.measured.value == pytest.approx(-0.2, abs=0.01)
-    assert law.reasons[0] == "the optimum at 1 is at an edge of the grid"
+    assert law.reasons[0] == "no optimum at tokens 1: the best lies at an edge of the grid"
 
 
 def test_optima_off_a_power_law_widen_the_interval() -> None:
@@ -153,7 +153,9 @@ def test_what_a_seed_adds_to_a_whole_curve_is_no_noise() -> None:
 
 
 def test_it_has_rows_and_figures_and_words(design: pl.DataFrame) -> None:
-    found = laws.exponents(losses(design, np.random.default_rng(5), 1e-3))
+    rows = losses(design, np.random.default_rng(5), 1e-3)
+    failed = rows.head(1).with_columns(loss=pl.lit(None, pl.Float64), status=pl.lit("failed"))
+    found = laws.exponents(pl.concat([failed, rows]))
     assert found.table()["source"].to_list() == ["measured"] * 4
     law = found["lr_tokens"]
     rows = law.rows.filter(pl.col("fitted").is_not_null())
@@ -164,13 +166,22 @@ def test_it_has_rows_and_figures_and_words(design: pl.DataFrame) -> None:
     assert [text.get_text() for text in curves.get_legend().get_texts()] == ["49.2k", "197k", "786k"]
     told = [text.get_text() for text in optima.texts]
     assert " +0.13 Step Law refitted" in told
-    assert any("Bjorck" in text for text in told)
+    assert " -0.34 Bjorck + 3" in told
     assert len(found.drawing()) == 8
     first = found.lines()[0]
     assert first.startswith("best rate over tokens: +0.1")
     assert "measured at 3 values; published: -0.40 marin" in first
     nothing = laws.exponents(design.filter(pl.col("lr") == BASE.optimizer.lr).head(1).with_columns(loss=3.0))
     assert (nothing.status, nothing.knobs) == ("too_few_points", {})
+    lost = laws.exponents(design.with_columns(loss=pl.lit(None, pl.Float64), status=pl.lit("diverged")))
+    assert {law.status for law in lost.knobs.values()} == {"too_few_points"}
+    assert (
+        lost["lr_tokens"]
+        .plot()
+        .get_suptitle()
+        .startswith("status: too_few_points (no optimum at tokens 49,152")
+    )
+    assert lost["lr_tokens"].posterior.value == pytest.approx(-0.1)
 
 
 def test_published_exponents_are_those_of_their_sources() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -12,7 +13,7 @@ from played_sweep import play
 from froude import laws
 from froude.config import ConfigError, Run
 from froude.laws.lr.exponents import settings
-from froude.space import Exponents, Space
+from froude.space import Exponents, Space, load_space
 from froude.space.exponents import decay
 from froude.sweep.agenda import Agenda
 
@@ -108,6 +109,13 @@ def test_the_base_is_exactly_itself_where_nothing_moves() -> None:
     )
     assert run.fingerprint == wanted.as_proxy().fingerprint
     assert run.optimizer.weight_decay == pytest.approx(768 / (5.5e-3 * 0.2 * 49_152))
+
+
+def test_the_search_space_is_planned(root: Path) -> None:
+    (stage,) = load_space(root / "search_spaces" / "transfer_exponents.py", seed=1).stages
+    runs = [trial.runs[0] for trial in stage.planned()]
+    assert len(runs) == 324
+    assert len({run.tokens for run in runs}) == len({run.batch for run in runs}) == 3
 
 
 @pytest.mark.parametrize(

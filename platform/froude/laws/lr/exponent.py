@@ -18,12 +18,12 @@ from froude.laws.stats.results import NO_ESTIMATE, Estimate, Status, table_of
 
 MIN_SIZES = 3  # distinct values of what moves, without which an exponent is the prior's
 NORMAL = 1.6449  # half-width of a normal 90% interval in standard deviations
-#: What keeps a curve from an optimum, in the order in which an exponent's status names it.
+#: Why a curve has no optimum, in the order in which an exponent's status names it.
 LOST: dict[Status, str] = {
-    "edge": "at an edge of the grid",
-    "flat": "not placed within a factor of 2",
-    "not_convex": "no minimum",
-    "too_few_points": "on too few finished runs",
+    "edge": "the best lies at an edge of the grid",
+    "flat": "the curve does not place it within a factor of 2",
+    "not_convex": "the curve has no minimum",
+    "too_few_points": "too few runs finished",
 }
 
 
@@ -143,7 +143,7 @@ def _verdict(
         if any(curve.fit.status == status for curve in found)
     }
     reasons = [
-        f"the optimum at {', '.join(dict.fromkeys(at))} is {LOST[status]}" for status, at in lost.items()
+        f"no optimum at {over} {', '.join(dict.fromkeys(at))}: {LOST[status]}" for status, at in lost.items()
     ]
     if fit is not None and fit.misfit:
         reasons.append(

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from froude.laws.drawing import rows as drawn
 from froude.laws.drawing.numbers import short
 from froude.laws.drawing.panel import Axis, Band, Line, Note, Panel, Points, Series
 from froude.laws.lr.levels import LEVEL, Curve, Slope
-from froude.laws.lr.published import Published
+from froude.laws.lr.published import PUBLISHED, Published
 from froude.laws.stats.uncertainty import t_quantile
 
 NAMES = {
@@ -25,14 +26,9 @@ def setting_panel(found: Sequence[Curve], setting: str, over: str) -> Panel:
     here = _fullest(found)
     series: list[Series] = []
     for curve in here:
-        rows = curve.fit.rows.filter(curve.fit.rows["fitted"].is_not_null()).sort("lr")
-        done = (
-            rows
-            if rows.height
-            else curve.fit.rows.filter(curve.fit.rows["loss"].is_finite().fill_null(False))
-        )
+        done = curve.fit.rows.filter(drawn.FINITE_LOSS)
         series.append(Points(done["lr"], done["loss"], size=curve.size))
-        lost = curve.fit.rows.filter(~curve.fit.rows["loss"].is_finite().fill_null(False))
+        lost = curve.fit.rows.filter(~drawn.FINITE_LOSS.fill_null(False))
         series += [Points(lost["lr"], None, style="diverged")] if lost.height else []
         series += [Line(*shape, size=curve.size)] if (shape := curve.fit.shape()) is not None else []
         if math.isfinite(curve.fit.loss):
@@ -52,10 +48,10 @@ def optimum_panel(
 ) -> Panel:
     """Optima against the size with 90% intervals, the power law, and published exponents through its middle.
 
-    Lines other than the fullest are moved onto it. A hollow point is a best value at an edge or of a flat curve.
+    Lines other than the fullest are moved onto it. What is set apart is the best value of a curve without an optimum.
     """
     here = _fullest(found)
-    line = here[0].line if here else 0
+    line, sizes = here[0].line if here else 0, [curve.size for curve in here]
     series: list[Series] = [
         Points([curve.size], [curve.fit.lr], style="left out")
         for curve in here
@@ -81,7 +77,7 @@ def optimum_panel(
             series.append(Note(f" {slope:+.2f} {names}", float(x[-1]), float(y[-1]), style="limit"))
         title = f"exponent {fit.exponent:+.2f}  [{low:+.2f}, {high:+.2f}]"
     return Panel(
-        Axis(NAMES.get(over, over), base=10, words=short),
+        Axis(NAMES.get(over, over), base=10, ticks=sizes[:: 1 + len(sizes) // 9], words=short),
         Axis(f"best {NAMES.get(setting, setting)}", base=10),
         tuple(series),
         title,
@@ -96,14 +92,16 @@ def _fullest(found: Sequence[Curve]) -> list[Curve]:
 
 
 def _grouped(others: Sequence[Published]) -> dict[float, str]:
-    """The names of published exponents, those within .1 of the group's first together, at their mean."""
+    """A short name for published exponents, those within .1 of the group's least together, at their mean."""
     groups: list[list[Published]] = []
     for each in others:
         if groups and each.value - groups[-1][0].value < 0.1:
             groups[-1].append(each)
         else:
             groups.append([each])
-    return {
-        sum(each.value for each in group) / len(group): ", ".join(dict.fromkeys(each.name for each in group))
-        for group in groups
-    }
+    named = {}
+    for group in groups:
+        names = list(dict.fromkeys(each.name for each in sorted(group, key=PUBLISHED.index)))
+        more = f" + {len(names) - 1}" if len(names) > 1 else ""
+        named[sum(each.value for each in group) / len(group)] = names[0] + more
+    return named

@@ -114,7 +114,7 @@ class Exponents(Law):
 def sentence(name: str, law: Exponent) -> str:
     """What was found of an exponent, and what was published."""
     p = law.posterior
-    found = f"{p.value:+.2f} [{p.low:+.2f}, {p.high:+.2f}] from the prior ({'; '.join(law.reasons)})"
+    found = f"{p.value:+.2f} [{p.low:+.2f}, {p.high:+.2f}] with the prior ({'; '.join(law.reasons)})"
     if law.source == "measured":
         m = law.measured
         found = f"{m.value:+.2f} [{m.low:+.2f}, {m.high:+.2f}] measured at {law.sizes} values"

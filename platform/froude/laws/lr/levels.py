@@ -70,8 +70,8 @@ def curves(
 
     `held` are alike on a line; `tuned` are alike on a curve, and of several curves at a size the fullest counts.
     """
-    counted = sample.frame.filter(pl.Series(sample.used | sample.diverged))
-    table = counted.with_row_index("_row").with_columns(
+    counted = sample.frame.with_row_index("_row").filter(pl.Series(sample.used | sample.diverged))
+    table = counted.with_columns(
         _line=_code(counted, held), _size=_code(counted, [over]), _tuned=_code(counted, tuned)
     )
     keys = ["_line", "_size"]
