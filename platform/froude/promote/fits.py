@@ -6,14 +6,14 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import polars as pl
 
 from froude import laws
 from froude.config import ConfigError, Run
-from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer, Prediction
+from froude.laws import CriticalBatch, Estimate, Exponents, LossLaw, LrTransfer, Prediction
 from froude.laws.loss.draws import WEAK
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import history
@@ -26,6 +26,11 @@ from froude.study import Study
 #: forecast believes beforehand.
 PRIOR = WEAK
 LEVEL = 0.9  # of a forecast's interval
+#: What a recipe makes of exponents over tokens and batch.
+UNUSED = (
+    "promote moves no rate, decay or beta2 by these exponents: its rate is that of stage lr_transfer, and the check "
+    "lr_transfers says what the target's horizon costs it"
+)
 
 
 @dataclass(frozen=True)
@@ -36,8 +41,9 @@ class Fits:
     batch and schedule, `best_overall` among all its trials (rows of `trials()`); `transfer` maps parametrizations, by
     their names, to their laws; `target_loss` (nats per token) is that of the critical batch. `rows` holds each law's
     input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified. `sets` are laws of the
-    losses on other validation sets, by name. The loss law's rows have their losses as they are and a `regret`
-    (froude.promote.ladder.regret) that is taken off before the law sees them.
+    losses on other validation sets, by name; `exponents` are told, and change nothing (`UNUSED`). The loss law's rows
+    have their losses as they are and a `regret` (froude.promote.ladder.regret) that is taken off before the law sees
+    them.
     """
 
     large: Run | None
@@ -51,6 +57,7 @@ class Fits:
     fingerprints: Mapping[str, str]
     doubts: tuple[str, ...] = ()
     sets: Mapping[str, LossLaw] = field(default_factory=dict)
+    exponents: Exponents | None = None
 
     def of_rows(self, fingerprints: Mapping[str, str]) -> bool:
         """Whether these are fingerprints of the same rows, by this version or one that fitted a rate's rows as one."""
@@ -150,6 +157,12 @@ class Fits:
             content["loss_law"]["corrected"] = Corrected.count(self.rows["loss_law"]).to_dict()
             if self.loss.free is not None:
                 content["loss_law"]["free"] = _law_numbers(self.loss.free)
+        if self.exponents is not None:
+            content["transfer_exponents"] = {
+                name: {**asdict(law.measured), "posterior": law.posterior.value}
+                | {"status": law.status, "source": law.source}
+                for name, law in self.exponents.knobs.items()
+            }
         if self.sets:
             content["sets"] = {name: _law_numbers(law) for name, law in self.sets.items()}
         cleaned: dict[str, Any] = _finite(content)
@@ -177,6 +190,8 @@ class Fits:
             text.append(f"loss law        {_law_words(self.loss)}")
             text.append(f"regret          {Corrected.count(self.rows['loss_law'])}")
         text += [f"loss law        of set {name}: {_law_words(law)}" for name, law in self.sets.items()]
+        if self.exponents is not None:
+            text += [f"exponent        {line}" for line in [*self.exponents.lines(), UNUSED]]
         text += [f"warning         {doubt}" for doubt in self.doubts]
         return text or ["no finished stage: nothing to fit"]
 
@@ -261,6 +276,9 @@ def fit_trials(
     if ladder.height:
         rows["loss_law"] = with_regret(ladder, transfer)
         loss = loss_law(corrected(rows["loss_law"]))
+    moved, exponents = of("transfer_exponents"), None
+    if moved.height:
+        rows["transfer_exponents"], exponents = moved, laws.exponents(moved)
     ladders = validation_sets.ladders(ladder, evaluated) if evaluated is not None else {}
     seen = {**rows, **{f"loss_law {name}": own for name, own in ladders.items()}}
     return Fits(
@@ -277,6 +295,7 @@ def fit_trials(
             *(shape.doubts(ladder, target, critical) if target is not None else ()),
         ),
         sets={name: loss_law(own) for name, own in ladders.items()},
+        exponents=exponents,
         fingerprints={name: fingerprint(frame) for name, frame in seen.items() if frame.height},
     )
 

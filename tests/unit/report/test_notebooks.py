@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import nbclient
 import nbformat
 import polars as pl
 import pytest
+from exponent_worlds import add_to
 
 from froude import Study
 from froude.optimizers import OPTIMIZERS
@@ -23,6 +26,7 @@ NOTEBOOKS = {
     "lr_transfer": (3, ["ok"]),
     "critical_batch": (1, ["ok 340 tokens [340, 340]"]),
     "loss_law": (1, ["prior_driven", "at 90%\ncertified"]),
+    "transfer_exponents": (4, ["lr_tokens: ok, measured", "half_life_batch: ok, measured", "Bergsma"]),
     "forecast": (1, ["sealed", "999,?000|1300|998400", "inside"]),
 }
 #: Those that train by themselves: their figures, steps in a test, and what they then say.
@@ -31,6 +35,15 @@ ALONE = {
     "grokking": (1, 100, ["1792 of 3481 pairs", "1.0   ┆ train  ┆ [0-9]+ ", "others ┆ null  ┆ 0.0"]),
 }
 FIGURES = {name: drawn for name, (drawn, *_) in {**NOTEBOOKS, **ALONE}.items()}
+
+
+@pytest.fixture(scope="module")
+def shown(finished: Study, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Study]:
+    """The study for a notebook; exponents are of a stage that no other needs."""
+    copy = tmp_path_factory.mktemp("exponents") / "study"
+    shutil.copytree(finished.location.path, copy)
+    other = add_to(Study(copy))
+    return lambda name: other if name == "transfer_exponents" else finished
 
 
 def outputs(notebook: Any) -> list[Any]:
@@ -65,9 +78,9 @@ def test_a_notebook_trains(name: str, root: Path, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
 def test_a_notebook_runs_on_a_study(
-    name: str, root: Path, finished: Study, monkeypatch: pytest.MonkeyPatch
+    name: str, root: Path, shown: Callable[[str], Study], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FROUDE_STUDY", str(finished.location))
+    monkeypatch.setenv("FROUDE_STUDY", str(shown(name).location))
     notebook = nbformat.read(root / "analysis" / f"{name}.ipynb", as_version=4)
     folder = {"metadata": {"path": str(root / "analysis")}}
     nbclient.NotebookClient(notebook, timeout=120, resources=folder).execute()
