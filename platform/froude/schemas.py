@@ -61,6 +61,9 @@ TRIALS = pa.schema(
         ("context", _I),  # tokens of a window
         ("vocab", _I),
         ("data_options", _S),  # the source's own, as JSON: its mixture, phase and the like
+        # Share of the run over which decay forgets weights; null where there is none, or it is added to the gradient.
+        ("timescale", _F),
+        ("beta2_half_life", _F),  # tokens; null where beta2 was set
     ]
 )
 

@@ -15,6 +15,7 @@ from froude import laws
 from froude.config import ConfigError, Run
 from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer, Prediction
 from froude.laws.loss.draws import WEAK
+from froude.optimizers import times
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import history
 from froude.promote.ladder import shape, validation_sets
@@ -80,6 +81,16 @@ class Fits:
         return peak_lr(law, self.target) if law is not None else None
 
     @property
+    def half_life(self) -> float:
+        """That of the search's best beta2, in tokens, where the search was over half-lives; else 0."""
+        return float((self.best or {}).get("beta2_half_life") or 0.0)
+
+    @property
+    def beta2_is_prior(self) -> bool:
+        """Whether the best beta2 is an end at which half-lives are cut off, and so was not found by the search."""
+        return self.best is not None and times.cut_off(self.half_life, self.best["beta2"])
+
+    @property
     def largest(self) -> Mapping[str, Any] | None:
         """The finished row of the loss law with most compute (params × tokens); of several the one of least loss."""
         rows = self.rows.get("loss_law")
@@ -123,6 +134,9 @@ class Fits:
             if row is not None:
                 content[key] = {k: row[k] for k in ("run", "lr", "warmup_tokens", "tokens", "beta2", "batch")}
                 content[key] |= {"schedule": row["schedule"], "loss": row["loss"]}
+        if self.half_life:
+            status = "prior" if self.beta2_is_prior else "ok"
+            content["beta2"] = {"half_life": self.half_life, "status": status}
         if self.transfer:
             content["lr_transfer"] = {
                 name: {
@@ -160,7 +174,8 @@ class Fits:
         text = []
         if self.best is not None:
             text.append(
-                f"search          best lr {self.best['lr']:.3g}, beta2 {self.best['beta2']:.3g}, warmup "
+                f"search          best lr {self.best['lr']:.3g}, beta2 {self.best['beta2']:.3g}"
+                f"{' (prior)' * self.beta2_is_prior}, warmup "
                 f"{100 * self.best['warmup_tokens'] / self.best['tokens']:.0f}%: loss {self.best['loss']:.3f}"
             )
         for name, law in self.transfer.items():

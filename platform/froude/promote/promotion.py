@@ -149,15 +149,19 @@ def same(kept: Recipe, run: Run | None, profile: str, fits: Fits, overrides: Map
 
 
 def promoted_run(fits: Fits) -> Run | None:
-    """The target with the rate of stage lr_transfer, and beta2 and warmup of the search's best; None without a rate."""
+    """The target with the rate of stage lr_transfer, and beta2 and warmup of the search's best; None without a rate.
+
+    The best is one at the target's batch, so beta2 needs no rule to get there; a half-life stays one.
+    """
     target, rate, best = fits.target, fits.peak_lr, fits.best
     if rate is None or best is None:
         return None
     warmup = best["warmup_tokens"] / best["tokens"] * target.tokens
+    beta2 = "beta2_half_life" if fits.half_life else "beta2"
     return target.replace(
         {
             "optimizer.lr": float(f"{rate.value:.6g}"),
-            "optimizer.beta2": best["beta2"],
+            f"optimizer.{beta2}": best[beta2],
             "schedule.warmup_tokens": round(warmup / target.batch) * target.batch,
         },
         name=target.name,

@@ -81,7 +81,7 @@ def _owned(run: Run, model: nn.Module) -> list[Matrix]:
         parts = {"": slice(None)} if spec.unit == "tensor" else found.get(name, {})
         for part, rows in parts.items() if parameter.requires_grad else ():
             matrix = Matrix(f"{name}.{part}" if part else name, parameter, range(len(parameter))[rows], {})
-            further = spec.factor(settings, *matrix.shape)
+            further = spec.factor(settings, *matrix.shape) * settings.multipliers.get(kinds[name], 1.0)
             matrix.group.update(
                 group(settings, scales(run, kinds[name], in_block=parameter in deep), [], further)
             )
