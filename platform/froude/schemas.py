@@ -63,6 +63,9 @@ TRIALS = pa.schema(
         ("data_options", _S),  # the source's own, as JSON: its mixture, phase and the like
         ("rest_lr", _F),  # AdamW's, for what an optimizer of matrices leaves; null where nothing is left
         ("rest_beta2", _F),
+        # Share of the run over which decay forgets weights; null where there is none, or it is added to the gradient.
+        ("timescale", _F),
+        ("beta2_half_life", _F),  # tokens; null where beta2 was set
     ]
 )
 

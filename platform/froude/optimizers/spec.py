@@ -86,8 +86,8 @@ class Spec:
     worker, its owner.
 
     `proportional`: an update is as large as its gradient, else its size does not depend on the gradient's.
-    `epsilon`: the class has an epsilon, which a group may set. `coupled`: decay is added to the gradient,
-    and so divided as it is unless the update is proportional to it.
+    `epsilon`: the class has an epsilon, which a group may set. `beta2`: it uses that setting. `coupled`: decay is added
+    to the gradient, and so divided as it is unless the update is proportional to it. `decays`: there is decay at all.
     `factor(settings, rows, columns)` is by how much a matrix of that shape moves further than the class moves it; its
     decay stays.
 
@@ -112,7 +112,9 @@ class Spec:
     unit: Literal["row", "matrix", "tensor", "model"] = "row"
     proportional: bool = False
     epsilon: bool = True
+    beta2: bool = True
     coupled: bool = False
+    decays: bool = True
     factor: Callable[[Settings, int, int], float] = lambda settings, rows, columns: 1.0
     counters: tuple[str, ...] = ()
     average: Callable[[Settings], Average] | None = None

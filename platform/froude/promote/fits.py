@@ -15,6 +15,7 @@ from froude import laws
 from froude.config import ConfigError, Run
 from froude.laws import CriticalBatch, Estimate, Exponents, LossLaw, LrTransfer, Prediction
 from froude.laws.loss.draws import WEAK
+from froude.optimizers import times
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import history
 from froude.promote.ladder import shape, validation_sets
@@ -42,8 +43,7 @@ class Fits:
     their names, to their laws; `target_loss` (nats per token) is that of the critical batch. `rows` holds each law's
     input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified. `sets` are laws of the
     losses on other validation sets, by name; `exponents` are told, and change nothing (`UNUSED`). The loss law's rows
-    have their losses as they are and a `regret` (froude.promote.ladder.regret) that is taken off before the law sees
-    them.
+    have a `regret` (froude.promote.ladder.regret), which is taken off their losses before the law sees them.
     """
 
     large: Run | None
@@ -85,6 +85,16 @@ class Fits:
         """Peak learning rate for the target (of the base width under muP), at 95%; None without a fitted line."""
         law = self.transfer.get(self.large.parametrization) if self.large is not None else None
         return peak_lr(law, self.target) if law is not None else None
+
+    @property
+    def half_life(self) -> float:
+        """That of the search's best beta2, in tokens, where the search was over half-lives; else 0."""
+        return float((self.best or {}).get("beta2_half_life") or 0.0)
+
+    @property
+    def beta2_is_prior(self) -> bool:
+        """Whether the best beta2 is an end at which half-lives are cut off, and so was not found by the search."""
+        return self.best is not None and times.cut_off(self.half_life, self.best["beta2"])
 
     @property
     def largest(self) -> Mapping[str, Any] | None:
@@ -130,6 +140,9 @@ class Fits:
             if row is not None:
                 content[key] = {k: row[k] for k in ("run", "lr", "warmup_tokens", "tokens", "beta2", "batch")}
                 content[key] |= {"schedule": row["schedule"], "loss": row["loss"]}
+        if self.half_life:
+            status = "prior" if self.beta2_is_prior else "ok"
+            content["beta2"] = {"half_life": self.half_life, "status": status}
         if self.transfer:
             content["lr_transfer"] = {
                 name: {
@@ -173,7 +186,8 @@ class Fits:
         text = []
         if self.best is not None:
             text.append(
-                f"search          best lr {self.best['lr']:.3g}, beta2 {self.best['beta2']:.3g}, warmup "
+                f"search          best lr {self.best['lr']:.3g}, beta2 {self.best['beta2']:.3g}"
+                f"{' (prior)' * self.beta2_is_prior}, warmup "
                 f"{100 * self.best['warmup_tokens'] / self.best['tokens']:.0f}%: loss {self.best['loss']:.3f}"
             )
         for name, law in self.transfer.items():
@@ -315,8 +329,7 @@ def fingerprint(rows: pl.DataFrame) -> str:
 
 
 def _best(rows: pl.DataFrame) -> dict[str, Any] | None:
-    finished = rows.filter(pl.col("status") == "finished").sort("loss", "run")
-    return finished.row(0, named=True) if finished.height else None
+    return next(rows.filter(status="finished").sort("loss", "run").iter_rows(named=True), None)
 
 
 def _law_words(law: LossLaw) -> str:

@@ -232,8 +232,8 @@ def facts(view: View) -> list[tuple[str, str]]:
         ("Tokens", f"{text.whole(run.tokens)} in {text.whole(run.steps)} steps of {text.whole(run.batch)}"),
         (
             "Recipe",
-            f"lr {text.rate(run.optimizer.lr)}{beside}, β₂ {run.optimizer.beta2:.3g}, warmup {warmup:.0f}%, "
-            f"{run.schedule.name}",
+            f"lr {text.rate(run.optimizer.lr)}{beside}, β₂ {run.optimizer.beta2:.3g}"
+            f"{' (prior)' * run.optimizer.beta2_clipped}, warmup {warmup:.0f}%, {run.schedule.name}",
         ),
         ("Beyond the largest proxy", ratios),
         *more,

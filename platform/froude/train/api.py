@@ -137,11 +137,12 @@ def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
             f"a model must be an nn.Module with blocks, kinds and flops_per_token, but {name} {what}lacks "
             f"{', '.join(missing) or 'nn.Module'}; see froude.train.api.Model"
         )
-    _check_kinds(model, name)
+    _check_kinds(model, run)
     return model if str(device) == "meta" else model.to(device)
 
 
-def _check_kinds(model: nn.Module, factory: str) -> None:
+def _check_kinds(model: nn.Module, run: Run) -> None:
+    factory = run.model.factory
     kinds = call_user(f"kinds() of {factory}", model.kinds, but=PASSING)  # type: ignore[arg-type]
     if not isinstance(kinds, Mapping):
         raise ConfigError(
@@ -162,6 +163,12 @@ def _check_kinds(model: nn.Module, factory: str) -> None:
             raise ConfigError(
                 f"kinds() must say {', '.join(known[:-1])} or {known[-1]}, but that of {factory} calls {name} "
                 f"{kind!r}; {hint}"
+            )
+    for kind in run.optimizer.multipliers:
+        if kind not in kinds.values():
+            raise ConfigError(
+                f"`optimizer.multipliers.{kind}` needs parameters of that kind, but {factory} has none among kinds(); "
+                f"it has {', '.join(dict.fromkeys(kinds.values()))}"
             )
 
 

@@ -128,7 +128,7 @@ def _alone(run: Run, factor: int, share: float) -> Run:
     """The run at `factor` times its batch on one worker: constant at the schedule's share of its rate."""
     batch = run.batch * factor
     lr = run.optimizer.lr * max(share, 1e-9) * factor**0.5
-    return run.replace(
+    return run.pinned().replace(
         {
             "batch": batch,
             "tokens": batch,

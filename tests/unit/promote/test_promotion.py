@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -122,6 +123,24 @@ def test_what_an_optimizer_of_matrices_leaves_has_the_rates_that_were_searched(s
     assert (run.optimizer.rest.lr, run.optimizer.rest.beta2) == (0.004, 0.97)
     other = promoted_run(replace(fits, best=best))  # of a target that is trained with AdamW
     assert other == promoted_run(fits)
+
+
+@pytest.mark.parametrize(("half_life", "beta2", "status"), [(1e4, 0.5**0.0768, "ok"), (1e3, 0.9, "prior")])
+def test_a_half_life_stays_one_and_an_end_of_the_rule_is_no_result(
+    tmp_path: Path, study_factory: Callable[..., Path], half_life: float, beta2: float, status: str
+) -> None:
+    def timed(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "beta2_half_life": half_life, "beta2": beta2} if row["run"] == "search-0" else row
+
+    target = TARGET.replace({"optimizer.timescale": 0.2})
+    fits = fit(Study(study_factory(tmp_path / "study", change=timed, target=target)))
+    assert fits.summary()["beta2"] == {"half_life": half_life, "status": status}
+    assert any("(prior)" in line for line in fits.lines()) == (status == "prior")
+    run = promoted_run(fits)
+    assert run is not None
+    assert (run.optimizer.beta2_half_life, run.optimizer.beta2) == (half_life, pytest.approx(beta2))
+    # The promoted rate has another decay over the same timescale.
+    assert run.optimizer.weight_decay * run.optimizer.lr == pytest.approx(1 / (0.2 * run.steps))
 
 
 def test_forecast_and_extrapolation(small_study: Path) -> None:

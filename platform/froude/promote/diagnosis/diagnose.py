@@ -111,6 +111,7 @@ def _by_rows(run: Run) -> Run:
     """
     if run.optimizer.spec.unit != "matrix":
         return run
+    run = run.pinned()
     rest = {f"optimizer.{key}": value for key, value in run.optimizer.rest}
     plain = {"optimizer.name": REST.name, "optimizer.options": {}, "optimizer.rest": {}}
     return run.replace({**plain, **rest}, name=run.name)

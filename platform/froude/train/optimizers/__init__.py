@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from torch import nn
 
 from froude.config import ConfigError, Optimizer, Run
-from froude.sections import Rest
+from froude.optimizers.section import Rest
 from froude.train.api import Kind
 from froude.train.optimizers.clipping import clipping
 from froude.train.optimizers.composed import Composed, Part, Rows, make
@@ -90,7 +90,7 @@ def _owned(run: Run, model: nn.Module) -> list[Matrix]:
         parts = {"": slice(None)} if spec.unit == "tensor" else found.get(name, {})
         for part, rows in parts.items() if parameter.requires_grad else ():
             matrix = Matrix(f"{name}.{part}" if part else name, parameter, range(len(parameter))[rows], {})
-            further = spec.factor(settings, *matrix.shape)
+            further = spec.factor(settings, *matrix.shape) * settings.multipliers.get(kinds[name], 1.0)
             matrix.group.update(
                 group(settings, scales(run, kinds[name], in_block=parameter in deep), [], further)
             )

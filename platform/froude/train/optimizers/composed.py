@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from froude.config import Optimizer
 from froude.optimizers import Held
-from froude.sections import Rest
+from froude.optimizers.section import Rest
 from froude.train import parallel
 from froude.train.optimizers.clipping import Clipping
 

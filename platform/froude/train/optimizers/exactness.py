@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from froude.config import Optimizer
-from froude.sections import Rest
+from froude.optimizers.section import Rest
 from froude.train.optimizers.composed import begun, make
 
 STEPS = 12

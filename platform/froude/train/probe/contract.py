@@ -103,10 +103,15 @@ def _key(run: Run, *fields: str, **more: Any) -> str:
 
 def smallest(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
     """The smallest run of each shape, exact if any of the shape is; and lines on what is too large or too much here."""
-    by_model = {_key(run, "model", "parametrization", "precision", "reduction"): run for run in runs}
+    by_model = {
+        _key(
+            run, "model", "parametrization", "precision", "reduction", kinds=list(run.optimizer.multipliers)
+        ): run
+        for run in runs
+    }
     shapes: dict[str, list[tuple[int, Run]]] = {}
     for run in by_model.values():
-        model = _key(run, "model", "parametrization")
+        model = _key(run, "model", "parametrization", kinds=list(run.optimizer.multipliers))
         if model not in _sizes:
             _sizes[model] = _size(run)
         # Sizes and standard deviations differ within a shape.
