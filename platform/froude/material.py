@@ -163,7 +163,8 @@ def _file(name: str) -> str | None:
             spec = importlib.machinery.PathFinder.find_spec(
                 ".".join([top, *rest[: i + 1]]), list(folders or ())
             )
-    except (ImportError, ValueError):  # ValueError: a module made by hand, such as __main__
+    except (ImportError, KeyError, ValueError):
+        # KeyError: in a namespace package that was not imported; ValueError: a module made by hand, such as __main__.
         spec = None
     if spec is None:
         return getattr(sys.modules.get(name), "__file__", None)

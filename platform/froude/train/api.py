@@ -213,8 +213,9 @@ def material_of(run: Run) -> Material:
     paths = [run.model.factory, run.data.source]
     if run.optimizer.imported:
         paths.append(run.optimizer.name)
-    paths.append(run.optimizer.spec.factory)
-    run.optimizer.spec.load()
+    if run.optimizer.imported or run.optimizer.spec.library:
+        paths.append(run.optimizer.spec.factory)
+        run.optimizer.spec.load()
     load(run.model.factory)
     modules, versions = foreign_code(paths)
     corpus = {"corpus": train} if train == validation else {"train": train, "validation": validation}
