@@ -105,8 +105,9 @@ def _differences(names: Mapping[str, str], old: Mapping[str, str], new: Mapping[
 def foreign_code(paths: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Modules outside site-packages that these import paths bring in, with the SHA-256 of their files; versions.
 
-    The modules must have been imported. What they import, anywhere in their code, is followed; an import by a computed
-    name is not seen. Of packages in site-packages only the version is recorded.
+    The modules must have been imported. What they import, anywhere in their code, is followed. Not seen are an import
+    by a computed name, and one from a namespace package inside another, unless that was imported. Of packages in
+    site-packages only the version is recorded.
     """
     modules: dict[str, str] = {}
     packages = set(LIBRARIES)
