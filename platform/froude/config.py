@@ -13,11 +13,12 @@ from typing import Any, ClassVar, Literal, Self
 import tomli_w
 from pydantic import Field, field_validator, model_validator
 
-from froude.optimizers import OPTIMIZERS
+from froude.optimizers import OPTIMIZERS, times
+from froude.optimizers.section import Optimizer
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization
 from froude.schedules.phases import Phases, whole_steps
 from froude.section import ConfigError, Section, listing, one_of
-from froude.sections import Data, Model, Optimizer, Scalar, Schedule
+from froude.sections import Data, Model, Scalar, Schedule
 
 __all__ = [
     "ConfigError",
@@ -61,26 +62,22 @@ class Run(Section):
     )
     tokens: int = Field(gt=0, description="training tokens of the whole run, in whole steps")
     seed: int = Field(default=0, ge=0, lt=2**31)
-    micro_batch: int = Field(
-        default=0, ge=0, description="tokens of one forward pass of a worker; 0: all at once"
-    )
+    micro_batch: int = Field(default=0, ge=0, description="tokens of a worker's forward pass; 0: all at once")
     eval_windows: int = Field(default=768, gt=0, description="validation windows of every evaluation")
     eval_every: int = Field(default=0, ge=0, description="steps; 0: at the end only")
     norms_every: int = Field(default=100, ge=0, description="steps between norms by layer; 0: none")
     noise_every: int = Field(
         default=10,
         ge=0,
-        description="steps between measurements of the gradient noise scale by the slots of an exact run; 0: none",
+        description="steps between measurements of the gradient noise scale, in an exact run; 0: none",
     )
     checkpoint_every: int = Field(default=50, gt=0, description="steps")
     keep_checkpoints: int = Field(default=3, ge=0, description="the newest ones; 0: all")
-    keep_every: int = Field(
-        default=0, ge=0, description="one in this many checkpoints is kept for good; 0: none"
-    )
+    keep_every: int = Field(default=0, ge=0, description="one in so many checkpoints stays for good; 0: none")
     stability: Literal["ladder", "off"] = Field(
         default="ladder",
-        description="ladder: the spike policy: a run that spikes leaves out updates, goes back, lowers its rate, "
-        "stops, in this order",
+        description="ladder: the spike policy: a run that spikes leaves out updates, eases off, goes back, lowers "
+        "its rate, stops, in this order",
     )
     workers: int | tuple[int, int] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -146,6 +143,7 @@ class Run(Section):
                 f"`micro_batch` must be a multiple of the context of {window} tokens (0: all at once), "
                 f"but got {self.micro_batch}"
             )
+        object.__setattr__(self, "optimizer", self.optimizer.at(self.batch, self.tokens))
         if not self.optimizer.imported:  # else its code is not to be run yet
             self.check_optimizer()
         if high > self.slots and high > 1:
@@ -169,10 +167,21 @@ class Run(Section):
                 f"here are only for {listing(_covered(rules))}"
             )
         spec = optimizer.spec
+        if not rules.transfers and optimizer.decay_width != "constant":
+            raise ConfigError(
+                f'`optimizer.decay_width` must be "constant" under {rules.name}, which has no rule for width, but got '
+                f'"{optimizer.decay_width}"; leave it out'
+            )
         if rules.transfers and spec.coupled and not spec.proportional and optimizer.weight_decay:
             raise ConfigError(
                 f"`optimizer.weight_decay` must be 0 with {optimizer.name} under {rules.name}, which has no rule for a "
                 f"decay that is added to the gradient, but got {optimizer.weight_decay}; set it to 0, or use adamw"
+            )
+        if spec.schedules and self.schedule.name not in spec.schedules:
+            known = listing([f'"{name}"' for name in spec.schedules])
+            raise ConfigError(
+                f"`schedule.name` must be {known} with {optimizer.name}, which does without others, but got "
+                f'"{self.schedule.name}"; set it, or use adamw'
             )
         if self.max_workers > 1 and spec.unit == "model":
             raise ConfigError(
@@ -186,9 +195,8 @@ class Run(Section):
             object.__setattr__(self, "name", self._default_name())
 
     def _default_name(self) -> str:
-        batch = (
-            f"{self.batch // 1024}k" if self.batch >= 10_240 and self.batch % 1024 == 0 else str(self.batch)
-        )
+        round_k = self.batch >= 10_240 and self.batch % 1024 == 0
+        batch = f"{self.batch // 1024}k" if round_k else str(self.batch)
         digits, exponent = f"{self.optimizer.lr:.1e}".split("e")
         lr = f"{digits.removesuffix('.0')}e{int(exponent)}"
         return f"w{self.model.width}-d{self.model.depth}-b{batch}-lr{lr}-s{self.seed}"
@@ -228,11 +236,8 @@ class Run(Section):
     @property
     def foreign(self) -> tuple[str, ...]:
         """Import paths outside the package, which run only when the user trusts them."""
-        paths = (
-            self.model.factory,
-            self.data.source,
-            *([self.optimizer.name] if self.optimizer.imported else []),
-        )
+        paths = [self.model.factory, self.data.source]
+        paths += [self.optimizer.name] if self.optimizer.imported else []
         return tuple(path for path in paths if not path.startswith("froude."))
 
     @property
@@ -267,7 +272,8 @@ class Run(Section):
     def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Run:
         """A validated copy with some keys changed; dotted keys such as "optimizer.lr" reach into sections.
 
-        Slots that were not named follow the workers of the copy. A stored run names its slots, so they stay.
+        Slots that were not named follow the workers of the copy. A stored run names its slots, so they stay. A time of
+        the optimizer takes the place of its number, and a number that of its time.
         """
         changes = {**(changes or {}), **more}
         content = self.to_dict()
@@ -280,15 +286,22 @@ class Run(Section):
             place = content
             for section in sections:
                 place = place.setdefault(section, {})
+            place.pop(times.replaced(key, value, changes), None)
             place[last] = value.to_dict() if isinstance(value, Run) else value
         return Run.from_dict(content)
+
+    def pinned(self) -> Run:
+        """The run with numbers for its optimizer's times, which so stay where batch or tokens are changed."""
+        return self.replace(self.optimizer.numbers)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON and TOML types only; without later keys at their defaults, and what the optimizer can't have."""
         content = self.model_dump(mode="json")
         _drop_later(self, content)
-        if not self.optimizer.imported and self.optimizer.spec.unit != "matrix":
+        if self.optimizer.stored_rest is None:
             del content["optimizer"]["rest"]
+        for table in (content["optimizer"], content["optimizer"].get("rest", {})):
+            times.drop_numbers(table)
         return content
 
     def to_toml(self) -> str:

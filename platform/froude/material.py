@@ -72,6 +72,15 @@ class Material:
             )
         return self
 
+    def same_library(self, name: str, elsewhere: Mapping[str, Any], whose: str) -> None:
+        """ConfigError, naming this host, unless a library has the version that it has `elsewhere`."""
+        had, has = Material.from_dict(elsewhere).versions.get(name), self.versions.get(name)
+        if had and had != has:
+            raise ConfigError(
+                f"a run must have one version of {name}, but host {socket.gethostname()} has {has}, a library of "
+                f"another version than {whose}, {had}; pip install {name}=={had}"
+            )
+
     def to_dict(self) -> dict[str, dict[str, str]]:
         """Plain JSON types."""
         return asdict(self)
@@ -96,8 +105,9 @@ def _differences(names: Mapping[str, str], old: Mapping[str, str], new: Mapping[
 def foreign_code(paths: Iterable[str]) -> tuple[dict[str, str], dict[str, str]]:
     """Modules outside site-packages that these import paths bring in, with the SHA-256 of their files; versions.
 
-    The modules must have been imported. What they import, anywhere in their code, is followed; an import by a computed
-    name is not seen. Of packages in site-packages only the version is recorded.
+    The modules must have been imported. What they import, anywhere in their code, is followed. Not seen are an import
+    by a computed name, and one from a namespace package inside another, unless that was imported. Of packages in
+    site-packages only the version is recorded.
     """
     modules: dict[str, str] = {}
     packages = set(LIBRARIES)
@@ -154,7 +164,8 @@ def _file(name: str) -> str | None:
             spec = importlib.machinery.PathFinder.find_spec(
                 ".".join([top, *rest[: i + 1]]), list(folders or ())
             )
-    except (ImportError, ValueError):  # ValueError: a module made by hand, such as __main__
+    except (ImportError, KeyError, ValueError):
+        # KeyError: in a namespace package that was not imported; ValueError: a module made by hand, such as __main__.
         spec = None
     if spec is None:
         return getattr(sys.modules.get(name), "__file__", None)

@@ -61,6 +61,11 @@ TRIALS = pa.schema(
         ("context", _I),  # tokens of a window
         ("vocab", _I),
         ("data_options", _S),  # the source's own, as JSON: its mixture, phase and the like
+        ("rest_lr", _F),  # AdamW's, for what an optimizer of matrices leaves; null where nothing is left
+        ("rest_beta2", _F),
+        # Share of the run over which decay forgets weights; null where there is none, or it is added to the gradient.
+        ("timescale", _F),
+        ("beta2_half_life", _F),  # tokens; null where beta2 was set
         ("batch_final", _I),  # of the last step: unlike `batch` in a run that ramped it
     ]
 )
@@ -129,13 +134,14 @@ EVENTS = pa.schema(
         ("attempt", _I),
         ("step", _I),  # for which the batch was drawn; 1 = the first update
         ("batch", _I),  # from 0; the first of those that a step of a ramp takes
-        ("action", _S),  # warn | spike | skip | rollback | lower | stop
+        ("action", _S),  # warn | spike | skip | ease | rollback | lower | stop
         ("why", _S),
         ("time", _TIME),
     ]
 )
 
-#: L2 norms of gradients (before clipping) and parameters (after the update), root mean squares of activations.
+#: L2 norms of gradients (before clipping) and parameters (after the update), root mean squares of activations; and what
+#: docs/guide/stability.md lists: attention_logit, update_ratio, second_moment, momentum_*.
 NORMS = pa.schema([("run", _S), ("attempt", _I), ("step", _I), ("kind", _S), ("name", _S), ("value", _F)])
 
 #: One row a study whose target run is finished, in a register (froude.register): a sealed forecast and what came.

@@ -15,7 +15,7 @@ SYNONYMS = {
     for key, words in {
         "optimizer.lr": "lr learning_rate peak_lr max_lr base_lr",
         "optimizer.weight_decay": "weight_decay wd",
-        "optimizer.beta1": "beta1 adam_beta1 b1",
+        "optimizer.beta1": "beta1 adam_beta1 b1 momentum",
         "optimizer.beta2": "beta2 adam_beta2 b2",
         "optimizer.eps": "eps epsilon adam_epsilon",
         "optimizer.clip": "clip grad_clip clip_grad max_grad_norm gradient_clip_val",
@@ -29,6 +29,8 @@ SYNONYMS = {
         "model.context": "context seq_len seq_length sequence_length block_size context_length max_seq_len n_ctx "
         "max_position_embeddings",
         "model.vocab": "vocab vocab_size n_vocab",
+        "model.softcap": "softcap logit_softcap logit_softcapping final_logit_softcapping",
+        "model.z_loss": "z_loss z_loss_weight z_loss_coeff z_loss_coefficient z_loss_multiplier",
         "model.tied": "tied tie_word_embeddings tie_embeddings tied_embeddings weight_tying",
         "batch": "batch batch_size global_batch_size train_batch_size batch_tokens",
         "micro_batch": "micro_batch micro_batch_size per_device_train_batch_size device_batch_size",
@@ -61,12 +63,17 @@ def listing(words: Iterable[str]) -> str:
     return f"{', '.join(first)} or {last}" if first else last
 
 
+def did_you_mean(word: object, names: Collection[str]) -> str:
+    """A question after the nearest of these names, in brackets; empty where none is near."""
+    near = difflib.get_close_matches(word, names, n=1) if isinstance(word, str) else ()
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
 def one_of(value: object, names: Collection[str]) -> object:
     """A field's value, if it is one of these names; else the error of a Literal (which cannot be given new names)."""
     if value not in tuple(names):
-        near = difflib.get_close_matches(value, names, n=1) if isinstance(value, str) else ()
-        meant = f" (did you mean {near[0]!r}?)" if near else ""
-        raise PydanticKnownError("literal_error", {"expected": f"{listing(map(repr, names))}{meant}"})
+        expected = f"{listing(map(repr, names))}{did_you_mean(value, names)}"
+        raise PydanticKnownError("literal_error", {"expected": expected})
     return value
 
 

@@ -1,4 +1,4 @@
-"""The sections of a Run: its model, data, optimizer and schedule, each a frozen, validated table."""
+"""The sections of a Run: its model, data and schedule, each a frozen, validated table."""
 
 from __future__ import annotations
 
@@ -7,26 +7,23 @@ import hashlib
 import json
 import math
 import os
-import re
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from froude.optimizers import OPTIMIZERS, REST, Option, Spec, imported
 from froude.schedules import SCHEDULES, RampRate, Tail
-from froude.section import ConfigError, Section, listing, one_of
+from froude.section import ConfigError, Section, one_of
 
 Scalar = str | int | float | bool
-IMPORT_PATH = re.compile(r"[\w.]+:\w+")
 
 
 class Model(Section):
     """Shape of the model and the import path of its factory; sizes in units (features, blocks, tokens)."""
 
     section: ClassVar[str] = "model"
-    LATER: ClassVar[tuple[str, ...]] = ("base_depth",)
+    LATER: ClassVar[tuple[str, ...]] = ("base_depth", "softcap", "z_loss")
     factory: str = Field(default="froude.train.model:Transformer", pattern=r"^[\w.]+:\w+$")
     width: int = Field(default=64, gt=0)
     depth: int = Field(default=2, gt=0)
@@ -43,7 +40,22 @@ class Model(Section):
     base_width: int = Field(default=64, gt=0, description="width at which muP equals SP")
     base_depth: int = Field(default=2, gt=0, description="depth at which CompleteP equals muP")
     base_head_dim: int = Field(default=0, ge=0, description="0: head_dim does not grow with the width")
+    softcap: float = Field(
+        default=0.0, ge=0, description="logits are softcap * tanh(logits / softcap); 0: as they are"
+    )
+    z_loss: float = Field(
+        default=0.0, ge=0, description="times log(Z)^2 of a token, added to what is minimised; 0: none"
+    )
     options: dict[str, Scalar] = Field(default_factory=dict, description="for a factory of your own")
+
+    @model_validator(mode="after")
+    def _capped(self) -> Self:
+        if self.softcap and not self.factory.startswith("froude."):
+            raise ConfigError(
+                f"`model.softcap` is for the package's own model, but got {self.softcap} with {self.factory}; cap the "
+                "logits in its forward pass, and name the cap in `model.options`"
+            )
+        return self
 
     @model_validator(mode="after")
     def _heads(self) -> Self:
@@ -88,132 +100,6 @@ class Data(Section):
             # A source of one's own may mean a URL by it, or a name; its content is asked of it (froude.material).
             return {**content, "path": path} if os.path.exists(path) else content
         return {**content, "path": path, "sha256": content.get("sha256") or _sha256(path)}
-
-
-class Rest(Section):
-    """AdamW's settings for what an optimizer of matrices leaves: embeddings, readout, norms, biases."""
-
-    section: ClassVar[str] = "optimizer.rest"
-    lr: float = Field(default=5.5e-3, gt=0)
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.95, ge=0, lt=1)
-    eps: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.1, ge=0)
-
-    spec: ClassVar[Spec] = REST
-
-    def option(self, name: str) -> Option:
-        return self.spec.options[name]
-
-
-class Optimizer(Section):
-    """An optimizer of `froude.optimizers`, whose files say what it makes of these keys, or a Spec by import path."""
-
-    section: ClassVar[str] = "optimizer"
-    LATER: ClassVar[tuple[str, ...]] = ("options",)
-    name: str = "adamw"
-    implementation: Literal["auto", "foreach", "fused"] = Field(
-        default="auto", description="of torch; auto: fused where it is as exact as the run asks for"
-    )
-    lr: float = Field(default=5.5e-3, gt=0, description="peak learning rate, of the base width under muP")
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.95, ge=0, lt=1)
-    eps: float = Field(default=1e-8, gt=0)
-    weight_decay: float = Field(default=0.1, ge=0)
-    decay_embeddings: bool = False
-    clip: float = Field(default=1.0, gt=0, description="bound on the gradient's global L2 norm")
-    options: dict[str, Scalar] = Field(default_factory=dict, description="what only this optimizer has")
-    rest: Rest = Field(default_factory=lambda: Rest())
-
-    @model_validator(mode="before")
-    @classmethod
-    def _own_defaults(cls, content: Any) -> Any:
-        """Settings that are not given are the optimizer's own."""
-        spec = OPTIMIZERS.get(str(content.get("name"))) if isinstance(content, dict) else None
-        return {**spec.defaults, **content} if spec else content
-
-    @field_validator("name", mode="before")
-    @classmethod
-    def _known(cls, value: object) -> object:
-        return value if isinstance(value, str) and IMPORT_PATH.fullmatch(value) else one_of(value, OPTIMIZERS)
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if not self.imported:
-            self.check()
-        return self
-
-    def check(self) -> None:
-        """ConfigError for settings that the optimizer does not have; not at once for one that must be imported."""
-        spec, have = self.spec, (*self.spec.implementations, "auto")
-        if self.implementation not in have:
-            quoted = listing([f'"{each}"' for each in have])
-            raise ConfigError(
-                f'`optimizer.implementation` of {self.name} must be {quoted}, but got "{self.implementation}"'
-            )
-        for key, value in self.options.items():
-            if key not in spec.options:
-                known = f"has {', '.join(spec.options)}" if spec.options else "has none"
-                raise ConfigError(f"unknown option `optimizer.options.{key}`; {self.name} {known}")
-            default, choices = spec.options[key], spec.choices.get(key, ())
-            # bool is an int to Python, and an int is as good as a float
-            wanted = (int, float) if isinstance(default, float) else type(default)
-            if not isinstance(value, wanted) or isinstance(value, bool) != isinstance(default, bool):
-                raise ConfigError(
-                    f"`optimizer.options.{key}` must be a {type(default).__name__}, but got {value!r}; its default is "
-                    f"{default!r}"
-                )
-            if key in spec.least and float(value) < spec.least[key]:
-                raise ConfigError(
-                    f"`optimizer.options.{key}` must be at least {spec.least[key]}, but got {value}"
-                )
-            if choices and value not in choices:
-                raise ConfigError(
-                    f"`optimizer.options.{key}` must be {listing(map(repr, choices))}, but got {value!r}"
-                )
-        if spec.unit != "matrix" and self.rest != Rest():
-            raise ConfigError(
-                f"`optimizer.rest` is for optimizers of matrices, but {self.name} takes all parameters itself; leave "
-                "it out"
-            )
-
-    def option(self, name: str) -> Option:
-        """One of the optimizer's own settings."""
-        return self.options.get(name, self.spec.options[name])
-
-    @property
-    def imported(self) -> bool:
-        """Whether `name` is the import path of a Spec."""
-        return ":" in self.name
-
-    @property
-    def spec(self) -> Spec:
-        """What the package knows of the optimizer; one by import path is imported, so its code must be trusted."""
-        return imported(self.name) if self.imported else OPTIMIZERS[self.name]
-
-    @property
-    def by_rows(self) -> Optimizer | Rest:
-        """The settings of what each worker updates by rows: all but an optimizer's matrices."""
-        return self.rest if self.spec.unit == "matrix" else self
-
-    def family(self, *, matrix: bool = True) -> str:
-        """That of a parametrization's table, for a hidden matrix or for another parameter."""
-        found = (self if matrix else self.by_rows).spec.family
-        return found if isinstance(found, str) else found(self)
-
-    @property
-    def families(self) -> tuple[str, ...]:
-        """All that a parametrization must have rules for."""
-        return tuple(dict.fromkeys((self.family(), self.family(matrix=False))))
-
-
-def beta2_arguments(settings: Optimizer | Rest, beta2: float) -> dict[str, Any]:
-    """Those arguments of the optimizer's class that depend on beta2, at this one; none where it has no beta2."""
-    own, other, here = (
-        settings.spec.arguments(settings.model_copy(update={"beta2": each}))
-        for each in (settings.beta2, (1 + settings.beta2) / 2, beta2)
-    )
-    return {key: value for key, value in here.items() if own[key] != other[key]}
 
 
 class Schedule(Section):

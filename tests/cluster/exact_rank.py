@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,7 @@ from froude.checkpoint.run_store import RunStore
 from froude.config import Run
 from froude.store import Location
 from froude.train import optimizers, parallel
+from froude.train.optimizers.clipping import AdaGC, ZClip
 from froude.train.parallel import KEEP_GATHERED, World
 from froude.train.trainer import Trainer
 
@@ -43,13 +45,15 @@ def bits(case: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
     """Losses, norms of batch and slots, evaluation and a hash of parameters and optimizer state.
 
     `switch_at` changes the schedule at a step; `keep_gathered` is the number of parameters up to which a model is one
-    unit of FSDP; `unchecked` lets any optimizer pass; `count` adds how often the last step gathered weights. With
-    `resume` a checkpoint of step 2 is kept, and that of one worker less is read and trained to the end, too.
+    unit of FSDP; `adaptive_after` is after how many updates a clipping goes by its averages; `unchecked` lets any
+    optimizer pass; `count` adds how often the last step gathered weights. With `resume` a checkpoint of step 2 is kept,
+    and that of one worker less is read and trained to the end, too.
     """
     count, resume = case.pop("count", False), case.pop("resume", "")
     switch = case.pop("switch_at", 0)
     if case.pop("unchecked", False):
         optimizers.works_by_rows = lambda *_: True
+    ZClip.WARMUP = AdaGC.WARMUP = case.pop("adaptive_after", 100)
     parallel.KEEP_GATHERED = case.pop("keep_gathered", KEEP_GATHERED)
     run = Run.from_dict(case)
     trainer = Trainer(run, World.current(device))
@@ -83,13 +87,18 @@ def bits(case: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
 
 
 def digest(trainer: Trainer) -> str:
-    hashes = {
+    return hashlib.sha256(json.dumps(sorted(hashes(trainer.state()).items())).encode()).hexdigest()
+
+
+def hashes(state: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """SHA-256 of each whole tensor, of all ranks together."""
+    mine = {
         name: hashlib.sha256(
             whole(tensor).contiguous().cpu().reshape(-1).view(torch.uint8).numpy()
         ).hexdigest()
-        for name, tensor in trainer.state().items()
+        for name, tensor in state.items()
     }
-    return hashlib.sha256(json.dumps(sorted(everywhere(hashes).items())).encode()).hexdigest()
+    return everywhere(mine)
 
 
 def everywhere(mine: dict[str, str]) -> dict[str, str]:

@@ -48,6 +48,14 @@ EXACT = {
         "micro_batch": 64,
         **FIVE,
     },
+    "sophia_g, bf16, micro-batches, by layers": {
+        "optimizer": {"name": "sophia_g", "options": {"gamma": 1.0, "every": 2}},
+        "parametrization": "sp",
+        "precision": "bf16",
+        "micro_batch": 64,
+        "keep_gathered": 0,
+        **FIVE,
+    },
     "five slots": FIVE,
     "micro-batches": {"batch": 2304, "tokens": 2304 * 3, "micro_batch": 128},
     "odd width": {"model.width": 40, "model.head_dim": 10, "model.base_width": 20, "model.tied": True},
@@ -55,6 +63,16 @@ EXACT = {
     "block of five": {**FIVE, "slot_schedule": "block", "precision": "bf16"},
     "switched": {"slot_schedule": "block", "switch_at": 2},
     "sharded by layers": {"keep_gathered": 0, "micro_batch": 64, **FIVE},
+    "zclip": {"optimizer.clipping": "zclip", "adaptive_after": 2, "resume": "zclip"},
+    "adagc": {"optimizer.clipping": "adagc", "adaptive_after": 2, "resume": "adagc"},
+    "adagc, sharded by layers": {
+        "optimizer.clipping": "adagc",
+        "adaptive_after": 2,
+        "model.softcap": 30.0,
+        "model.z_loss": 1e-4,
+        "keep_gathered": 0,
+        **FIVE,
+    },
     "sharded by layers, block": {"keep_gathered": 0, "micro_batch": 64, "slot_schedule": "block", **FIVE},
 }
 #: Each optimizer at one to three workers, and from the checkpoint of one worker less.
@@ -62,6 +80,7 @@ OPTIMIZERS_ALONE = {
     f"{name} alone": {
         "optimizer": {"name": name, "options": {"every": 2} if "every" in spec.options else {}},
         "parametrization": "sp",
+        "schedule.name": spec.schedules[0] if spec.schedules else "wsd",
         "resume": name,
         "most": 3,
     }
@@ -79,7 +98,7 @@ INEXACT = {
 
 def case(changes):
     changes = dict(changes)
-    own = ("switch_at", "keep_gathered", "unchecked", "count", "resume", "most")
+    own = ("switch_at", "keep_gathered", "unchecked", "count", "resume", "most", "adaptive_after")
     extra = {name: changes.pop(name) for name in own if name in changes}
     return BASE.replace(changes).to_dict() | extra
 
@@ -110,7 +129,15 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, dict]
 def test_any_number_of_workers_trains_the_same_bits(found, name):
     assert len(found[1][name]["series"]) == case(EXACT[name])["tokens"] // case(EXACT[name])["batch"]
     for world in (2, 3, 4):
+        resumed = found[world][name].pop("resumed", found[1][name]["digest"])
         assert found[world][name] == found[1][name]
+        assert resumed == found[1][name]["digest"]
+
+
+@pytest.mark.parametrize("name", ["zclip", "adagc"])
+def test_clipping_by_averages_is_not_clipping_by_the_bound(found, name):
+    assert found[1][name]["series"][:2] == found[1]["adamw"]["series"][:2]
+    assert found[1][name]["digest"] != found[1]["adamw"]["digest"]
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS_ALONE)

@@ -13,7 +13,7 @@ from typing import Any
 
 import polars as pl
 import pytest
-from spiky import NAN, marked
+from spiky import NAN, STEEP, marked
 
 from froude.checkpoint.tensors import digest
 from froude.config import Run
@@ -73,6 +73,19 @@ def test_skips_and_a_rollback_are_the_same_at_any_number_of_workers(tmp_path: Pa
     assert calm[:2] == alone[:2]
     entered = Study(tmp_path / "w3").ledger().sort("step", "slot").collect()
     assert entered.filter(pl.col("disposition") == "trained").height == run.steps * run.slots
+
+
+@pytest.mark.long
+def test_a_run_eases_off_alike_at_any_number_of_workers(tmp_path: Path, root: Path) -> None:
+    run = marked(dict.fromkeys(range(90, 93), STEEP), RUN.replace(tokens=384 * 110))
+    alone = train(tmp_path / "w1", root, run, 1)
+    assert [(b, action) for _, b, action in alone[2] if action not in ("warn", "spike")] == [
+        (90, "skip"),
+        (91, "skip"),
+        (92, "ease"),
+    ]
+    for world in (2, 3):
+        assert train(tmp_path / f"w{world}", root, run, world)[:3] == alone[:3]
 
 
 def test_a_batch_that_is_left_out_is_a_line_on_the_console(

@@ -7,9 +7,11 @@ what the parametrization says); it returns the new weight.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
+from curvature_formulas import Sophia
 from low_rank_formulas import Apollo, GaLore
 from matrix_formulas import SOAP, AdamH, Muon, MuonH, NorMuon, Shampoo
 from numpy.typing import NDArray
@@ -71,6 +73,30 @@ class AdEMAMix:
         self.v = self.b2 * self.v + (1 - self.b2) * g**2
         mean, v = self.fast / (1 - self.b1**self.t), self.v / (1 - self.b2**self.t)
         return w - lr * ((mean + alpha * self.slow) / (np.sqrt(v) + self.eps) + decay * w)
+
+
+class ScheduleFreeAdamW:
+    """Algorithm 1 of 2405.15682 with y, z and x apart; the weight is y.
+
+    v is corrected as in 2507.09846, and x is weighted by the largest rate so far.
+    """
+
+    def __init__(self, options: Options, b1: float = 0.9, b2: float = 0.95, eps: float = 1e-8) -> None:
+        self.b1, self.b2, self.eps, self.t, self.v = b1, b2, eps, 0, 0.0
+        self.z: Array | None = None
+        self.x: Array | None = None
+        self.largest, self.sum = 0.0, 0.0
+
+    def __call__(self, w: Array, g: Array, lr: float, decay: float) -> Array:
+        z, x = (w, w) if self.z is None or self.x is None else (self.z, self.x)
+        self.t += 1
+        self.v = self.b2 * self.v + (1 - self.b2) * g**2
+        self.z = z - lr * (g / (np.sqrt(self.v / (1 - self.b2**self.t)) + self.eps) + decay * w)
+        self.largest = max(lr, self.largest)
+        self.sum += self.largest**2
+        c = self.largest**2 / self.sum
+        self.x = (1 - c) * x + c * self.z
+        return (1 - self.b1) * self.z + self.b1 * self.x
 
 
 class AdamW8bit:
@@ -152,7 +178,10 @@ FORMULAS: dict[str, Callable[..., Formula]] = {
     "muonh": MuonH,
     "normuon": NorMuon,
     "rmsprop": RMSProp,
+    "schedule_free_adamw": ScheduleFreeAdamW,
     "sgd": SGD,
     "shampoo": Shampoo,
     "soap": SOAP,
+    "sophia_g": partial(Sophia, 0.05),
+    "sophia_h": partial(Sophia, 0.01),
 }

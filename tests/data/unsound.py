@@ -32,6 +32,8 @@ class Attention(Bigram):
             self.spare = nn.Linear(width, width)
         if self.fault == "frozen":
             self.spare = nn.Parameter(torch.ones(width), requires_grad=False)
+        if self.fault == "scalar":
+            self.temperature = nn.Parameter(torch.ones(()))
         if self.fault == "experts":
             self.experts = nn.Linear(width, width)
         if self.fault == "active":

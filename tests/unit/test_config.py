@@ -159,7 +159,7 @@ def test_another_tools_word_leads_to_the_key_that_means_it(change, message):
 
 
 def test_the_keys_that_words_lead_to_are_there():
-    content = Run(**GOOD).to_dict()
+    content = Run(**GOOD).model_dump()
     for key in {*SYNONYMS.values(), *UNITS}:
         table, _, last = key.rpartition(".")
         assert last in (content[table] if table else content), key

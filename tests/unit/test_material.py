@@ -13,7 +13,8 @@ FILES = {
     "mine/model.py": "import torch\nfrom .layers import norm\nfrom mine import tools\n",
     "mine/layers/__init__.py": "from .norm import x\n",
     "mine/layers/norm.py": "x = 1\n",
-    "mine/tools.py": "def late():\n    import mine_late\n    import nowhere_at_all\n",
+    "mine/tools.py": "def late():\n    import mine_late\n    import nowhere_at_all\n    import mine_space.inner.deep\n",
+    "mine_space/inner/deep.py": "seen = False\n",  # folders without __init__ in one another, imported by nobody
     "mine/unused.py": "never = 1\n",
     "mine_late.py": "y = 2\n",
 }

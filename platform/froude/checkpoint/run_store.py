@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
+import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
@@ -54,8 +55,8 @@ def save_state(
 def load_state(run: Location, parts: tuple[Part, ...], state: dict[str, Any]) -> None:
     """Collective: fill the state's tensors in place, at any number of ranks, from `parts` (rank 0's count).
 
-    Corrupt if bytes are missing or damaged (the state is then partly overwritten); ValueError if names, shapes or
-    dtypes are not those of the checkpoint.
+    Corrupt if bytes are missing or damaged (the state is then partly overwritten); ValueError, before anything is
+    read, if names, shapes or dtypes are not those of the checkpoint.
     """
 
     def read() -> tuple[tuple[Part, ...], bytes]:
@@ -64,23 +65,37 @@ def load_state(run: Location, parts: tuple[Part, ...], state: dict[str, Any]) ->
     parts, content = on_rank_0(read)
     manifest = Manifest.from_bytes(content)
     # A tensor that is not sharded may be in one rank's state only.
-    here = {name for names in on_every_rank(lambda: sorted(_flat(state))) for name in names}
-    missing, unknown = here - set(manifest.tensors), set(manifest.tensors) - here
+    here = {
+        name: form for forms in on_every_rank(lambda: dict(_forms(state))) for name, form in forms.items()
+    }
+    saved = {name: _form(dtype, size) for name, (dtype, size) in manifest.tensors.items()}
+    missing, unknown = here.keys() - saved.keys(), saved.keys() - here.keys()
     if missing or unknown:
         raise ValueError(
             f"a state must have the tensors of its checkpoint {parts[-1].path}; not in it: {sorted(missing)[:3]} of "
             f"{len(missing)}, only in it: {sorted(unknown)[:3]} of {len(unknown)}; use the run's own recipe"
         )
+    for name in sorted(here):
+        if here[name] != saved[name]:
+            raise ValueError(
+                f"a state must have the tensors of its checkpoint {parts[-1].path}, but `{name}` is {saved[name]} "
+                f"there and {here[name]} here; use the run's own recipe"
+            )
     with _plain_errors():
         dcp_load(state, storage_reader=ParquetReader(run, parts, manifest), planner=DefaultLoadPlanner())
 
 
-def _flat(state: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def _forms(state: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Names of the tensors, and dtype and shape of each."""
     for key, value in state.items():
         if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from _forms(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}"
+            yield f"{prefix}{key}", _form(value.dtype, value.shape)
+
+
+def _form(dtype: torch.dtype, shape: torch.Size) -> str:
+    return f"{dtype} {list(shape)}".removeprefix("torch.")
 
 
 class RunStore:

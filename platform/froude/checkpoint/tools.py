@@ -20,7 +20,7 @@ from froude.runlog import LogReader, Part, Record, expired
 from froude.store import Location, reported
 
 PIECE = 16 << 20  # bytes read and hashed at once
-PARAMETER = "model."
+PARAMETER, STATE = "model.", "optimizer."
 
 
 @dataclass(frozen=True)
@@ -187,16 +187,21 @@ def diff(a: tuple[Location, Record], b: tuple[Location, Record]) -> list[Differe
 def export(run: Location, record: Record, target: Location, about: Mapping[str, Any] | None = None) -> int:
     """Write a checkpoint's parameters as one safetensors file, under their names in the model; bytes written.
 
-    The file's metadata have the checkpoint's run, step, tokens and recipe, and what `about` says, as JSON in `froude`.
+    Of a run that evaluates an average of them (`froude.optimizers.Average`) the average is written. The file's metadata
+    have the checkpoint's run, step, tokens and recipe, and what `about` says, as JSON in `froude`.
     """
     from safetensors.torch import save
 
     names = {"run": record.run, "step": record.step, "tokens": record.tokens, "recipe": record.recipe}
-    about = {**names, **(about or {})}
+    average = record.scalars.get("average")
+    about = {**names, **({"average": average} if average else {}), **(about or {})}
     with Tensors(run, record) as tensors:
         parameters = {
             name.removeprefix(PARAMETER): tensors[name] for name in tensors if name.startswith(PARAMETER)
         }
+        if average:
+            for name, weight in parameters.items():
+                weight.lerp_(tensors[f"{STATE}{name}.{average['key']}"], average["weight"])
     content = save(parameters, metadata={"format": "pt", "froude": json.dumps(about)})
     target.replace(content)
     return len(content)

@@ -148,6 +148,8 @@ def train(
     for expected, whose in ((material, "those of the recipe's study"), (before, "those of the run so far")):
         if expected:
             here.required(expected, whose)
+    if before and (library := run.optimizer.spec.library):
+        here.same_library(library, before, "the checkpoint's")
     resources = worker_resources(run.device, ray.cluster_resources())
     channel = ControlChannel(location.url)
     channel.clear()

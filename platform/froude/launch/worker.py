@@ -185,9 +185,11 @@ def work(order: dict[str, Any]) -> None:
     try:
         here = admit(run, store, device, other_build=given.other_build)
         versions = {name: version(name) for name in ("froude", "ray")}
-        material = api.material_of(run).required(given.material).to_dict()
+        material = api.material_of(run).required(given.material)
+        if library := run.optimizer.spec.library:
+            material.same_library(library, given.material, "the driver's")
         meta = {"run_id": given.run_id, "alive": str(alive), "build": here, "versions": versions}
-        meta |= {"material": material}
+        meta |= {"material": material.to_dict()}
         attempt = store.open_attempt(given.recipe, meta)
         if rank == 0:
             channel.write_beat(Beat(attempt, world, before.step if before else 0, alive))

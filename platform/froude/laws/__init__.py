@@ -18,11 +18,15 @@ from froude.laws.loss.draws import ExponentPrior
 from froude.laws.loss.law import LossLaw, loss_law
 from froude.laws.loss.repeated import DataConstrainedLaw, data_constrained
 from froude.laws.lr.curve import LrCurve, lr_curve
+from froude.laws.lr.exponent import Exponent, exponent
+from froude.laws.lr.exponents import Exponents, exponents
 from froude.laws.lr.optimum import PowerLaw, optimum_law
+from froude.laws.lr.published import PUBLISHED
 from froude.laws.lr.transfer import LrTransfer, lr_transfer
 from froude.laws.stats.results import Allocation, Estimate, Prediction, Status
 
 __all__ = [
+    "PUBLISHED",
     "Allocation",
     "BatchLrLaw",
     "BatchRamp",
@@ -32,7 +36,9 @@ __all__ = [
     "CurveLaw",
     "DataConstrainedLaw",
     "Estimate",
+    "Exponent",
     "ExponentPrior",
+    "Exponents",
     "IsoFlop",
     "KaplanLaw",
     "LossLaw",
@@ -48,6 +54,8 @@ __all__ = [
     "critical_batch",
     "curve",
     "data_constrained",
+    "exponent",
+    "exponents",
     "iso_flop",
     "kaplan",
     "loss_law",

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from froude.optimizers.adafactor import ADAFACTOR
 from froude.optimizers.adam import ADAM, ADAMW, ADEMAMIX, RMSPROP
+from froude.optimizers.averaged import SCHEDULE_FREE_ADAMW
 from froude.optimizers.eigenbasis import SHAMPOO, SOAP
 from froude.optimizers.eight_bit import ADAMW8BIT
 from froude.optimizers.hyperball import ADAMH, MUONH
 from froude.optimizers.lion import LION
 from froude.optimizers.low_rank import APOLLO, GALORE_ADAMW
 from froude.optimizers.sgd import SGD
-from froude.optimizers.spec import Held, Option, Settings, Spec, moments
+from froude.optimizers.sophia import SOPHIA_G, SOPHIA_H
+from froude.optimizers.spec import Average, Held, Option, Settings, Spec, moments
 from froude.optimizers.spectral import MUON, NORMUON
 from froude.section import ConfigError, listing
 from froude.user_code import load
 
-__all__ = ["OPTIMIZERS", "REST", "Held", "Option", "Settings", "Spec", "imported", "moments"]
+__all__ = ["OPTIMIZERS", "REST", "Average", "Held", "Option", "Settings", "Spec", "imported", "moments"]
 
 #: By name, in the order in which they are listed.
 OPTIMIZERS: dict[str, Spec] = {
@@ -34,9 +36,12 @@ OPTIMIZERS: dict[str, Spec] = {
         MUONH,
         NORMUON,
         RMSPROP,
+        SCHEDULE_FREE_ADAMW,
         SGD,
         SHAMPOO,
         SOAP,
+        SOPHIA_G,
+        SOPHIA_H,
     )
 }
 #: What takes the parameters that an optimizer of matrices leaves.

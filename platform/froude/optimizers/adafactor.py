@@ -44,4 +44,5 @@ ADAFACTOR = Spec(
     defaults={"lr": 1e-2},
     unit="tensor",
     epsilon=False,
+    beta2=False,
 )

@@ -33,6 +33,7 @@ ADAMH = Spec(
     state=lambda settings, shape: adamh_state(shape),
     defaults={"lr": 0.01},
     unit="matrix",
+    decays=False,
 )
 
 MUONH = Spec(
@@ -45,4 +46,6 @@ MUONH = Spec(
     defaults={"lr": 0.02, "beta1": 0.95},
     unit="matrix",
     epsilon=False,
+    beta2=False,
+    decays=False,
 )

@@ -17,5 +17,6 @@ SGD = Spec(
     implementations=("foreach",),
     proportional=True,
     epsilon=False,
+    beta2=False,
     coupled=True,
 )

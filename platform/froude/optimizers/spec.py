@@ -5,15 +5,22 @@ No torch here: plans and checks of a run's settings read a spec, too. `froude.tr
 
 from __future__ import annotations
 
+import importlib.util
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from froude.section import ConfigError, listing
+from froude.user_code import load
+
 Option = str | int | float | bool
 Shape = tuple[int, ...]
 #: Bytes of an element of the state; floats are of the parameter's dtype, which is fp32.
-ELEMENT_BYTES = {"float": 4, "int8": 1, "uint8": 1}
+ELEMENT_BYTES = {"float": 4, "double": 8, "int8": 1, "uint8": 1}
+
+#: What an estimate of the curvature takes, in forward and backward passes (1.1 and 3.3 measured on a CPU, width 256).
+PASSES = {"gauss_newton": 1.0, "hutchinson": 3.0}
 
 
 class Settings(Protocol):
@@ -31,15 +38,26 @@ class Settings(Protocol):
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor of the state of one parameter or matrix, and the number that all of it starts at."""
+    """A tensor of the state of one parameter or matrix, and the number that all of it starts at.
+
+    "weight": it starts as a copy of the parameter, whose `unit` is then "row" or "model".
+    """
 
     shape: Shape
-    start: float = 0.0
-    dtype: Literal["float", "int8", "uint8"] = "float"
+    start: float | Literal["weight"] = 0.0
+    dtype: Literal["float", "double", "int8", "uint8"] = "float"
 
     @property
     def nbytes(self) -> int:
         return math.prod(self.shape) * ELEMENT_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Average:
+    """What is evaluated and exported in place of the weights w: w + weight * (state[key] - w), as `torch.lerp` does."""
+
+    key: str
+    weight: float
 
 
 def moments(*names: str, **scalars: float) -> Callable[[Settings, Shape], dict[str, Held]]:
@@ -68,10 +86,17 @@ class Spec:
     worker, its owner.
 
     `proportional`: an update is as large as its gradient, else its size does not depend on the gradient's.
-    `epsilon`: the class has an epsilon, which a group may set. `coupled`: decay is added to the gradient,
-    and so divided as it is unless the update is proportional to it.
+    `epsilon`: the class has an epsilon, which a group may set. `beta2`: it uses that setting. `coupled`: decay is added
+    to the gradient, and so divided as it is unless the update is proportional to it. `decays`: there is decay at all.
     `factor(settings, rows, columns)` is by how much a matrix of that shape moves further than the class moves it; its
     decay stays.
+
+    `counters` are those numbers of the state that the class keeps in its groups. `average(settings)`: training is at
+    one point, and evaluations are at another, an average; the class has `train()`, as Schedule-Free's do, and `unit` is
+    "row" or "model". `schedules` are those that it can have, all if empty. `extra` is the extra of froude's with which
+    its library is installed.
+    `curvature`: of what kind are the estimates of the Hessian's diagonal of which `hessian` in the state is an average
+    (beta2); one is made in every step whose number, from 0, the option `every` divides. For units "row" and "model".
     """
 
     name: str
@@ -87,13 +112,50 @@ class Spec:
     unit: Literal["row", "matrix", "tensor", "model"] = "row"
     proportional: bool = False
     epsilon: bool = True
+    beta2: bool = True
     coupled: bool = False
+    decays: bool = True
     factor: Callable[[Settings, int, int], float] = lambda settings, rows, columns: 1.0
+    counters: tuple[str, ...] = ()
+    average: Callable[[Settings], Average] | None = None
+    schedules: tuple[str, ...] = ()
+    extra: str = ""
+    curvature: Literal["", "gauss_newton", "hutchinson"] = ""
+
+    def __post_init__(self) -> None:
+        if self.average and self.unit not in ("row", "model"):
+            raise ConfigError(
+                f'an optimizer with an `average` must have `unit` "row" or "model", but {self.name} has "{self.unit}"'
+            )
+        if self.curvature and ("every" not in self.options or self.unit not in ("row", "model")):
+            raise ConfigError(
+                f'a Spec with `curvature` must have the option `every`, and unit "row" or "model", but {self.name} has '
+                f'options {listing(map(repr, self.options))} and unit "{self.unit}"; correct it'
+            )
 
     @property
     def plain(self) -> str:
         """The implementation that gives a row the same bits among any others: torch's foreach, if the class has it."""
         return "foreach" if "foreach" in self.implementations else "auto"
+
+    @property
+    def library(self) -> str:
+        """The package that the class comes from; "" for torch's and our own."""
+        package = self.factory.partition(":")[0].partition(".")[0]
+        return "" if package in ("froude", "torch") else package
+
+    def load(self) -> Any:
+        """The class; ConfigError if it can't be imported, with the way to install it if it comes with an extra."""
+        if self.extra and importlib.util.find_spec(self.library) is None:
+            raise ConfigError(
+                f"{self.name} needs the package {self.library}, which is not installed; "
+                f"pip install 'froude[{self.extra}]'"
+            )
+        return load(self.factory)
+
+    def passes(self, settings: Settings) -> float:
+        """Forward and backward passes that a step takes, on average."""
+        return 1 + (PASSES[self.curvature] / settings.option("every") if self.curvature else 0)
 
     def state_bytes(self, settings: Settings, shape: Shape) -> int:
         """Bytes of the state of a parameter or matrix."""

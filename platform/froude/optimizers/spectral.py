@@ -54,6 +54,7 @@ MUON = Spec(
     defaults={"lr": 0.02, "beta1": 0.95},
     unit="matrix",
     epsilon=False,
+    beta2=False,
     factor=factor,
 )
 

@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from froude.optimizers.section import DecayWidth
+from froude.optimizers.section import Kind as Kind
 from froude.sections import Model
 
-Kind = Literal["embedding", "hidden", "readout", "norm", "bias"]
 Multiplied = Literal["logits", "attention", "residual"]
+#: Powers of m in rate times decay of hidden matrices, beyond the table's, under which it stays: published are no more
+#: (2510.19093), -1/2 (2510.15262), and -1 for lengths that are compute-optimal (2512.05620).
+DECAY_WIDTHS: Mapping[DecayWidth, float] = {"constant": 0.0, "inverse_sqrt": -0.5, "inverse": -1.0}
 #: In a table, the rows of every family of optimizers that has none of its own.
 ANY = "any"
 
@@ -69,13 +73,23 @@ class Parametrization:
         """Whether it has rules for each of these families of optimizers."""
         return ANY in self.table or all(family in self.table for family in families)
 
-    def powers(self, kind: Kind, family: str) -> Powers:
-        """A row of the table; the family is one that it covers."""
-        return self.table[family if family in self.table else ANY].get(kind, Powers())
+    def powers(self, kind: Kind, family: str, decay_width: DecayWidth = "constant") -> Powers:
+        """A row of the table, by the rule for decay of hidden matrices; the family is one that it covers."""
+        row = self.table[family if family in self.table else ANY].get(kind, Powers())
+        further = DECAY_WIDTHS[decay_width] if kind == "hidden" else 0.0
+        return replace(row, weight_decay=row.weight_decay + further)
 
-    def factors(self, model: Model, kind: Kind, family: str, *, in_block: bool = False) -> Factors:
+    def factors(
+        self,
+        model: Model,
+        kind: Kind,
+        family: str,
+        *,
+        in_block: bool = False,
+        decay_width: DecayWidth = "constant",
+    ) -> Factors:
         """The row as factors, for a model of one size; `in_block` of a parameter that is in one of its blocks."""
-        m, row = _ratio(model), self.powers(kind, family)
+        m, row = _ratio(model), self.powers(kind, family, decay_width)
         m_L, more = model.depth / model.base_depth, self.blocks if in_block else Powers()
         return Factors(
             init=power(m, row.init) * power(m_L, more.init),

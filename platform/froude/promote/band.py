@@ -14,8 +14,9 @@ import polars as pl
 
 from froude import laws, schedules
 from froude.config import Run
-from froude.promote.fits import RAMPED, Fits
+from froude.promote.fits import Fits
 from froude.promote.forecast import BandPoint, Forecast
+from froude.promote.ladder.rates import RAMPED
 from froude.study import Study
 
 BLOCKS = 200  # of a run: half a percent of its tokens each

@@ -6,19 +6,20 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import polars as pl
 
 from froude import laws
 from froude.config import ConfigError, Run
-from froude.laws import CriticalBatch, Estimate, LossLaw, LrTransfer, Prediction
+from froude.laws import CriticalBatch, Estimate, Exponents, LossLaw, LrTransfer, Prediction
 from froude.laws.loss.draws import WEAK
+from froude.optimizers import times
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import history
 from froude.promote.ladder import shape, validation_sets
-from froude.promote.ladder.rates import one_curve_a_width, peak_lr, transfer_rows
+from froude.promote.ladder.rates import RAMPED, one_curve_a_width, peak_lr, transfer_rows
 from froude.promote.ladder.regret import Corrected, corrected, with_regret
 from froude.study import Study
 
@@ -26,8 +27,11 @@ from froude.study import Study
 #: forecast believes beforehand.
 PRIOR = WEAK
 LEVEL = 0.9  # of a forecast's interval
-#: Rows of runs that ramped their batch, and so have none to measure a law of the batch, or of steps, at.
-RAMPED = pl.col("batch_final").is_not_null() & pl.col("batch_final").ne_missing(pl.col("batch"))
+#: What a recipe makes of exponents over tokens and batch.
+UNUSED = (
+    "promote moves no rate, decay or beta2 by these exponents: its rate is that of stage lr_transfer, and the check "
+    "lr_transfers says what the target's horizon costs it"
+)
 
 
 @dataclass(frozen=True)
@@ -38,8 +42,8 @@ class Fits:
     batch and schedule, `best_overall` among all its trials (rows of `trials()`); `transfer` maps parametrizations, by
     their names, to their laws; `target_loss` (nats per token) is that of the critical batch. `rows` holds each law's
     input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified. `sets` are laws of the
-    losses on other validation sets, by name. The loss law's rows have their losses as they are and a `regret`
-    (froude.promote.ladder.regret) that is taken off before the law sees them.
+    losses on other validation sets, by name; `exponents` are told, and change nothing (`UNUSED`). The loss law's rows
+    have a `regret` (froude.promote.ladder.regret), which is taken off their losses before the law sees them.
     """
 
     large: Run | None
@@ -53,6 +57,7 @@ class Fits:
     fingerprints: Mapping[str, str]
     doubts: tuple[str, ...] = ()
     sets: Mapping[str, LossLaw] = field(default_factory=dict)
+    exponents: Exponents | None = None
 
     def of_rows(self, fingerprints: Mapping[str, str]) -> bool:
         """Whether these are fingerprints of the same rows, by this version or one that fitted a rate's rows as one."""
@@ -80,6 +85,16 @@ class Fits:
         """Peak learning rate for the target (of the base width under muP), at 95%; None without a fitted line."""
         law = self.transfer.get(self.large.parametrization) if self.large is not None else None
         return peak_lr(law, self.target) if law is not None else None
+
+    @property
+    def half_life(self) -> float:
+        """That of the search's best beta2, in tokens, where the search was over half-lives; else 0."""
+        return float((self.best or {}).get("beta2_half_life") or 0.0)
+
+    @property
+    def beta2_is_prior(self) -> bool:
+        """Whether the best beta2 is an end at which half-lives are cut off, and so was not found by the search."""
+        return self.best is not None and times.cut_off(self.half_life, self.best["beta2"])
 
     @property
     def largest(self) -> Mapping[str, Any] | None:
@@ -125,6 +140,9 @@ class Fits:
             if row is not None:
                 content[key] = {k: row[k] for k in ("run", "lr", "warmup_tokens", "tokens", "beta2", "batch")}
                 content[key] |= {"schedule": row["schedule"], "loss": row["loss"]}
+        if self.half_life:
+            status = "prior" if self.beta2_is_prior else "ok"
+            content["beta2"] = {"half_life": self.half_life, "status": status}
         if self.transfer:
             content["lr_transfer"] = {
                 name: {
@@ -152,6 +170,12 @@ class Fits:
             content["loss_law"]["corrected"] = Corrected.count(self.rows["loss_law"]).to_dict()
             if self.loss.free is not None:
                 content["loss_law"]["free"] = _law_numbers(self.loss.free)
+        if self.exponents is not None:
+            content["transfer_exponents"] = {
+                name: {**asdict(law.measured), "posterior": law.posterior.value}
+                | {"status": law.status, "source": law.source}
+                for name, law in self.exponents.knobs.items()
+            }
         if self.sets:
             content["sets"] = {name: _law_numbers(law) for name, law in self.sets.items()}
         cleaned: dict[str, Any] = _finite(content)
@@ -162,7 +186,8 @@ class Fits:
         text = []
         if self.best is not None:
             text.append(
-                f"search          best lr {self.best['lr']:.3g}, beta2 {self.best['beta2']:.3g}, warmup "
+                f"search          best lr {self.best['lr']:.3g}, beta2 {self.best['beta2']:.3g}"
+                f"{' (prior)' * self.beta2_is_prior}, warmup "
                 f"{100 * self.best['warmup_tokens'] / self.best['tokens']:.0f}%: loss {self.best['loss']:.3f}"
             )
         for name, law in self.transfer.items():
@@ -179,6 +204,8 @@ class Fits:
             text.append(f"loss law        {_law_words(self.loss)}")
             text.append(f"regret          {Corrected.count(self.rows['loss_law'])}")
         text += [f"loss law        of set {name}: {_law_words(law)}" for name, law in self.sets.items()]
+        if self.exponents is not None:
+            text += [f"exponent        {line}" for line in [*self.exponents.lines(), UNUSED]]
         text += [f"warning         {doubt}" for doubt in self.doubts]
         return text or ["no finished stage: nothing to fit"]
 
@@ -241,8 +268,7 @@ def fit_trials(
     search = pl.concat([of("search"), history.settings(past, target)])
     here = search.clear()
     if target is not None:
-        # Rate, warmup and beta2 are those of a ramp's first batch.
-        batch = pl.col("batch").is_in([target.batch, target.phases.mean])
+        batch = pl.col("batch").is_in([target.batch, target.phases.mean])  # `batch` is a ramp's first
         here = search.filter(batch & (pl.col("schedule") == target.schedule.name))
     rows: dict[str, pl.DataFrame] = {"search": search}
     transfer = {}
@@ -255,8 +281,7 @@ def fit_trials(
             transfer[name] = laws.lr_transfer(curves)
             if curves.height < grid.height:
                 rows[f"lr_drift_{name}"] = grid
-    batches, goal = of("critical_batch").filter(~RAMPED), math.nan
-    critical = None
+    batches, goal, critical = of("critical_batch").filter(~RAMPED), math.nan, None
     if batches.height:
         goal = next(float(s["target_loss"]) for s in stages.values() if s["role"] == "critical_batch")
         rows["critical_batch"] = batches
@@ -265,6 +290,9 @@ def fit_trials(
     if ladder.height:
         rows["loss_law"] = with_regret(ladder, transfer)
         loss = loss_law(corrected(rows["loss_law"]))
+    moved, exponents = of("transfer_exponents"), None
+    if moved.height:
+        rows["transfer_exponents"], exponents = moved, laws.exponents(moved)
     ladders = validation_sets.ladders(ladder, evaluated) if evaluated is not None else {}
     seen = {**rows, **{f"loss_law {name}": own for name, own in ladders.items()}}
     return Fits(
@@ -281,6 +309,7 @@ def fit_trials(
             *(shape.doubts(ladder, target, critical) if target is not None else ()),
         ),
         sets={name: loss_law(own) for name, own in ladders.items()},
+        exponents=exponents,
         fingerprints={name: fingerprint(frame) for name, frame in seen.items() if frame.height},
     )
 
@@ -300,8 +329,7 @@ def fingerprint(rows: pl.DataFrame) -> str:
 
 
 def _best(rows: pl.DataFrame) -> dict[str, Any] | None:
-    finished = rows.filter(pl.col("status") == "finished").sort("loss", "run")
-    return finished.row(0, named=True) if finished.height else None
+    return next(rows.filter(status="finished").sort("loss", "run").iter_rows(named=True), None)
 
 
 def _law_words(law: LossLaw) -> str:

@@ -149,19 +149,25 @@ def same(kept: Recipe, run: Run | None, profile: str, fits: Fits, overrides: Map
 
 
 def promoted_run(fits: Fits) -> Run | None:
-    """The target with the rate of stage lr_transfer, and beta2 and warmup of the search's best; None without a rate."""
+    """The target with the rate of stage lr_transfer, and the search's beta2, warmup and rest; None without a rate.
+
+    The best is one at the target's batch, so beta2 needs no rule to get there; a half-life stays one.
+    """
     target, rate, best = fits.target, fits.peak_lr, fits.best
     if rate is None or best is None:
         return None
     warmup = best["warmup_tokens"] / best["tokens"] * target.tokens
-    return target.replace(
-        {
-            "optimizer.lr": float(f"{rate.value:.6g}"),
-            "optimizer.beta2": best["beta2"],
-            "schedule.warmup_tokens": round(warmup / target.batch) * target.batch,
-        },
-        name=target.name,
-    )
+    beta2 = "beta2_half_life" if fits.half_life else "beta2"
+    changes = {
+        "optimizer.lr": float(f"{rate.value:.6g}"),
+        f"optimizer.{beta2}": best[beta2],
+        "schedule.warmup_tokens": round(warmup / target.batch) * target.batch,
+    }
+    if best.get("rest_lr") is not None and best["optimizer"] == target.optimizer.name:
+        changes["optimizer.rest.lr"] = best["rest_lr"]
+        if not target.optimizer.rest.beta2_half_life:
+            changes["optimizer.rest.beta2"] = best["rest_beta2"]
+    return target.replace(changes, name=target.name)
 
 
 def predict(fits: Fits, params: int) -> Forecast | None:

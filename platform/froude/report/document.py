@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import froude
-from froude.report import law_plots, narrative, register_section, run_plots, tables
+from froude.report import exponents_section, law_plots, narrative, register_section, run_plots, tables
 from froude.report.query import query
 from froude.report.svg import Plot
 from froude.report.view import View
@@ -31,6 +31,7 @@ def document(view: View) -> str:
         query=query(view),
         tables=tables,
         kept=register_section,
+        exponents=exponents_section,
         plots=plots(view),
         version=froude.__version__,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -222,7 +222,8 @@ def facts(view: View) -> list[tuple[str, str]]:
             )
         )
     more.append(("Checks overridden", ", ".join(recipe.overrides) or "none"))
-    warmup = 100 * run.schedule.warmup_tokens / run.tokens
+    warmup, rest = 100 * run.schedule.warmup_tokens / run.tokens, run.optimizer.stored_rest
+    beside = f" ({text.rate(rest.lr)} by AdamW where it is no hidden matrix)" if rest else ""
     return [
         ("Run", run.name),
         ("Model class", _imported(run.model.factory)),
@@ -231,8 +232,8 @@ def facts(view: View) -> list[tuple[str, str]]:
         ("Tokens", f"{text.whole(run.tokens)} in {text.whole(run.steps)} steps of {_batches(run)}"),
         (
             "Recipe",
-            f"lr {text.rate(run.optimizer.lr)}, β₂ {run.optimizer.beta2:.3g}, warmup {warmup:.0f}%, "
-            f"{run.schedule.name}",
+            f"lr {text.rate(run.optimizer.lr)}{beside}, β₂ {run.optimizer.beta2:.3g}"
+            f"{' (prior)' * run.optimizer.beta2_clipped}, warmup {warmup:.0f}%, {run.schedule.name}",
         ),
         ("Beyond the largest proxy", ratios),
         *more,
@@ -286,7 +287,8 @@ def ladder(view: View) -> str:
     rows = view.fits.rows["loss_law"].filter(pl.col("status") == "finished")
     sizes, horizons, trials = (rows[name].n_unique() for name in ("params", "tokens", "trial"))
     trunks = f", branches of {trials} trunks" if trials < rows.height else ""
-    return f"{rows.height} runs of {sizes} sizes and {horizons} horizons{trunks}"
+    counts = f"{text.plural(sizes, 'size')} and {text.plural(horizons, 'horizon')}"
+    return f"{text.plural(rows.height, 'run')} of {counts}{trunks}"
 
 
 def loss_words(law: LossLaw) -> str:

@@ -13,8 +13,8 @@ from froude.config import ConfigError, Optimizer, Run
 from froude.laws.drawing.panel import Axis, Line, Panel
 from froude.laws.drawing.render import draw
 from froude.laws.drawing.themes import PLAIN
+from froude.optimizers.section import Rest, beta2_arguments
 from froude.report import text
-from froude.sections import Rest, beta2_arguments
 
 STEPS = 1000  # drawn of a run: more cannot be told apart
 STYLES = ("along", "limit")  # of the optimizer, and of what AdamW takes beside it

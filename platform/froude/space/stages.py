@@ -15,12 +15,13 @@ from froude.user_code import call_user
 if TYPE_CHECKING:
     import polars as pl
 
-Role = Literal["search", "lr_transfer", "critical_batch", "loss_law"]
+Role = Literal["search", "lr_transfer", "critical_batch", "loss_law", "transfer_exponents"]
 #: Axis of a search that is no key of a Run: warmup as a share of the run's tokens.
 WARMUP = "warmup_fraction"
 
 
-def _check_stage(name: str, role: str) -> None:
+def check_stage(name: str, role: str) -> None:
+    """ConfigError unless these are a stage's name and role."""
     check_name("a stage", name)
     if role not in get_args(Role):
         raise ConfigError(
@@ -111,7 +112,7 @@ class Search:
     after: tuple[str, ...] | None = ()
 
     def __post_init__(self) -> None:
-        _check_stage(self.name, self.role)
+        check_stage(self.name, self.role)
         if self.trials < 1 or not 0 <= self.startup <= self.trials or self.parallel < 1:
             raise ConfigError(
                 f"a search needs trials >= 1, 0 <= startup <= trials and parallel >= 1, but {self.name!r} has "
@@ -208,7 +209,7 @@ class Grid:
     after: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        _check_stage(self.name, self.role)
+        check_stage(self.name, self.role)
 
     @property
     def extends(self) -> bool:

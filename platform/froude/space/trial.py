@@ -51,6 +51,11 @@ class Trial:
                 "branches of a trial must be one-worker runs that differ in name and tokens only, but those of "
                 f"{self.name!r} differ in more; make them trials of their own"
             )
+        if len({json.dumps(run.optimizer.numbers) for run in self.runs}) > 1:
+            raise ConfigError(
+                "branches of a trial share their trunk's decay, so a timescale, which is a share of each run, must be "
+                f"left out of {self.name!r}; set weight_decay"
+            )
         have = [name for name, spec in schedules.SCHEDULES.items() if spec.trunk]
         if self.runs[0].schedule.name not in have:
             raise ConfigError(

@@ -13,7 +13,7 @@ from froude.sweep.trial_store import Stored
 
 @dataclass
 class Materials:
-    """The material of a space's runs, as it is now; each corpus is asked once."""
+    """The material of a space's runs, as it is now; each corpus is asked once for each optimizer."""
 
     _known: dict[str, Material] = field(default_factory=dict)
 
@@ -21,7 +21,9 @@ class Materials:
         """The run's; ConfigError where its source or its code is unfit."""
         from froude.train.api import material_of
 
-        key = json.dumps([run.model.factory, run.data.model_dump(), run.model.context, run.model.vocab])
+        key = json.dumps(
+            [run.model.factory, run.optimizer.name, run.data.model_dump(), run.model.context, run.model.vocab]
+        )
         if key not in self._known:
             self._known[key] = material_of(run)
         return self._known[key]

@@ -21,8 +21,8 @@ SECONDS = 0.4  # of timing per shape
 
 
 def step_flops(run: Run) -> float:
-    """FLOPs of one optimizer step at the run's `batch`."""
-    return model_size(run)[0] * run.batch
+    """FLOPs of one optimizer step at the run's `batch`, what estimates of the curvature take included."""
+    return model_size(run)[0] * run.batch * run.optimizer.spec.passes(run.optimizer)
 
 
 _sizes: dict[str, tuple[float, int, int]] = {}
@@ -33,7 +33,7 @@ def model_size(run: Run) -> tuple[float, int, int]:
     from froude.train.api import build_model, count_parameters
     from froude.train.optimizers import state_bytes
 
-    optimizer = [run.optimizer.name, run.optimizer.options]
+    optimizer = [run.optimizer.name, run.optimizer.options, sorted(run.optimizer.multipliers)]
     shape = json.dumps([run.to_dict()["model"], optimizer, run.parametrization], sort_keys=True)
     if shape not in _sizes:
         model = build_model(run, "meta")
@@ -92,7 +92,7 @@ def _stand_in(run: Run) -> tuple[float, Run]:
         "precision": "fp32",
     }
     short = {"batch": context, "tokens": context, "slots": 1, "workers": 1, "micro_batch": 0}
-    made = run.replace({**small, **short, "schedule.warmup_tokens": 0, "schedule.ramp": ()})
+    made = run.pinned().replace({**small, **short, "schedule.warmup_tokens": 0, "schedule.ramp": ()})
     return step_flops(made), made
 
 

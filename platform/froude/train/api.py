@@ -56,7 +56,9 @@ class Model(Protocol):
 
     A model may also have `fused() -> Mapping[str, Sequence[Part]]`: for each hidden matrix that holds several, such as
     those of queries, keys and values, what its rows are, from first to last. An optimizer that works on matrices
-    treats each part as a matrix of its own; the others do not ask.
+    treats each part as a matrix of its own; the others do not ask. A hidden tensor [rows, ...] of more dimensions is
+    rows by all the rest to it, as those of convolutions are; one row of it alone is a matrix of the rest, so experts
+    [experts, out, in] are parts of one row each.
     """
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -135,11 +137,12 @@ def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
             f"a model must be an nn.Module with blocks, kinds and flops_per_token, but {name} {what}lacks "
             f"{', '.join(missing) or 'nn.Module'}; see froude.train.api.Model"
         )
-    _check_kinds(model, name)
+    _check_kinds(model, run)
     return model if str(device) == "meta" else model.to(device)
 
 
-def _check_kinds(model: nn.Module, factory: str) -> None:
+def _check_kinds(model: nn.Module, run: Run) -> None:
+    factory = run.model.factory
     kinds = call_user(f"kinds() of {factory}", model.kinds, but=PASSING)  # type: ignore[arg-type]
     if not isinstance(kinds, Mapping):
         raise ConfigError(
@@ -160,6 +163,12 @@ def _check_kinds(model: nn.Module, factory: str) -> None:
             raise ConfigError(
                 f"kinds() must say {', '.join(known[:-1])} or {known[-1]}, but that of {factory} calls {name} "
                 f"{kind!r}; {hint}"
+            )
+    for kind in run.optimizer.multipliers:
+        if kind not in kinds.values():
+            raise ConfigError(
+                f"`optimizer.multipliers.{kind}` needs parameters of that kind, but {factory} has none among kinds(); "
+                f"it has {', '.join(dict.fromkeys(kinds.values()))}"
             )
 
 
@@ -203,8 +212,10 @@ def material_of(run: Run) -> Material:
     train, validation = (build_source(run, split).sha256 for split in get_args(Split))
     paths = [run.model.factory, run.data.source]
     if run.optimizer.imported:
-        paths += [run.optimizer.name, run.optimizer.spec.factory]
-        load(run.optimizer.spec.factory)
+        paths.append(run.optimizer.name)
+    if run.optimizer.imported or run.optimizer.spec.library:
+        paths.append(run.optimizer.spec.factory)
+        run.optimizer.spec.load()
     load(run.model.factory)
     modules, versions = foreign_code(paths)
     corpus = {"corpus": train} if train == validation else {"train": train, "validation": validation}

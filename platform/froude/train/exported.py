@@ -23,6 +23,7 @@ def description(run: Run) -> dict[str, Any]:
         "width": shape.width,
         "base_width": shape.base_width,
         "multipliers": multipliers(run) if _own(run) else None,
+        **({"softcap": shape.softcap} if shape.softcap else {}),
         "precision": run.precision,
         "corpus": {"source": data.source, "file": os.path.basename(data.path), "sha256": data.sha256},
         "note": caution(run),
@@ -45,11 +46,14 @@ def caution(run: Run) -> str:
         found.append(f"attention scores by {scale:.6g} (instead of 1/sqrt(head_dim))")
     if (added := multipliers(run)["residual"]) != 1:
         found.append(f"what each layer adds by {added:.6g}")
-    if not found:
+    does = [f"multiplies {' and '.join(found)}"] if found else []
+    if cap := shape.softcap:
+        does.append(f"caps logits, {cap:g} * tanh(logits / {cap:g})")
+    if not does:
         return ""
     return (
-        f"the weights alone do not give this model's logits: its forward pass multiplies "
-        f"{' and '.join(found)}; whoever loads the weights must do so, too"
+        f"the weights alone do not give this model's logits: its forward pass {' and '.join(does)}; whoever loads the "
+        "weights must do so, too"
     )
 
 

@@ -132,7 +132,7 @@ def _alone(run: Run, factor: int, step: int) -> Run:
     lr = run.optimizer.lr * max(schedules.at_step(run, step), 1e-9) * factor**0.5
     decay = schedules.weight_decay_at(run, step)
     rest = {"optimizer.rest.weight_decay": run.optimizer.rest.weight_decay * decay}
-    return run.replace(
+    return run.pinned().replace(
         {
             "batch": batch,
             "tokens": batch,

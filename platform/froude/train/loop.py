@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -149,12 +150,14 @@ class Loop:
     def commit(self, kind: str = "checkpoint", *, background: bool = False) -> None:
         """Save the state and the rows since the last commit."""
         states = {observer.name: observer.state() for observer in self.observers if observer.name}
+        found = self.run.optimizer.average
+        average = {"average": asdict(found)} if found else {}  # for an export without the recipe
         self.store.save(
             self.trainer.state(),
             step=self.step,
             tokens=self.run.phases.tokens_at(self.step),
             tables={k: schemas.table(schemas.SCHEMAS[k], rows) for k, rows in self.tables.items() if rows},
-            scalars={"stability": self.policy.state(), **states},
+            scalars={"stability": self.policy.state(), **average, **states},
             kind=kind,
             background=background,
         )

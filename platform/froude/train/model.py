@@ -5,7 +5,6 @@ Shapes: B windows, T context, D width, H heads, K head_dim, F feed-forward width
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -14,6 +13,7 @@ from torch import Tensor, nn
 
 from froude.config import Run
 from froude.train.api import Kind, Part, branch_sd, initial_sd, multiplier
+from froude.train.exact.draws import generator
 
 ROPE_BASE = 10_000.0  # Su et al. 2104.09864
 NORM_EPS = 1e-6
@@ -23,9 +23,7 @@ def _normal(seed: int, name: str, sd: float, *shape: int) -> nn.Parameter:
     """Normal draws from a generator of this parameter's own, so that neither order nor sharding matters."""
     if sd == 0.0 or torch.get_default_device().type == "meta":
         return nn.Parameter(torch.zeros(*shape))
-    digest = hashlib.blake2b(f"{seed}:{name}".encode(), digest_size=8).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest, "little") >> 1)
-    return nn.Parameter(torch.randn(*shape, generator=generator) * sd)
+    return nn.Parameter(torch.randn(*shape, generator=generator(seed, name)) * sd)
 
 
 def _rotate(x_BxTx2xHxK: Tensor, cos_TxK: Tensor, sin_TxK: Tensor) -> Tensor:
@@ -60,18 +58,31 @@ class Block(nn.Module):
 
     def forward(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         B, T, D = x_BxTxD.shape
+        q, k, v = self._heads(x_BxTxD, cos, sin)
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
+        x_BxTxD = self._added(x_BxTxD, F.linear(a.transpose(1, 2).reshape(B, T, D), self.attention_out))
+        h = F.rms_norm(x_BxTxD, (D,), self.mlp_norm, NORM_EPS)
+        gate, up = F.linear(h, self.gate_up).chunk(2, dim=-1)
+        return self._added(x_BxTxD, F.linear(F.silu(gate) * up, self.down))
+
+    def _heads(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values [B, H, T, K]."""
+        B, T, D = x_BxTxD.shape
         h = F.rms_norm(x_BxTxD, (D,), self.attention_norm, NORM_EPS)
         qkv_BxTx3xHxK = F.linear(h, self.qkv).view(B, T, 3, self.H, self.K)
         qk, v = qkv_BxTx3xHxK.split((2, 1), dim=2)
         if self.qk_norm:
             qk = F.rms_norm(qk, (self.K,), None, NORM_EPS) * torch.stack((self.q_gain, self.k_gain))[:, None]
         q, k = _rotate(qk, cos, sin).permute(2, 0, 3, 1, 4).unbind(0)
-        v = v.squeeze(2).transpose(1, 2)
-        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
-        x_BxTxD = self._added(x_BxTxD, F.linear(a.transpose(1, 2).reshape(B, T, D), self.attention_out))
-        h = F.rms_norm(x_BxTxD, (D,), self.mlp_norm, NORM_EPS)
-        gate, up = F.linear(h, self.gate_up).chunk(2, dim=-1)
-        return self._added(x_BxTxD, F.linear(F.silu(gate) * up, self.down))
+        return q, k, v.squeeze(2).transpose(1, 2)
+
+    @torch.no_grad()
+    def largest_attention_logit(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """The largest product of a query with a key that it may see, as softmax is given it, over the first window."""
+        q_HxTxK, k_HxTxK, _ = (each[0] for each in self._heads(x_BxTxD[:1], cos, sin))
+        seen_TxT = torch.ones(len(cos), len(cos), dtype=torch.bool, device=cos.device).tril()
+        heads = zip(q_HxTxK, k_HxTxK, strict=True)  # one at a time: [T, T] is large where T is
+        return torch.stack([(q @ k.T * self.scale).float()[seen_TxT].max() for q, k in heads]).max()
 
     def _added(self, x_BxTxD: Tensor, y_BxTxD: Tensor) -> Tensor:
         return x_BxTxD + (y_BxTxD if self.residual == 1.0 else y_BxTxD * self.residual)
@@ -109,7 +120,9 @@ class Transformer(nn.Module):
             x_BxTxD = block(x_BxTxD, cos, sin)
         x_BxTxD = F.rms_norm(x_BxTxD, (self.shape.width,), self.norm, NORM_EPS)
         readout = self.embedding if self.shape.tied else self.readout
-        return F.linear(x_BxTxD, readout) * self.logit_multiplier
+        logits_BxTxV = F.linear(x_BxTxD, readout) * self.logit_multiplier
+        cap = self.shape.softcap  # Bello et al. 1611.09940; Gemma 2 2408.00118: 30
+        return cap * torch.tanh(logits_BxTxV / cap) if cap else logits_BxTxV
 
     def blocks(self) -> Sequence[nn.Module]:
         return list(self.layers)

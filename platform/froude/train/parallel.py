@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -32,6 +33,12 @@ class World:
         """Sum over ranks, in place, in the dtype given."""
         if self.size > 1:
             dist.all_reduce(values)
+        return values
+
+    def largest(self, values: Tensor) -> Tensor:
+        """Maximum over ranks, in place."""
+        if self.size > 1:
+            dist.all_reduce(values, dist.ReduceOp.MAX)
         return values
 
 
@@ -63,19 +70,45 @@ def shard(model: nn.Module, blocks: Sequence[nn.Module], world: World, *, keep: 
     """FSDP2 over all ranks when there is more than one: block by block, or all at once where the model is small.
 
     Returns whether a rank's weights, once gathered, may stay so until the step's end: a small model's, or with `keep`.
+    ConfigError for a scalar, as `refuse_scalars`.
     """
     if world.size == 1:
         return True
+    refuse_scalars(model)
     # Imported here: one second that a one-process trial has no use for.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(world.device.type, (world.size,))
     large = sum(parameter.numel() for parameter in model.parameters()) > KEEP_GATHERED
-    for block in blocks if large else ():
+    for block in _apart(model, blocks) if large else ():
         fully_shard(block, mesh=mesh, reshard_after_forward=not keep)
     fully_shard(model, mesh=mesh, reshard_after_forward=large and not keep)
+    # What only some ranks' tokens use is reduced on all: else FSDP2 would take one parameter's gradient for another's.
+    model.set_reduce_scatter_unused_params(True)  # type: ignore[operator]
     return keep or not large
+
+
+def _apart(model: nn.Module, blocks: Sequence[nn.Module]) -> Iterator[nn.Module]:
+    """The blocks that share no parameter with what is outside of them; FSDP2 wants all who share in one unit."""
+    uses = _uses(model)
+    for block in dict.fromkeys(blocks):
+        if all(number == uses[parameter] for parameter, number in _uses(block).items()):
+            yield block
+
+
+def _uses(module: nn.Module) -> Counter[nn.Parameter]:
+    """How often each parameter is the attribute of a module."""
+    return Counter(parameter for _, parameter in module.named_parameters(remove_duplicate=False))
+
+
+def refuse_scalars(model: nn.Module) -> None:
+    """ConfigError if a parameter has no dimension, and so no rows."""
+    if scalars := [name for name, parameter in model.named_parameters() if not parameter.ndim]:
+        raise ConfigError(
+            f"a parameter must have rows, but {scalars[0]} is a scalar; give it the shape (1,), or use one worker and "
+            "an optimizer of rows"
+        )
 
 
 def set_gradient_sync(model: nn.Module, enabled: bool, world: World) -> None:

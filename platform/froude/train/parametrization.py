@@ -12,8 +12,8 @@ from typing import Any
 from torch import nn
 
 from froude.config import Optimizer, Run
+from froude.optimizers.section import Rest
 from froude.parametrizations import Factors
-from froude.sections import Rest
 from froude.train.api import Kind, multiplier
 
 
@@ -23,7 +23,8 @@ def scales(run: Run, kind: Kind, *, matrix: bool | None = None, in_block: bool =
     `matrix`: whether the optimizer may take it for a hidden matrix, which one of kind hidden is unless it is told.
     """
     family = run.optimizer.family(matrix=kind == "hidden" if matrix is None else matrix)
-    found = run.width_rules.factors(run.model, kind, family, in_block=in_block)
+    rule = run.optimizer.decay_width
+    found = run.width_rules.factors(run.model, kind, family, in_block=in_block, decay_width=rule)
     decays = run.optimizer.decay_embeddings if kind == "embedding" else kind in ("hidden", "readout")
     return found if decays else replace(found, weight_decay=0.0)
 
@@ -64,19 +65,20 @@ def parameter_groups(
     kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
     settings = run.optimizer.by_rows
     matrix, deep = None if settings is run.optimizer else False, in_blocks(model)
-    groups: dict[Factors, list[nn.Parameter]] = {}
+    groups: dict[tuple[Factors, float], list[nn.Parameter]] = {}
     for name, parameter in model.named_parameters():
         if parameter not in left_out:
             # How a kind starts is the model's affair.
             factors = replace(scales(run, kinds[name], matrix=matrix, in_block=parameter in deep), init=1.0)
-            groups.setdefault(factors, []).append(parameter)
-    return [group(settings, factors, parameters) for factors, parameters in groups.items()]
+            further = run.optimizer.multipliers.get(kinds[name], 1.0)
+            groups.setdefault((factors, further), []).append(parameter)
+    return [group(settings, factors, its, further) for (factors, further), its in groups.items()]
 
 
 def group(
     settings: Optimizer | Rest, factors: Factors, parameters: list[nn.Parameter], further: float = 1.0
 ) -> dict[str, Any]:
-    """A group of an optimizer, which moves `further` than its class would; decay a step stays."""
+    """A group of an optimizer, which moves `further` than its class would; decay a step stays (2405.13698)."""
     peak = settings.lr * factors.lr * further
     decay = settings.weight_decay * factors.weight_decay / further
     found: dict[str, Any] = {"params": parameters, "lr": peak, "peak": peak, "weight_decay": decay}

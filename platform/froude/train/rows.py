@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from froude.config import Run
+from froude.optimizers import times
 from froude.train.api import Counts
 from froude.train.data.leak import leaked
 from froude.train.stability.divergence import why_diverged
@@ -55,6 +56,7 @@ def trial_row(
 
 def describe(run: Run) -> Row:
     """What of a trials row the run's description alone decides."""
+    rest = run.optimizer.stored_rest
     return {
         "run": run.name,
         "fingerprint": run.fingerprint,
@@ -80,7 +82,21 @@ def describe(run: Run) -> Row:
         "context": run.model.context,
         "vocab": run.model.vocab,
         "data_options": run.data.settings,
+        "rest_lr": rest and rest.lr,
+        "rest_beta2": rest and rest.beta2,
+        "timescale": timescale(run),
+        "beta2_half_life": run.optimizer.beta2_half_life or None,
     }
+
+
+def timescale(run: Run) -> float | None:
+    """Share of the run over which decay forgets weights at the base width (froude.optimizers.times), if it does."""
+    settings, spec = run.optimizer, run.optimizer.spec
+    if spec.coupled or not spec.decays or not settings.weight_decay:
+        return None
+    return times.timescale(
+        lr=settings.lr, weight_decay=settings.weight_decay, batch=run.batch, tokens=run.tokens
+    )
 
 
 def step_row(run: Run, attempt: int, step: int, result: StepResult, seconds: float, world: int) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -12,6 +13,8 @@ from froude import schedules
 from froude.config import Run
 from froude.train import parallel
 from froude.train.exact.reduce import Reduction
+from froude.train.optimizers import curvature
+from froude.train.optimizers.clipping import SMALL
 from froude.train.optimizers.composed import Composed
 from froude.train.stability.spikes import Decision, Judge
 
@@ -49,23 +52,39 @@ def train_step(
 ) -> StepResult:
     """Compute the gradient of the batch's mean loss (this rank has `windows` [n, context + 1] of it), clip, update.
 
+    Where the optimizer wants one, an estimate of the curvature on the same windows comes before the update.
     `judge` decides by loss and norm what becomes of it. A non-finite one leaves the parameters as they were. With
     `noise` the slots' norms are measured, too.
     """
-    loss, norm, slot_square = reduction.backward(windows, batch=run.phases.batch_at(step), noise=noise)
+    batch = run.phases.batch_at(step)
+    loss, norm, slot_square, norms = reduction.backward(windows, batch=batch, noise=noise)
     decision = judge(loss, norm) if judge else Decision()
     share = schedules.at_step(run, step) * decision.lr_factor
     result = StepResult(loss, norm, run.optimizer.lr * share, decision, slot_square)
     if result.finite and decision.action == "update":
-        clip = run.optimizer.clip * decision.clip_factor
-        scale = min(clip / (norm + 1e-6), 1.0)  # as torch.nn.utils.clip_grad_norm_
-        if scale < 1.0:
-            torch._foreach_mul_(parallel.local_gradients(model), scale)
+        bound = min(run.optimizer.clip * decision.clip_factor, decision.bound)
+        _clip(model, optimizer, norm, norms, bound)
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * share
+        if curvature.due(run, step):
+            curvature.renew(optimizer, reduction, windows, run, step)
         optimizer.schedule(run, step)
         optimizer.step()
         had = [group["lr"] / group["peak"] for group in optimizer.param_groups]
         result = replace(result, lr=run.optimizer.lr * max(had, key=lambda each: abs(each - share)))
     optimizer.zero_grad()
     return result
+
+
+def _clip(
+    model: nn.Module, optimizer: Composed, norm: float, norms: Mapping[str, float], bound: float
+) -> None:
+    """Scale gradients down, whose norms these are: as the run's own clipping does, then to the bound."""
+    left, factors = optimizer.clipping.shrink(norm, norms, bound)
+    scale = min(bound / (left + SMALL), 1.0)
+    if factors:
+        names = [name for name, parameter in model.named_parameters() if parameter.grad is not None]
+        scales = [scale * factors.get(name, 1.0) for name in names]
+        torch._foreach_mul_(parallel.local_gradients(model), scales)
+    elif scale < 1.0:
+        torch._foreach_mul_(parallel.local_gradients(model), scale)

@@ -94,19 +94,24 @@ class Trainer:
 
     @torch.no_grad()
     def evaluate(self, name: str = "") -> float:
-        """Mean loss over the validation windows, or one of `sets`', in nats per token, the same value on every rank."""
+        """Mean loss over the validation windows, or one of `sets`', in nats per token, the same value on every rank.
+
+        Of the optimizer's average where it has one.
+        """
         windows = self.sets[name] if name else self.validation
         chunks = windows.split(eval_chunk(self.run, self.world.device))
         losses = torch.zeros(len(chunks), dtype=torch.float64, device=self.world.device)
         self.model.eval()
-        for first in range(0, len(chunks), self.world.size):
-            mine = first + self.world.rank
-            # A rank without a chunk in the last round still takes part in the collectives of a forward pass.
-            loss = summed_loss(self.model, chunks[min(mine, len(chunks) - 1)].to(self.world.device), self.run)
-            if mine < len(chunks):
-                losses[mine] = loss.double()
+        with self.optimizer.averaged():
+            for first in range(0, len(chunks), self.world.size):
+                mine = first + self.world.rank
+                # A rank without a chunk in the last round still takes part in the collectives of a forward pass.
+                chunk = chunks[min(mine, len(chunks) - 1)].to(self.world.device)
+                loss = summed_loss(self.model, chunk, self.run)
+                if mine < len(chunks):
+                    losses[mine] = loss.double()
+            parallel.reshard(self.model, self.world)
         self.model.train()
-        parallel.reshard(self.model, self.world)
         # Each chunk's loss is one rank's: moved as integers and added in one order, it is the same at any world size.
         losses = self.world.sum(losses.view(torch.int64)).view(torch.float64)
         return float(halved_sum(losses[None])) / (len(windows) * self.run.model.context)

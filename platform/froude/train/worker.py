@@ -10,6 +10,7 @@ from froude.train import parallel
 from froude.train.api import Supervisor
 from froude.train.loop import Diverged, Loop
 from froude.train.observers import Observer
+from froude.train.observers.dynamics import Dynamics
 from froude.train.observers.layer_norms import LayerNorms
 from froude.train.observers.noise_scale import GradientNoise
 from froude.train.parallel import World
@@ -37,7 +38,7 @@ def run_worker(
     when the policy gives up: what was committed stays.
     """
     trainer = only_trainer(run, World.current(parallel.resolve_device(device)))
-    watching = (GradientNoise(), LayerNorms(), *observers)
+    watching = (GradientNoise(), LayerNorms(), Dynamics(), *observers)
     loop = Loop(run, trainer, store, watching, attempt=supervisor.attempt, left_out=left_out)
     del trainer  # a loop that goes back to the run's start builds another, once this one's memory is free
     while loop.step < run.steps:

@@ -100,5 +100,5 @@ def test_rows_of_which_a_law_says_nothing_are_null() -> None:
 def test_every_result_is_a_law() -> None:
     results = [getattr(laws, name) for name in laws.__all__]
     fitted = [each for each in results if isinstance(each, type) and hasattr(each, "plot")]
-    assert len(fitted) == 12
+    assert len(fitted) == 14
     assert all(issubclass(each, Law) for each in fitted)

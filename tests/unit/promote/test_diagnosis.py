@@ -11,7 +11,8 @@ from planted import BASE, BUGS, TIED, WIDTHS, Bug, factory, growing, runs
 
 from froude.cli import main
 from froude.config import Run
-from froude.promote.diagnosis.diagnose import comparable, diagnose
+from froude.promote.diagnosis.causes import causes
+from froude.promote.diagnosis.diagnose import comparable, diagnose, examine
 from froude.train import parametrization
 
 pytestmark = pytest.mark.slow
@@ -59,6 +60,12 @@ def test_sgd_and_a_model_of_ones_own_under_sp_have_no_bug() -> None:
     assert named(runs(**changes)) == []
     foreign = {"model.factory": "foreign_model:factory", "data.source": "foreign_model:Counting"}
     assert named(runs(**foreign, parametrization="sp")) == []
+
+
+def test_a_coordinate_check_under_an_optimizer_of_matrices_names_no_bug_of_correct_code() -> None:
+    optimizer = {"name": "muon"}
+    found = [Run(tokens=768, model={"width": width}, optimizer=optimizer) for width in (32, 64, 128)]
+    assert causes(examine(found)) == []
 
 
 def test_runs_are_made_alike_but_for_their_shape() -> None:

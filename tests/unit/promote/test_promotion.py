@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -110,6 +111,36 @@ def test_the_recipe_is_the_target_with_what_the_sweep_found(small_study: Path) -
     assert run.schedule.warmup_tokens / run.tokens == pytest.approx(7680 / 130560, abs=1e-3)
     same = ("name", "model", "batch", "slots", "tokens", "workers", "seed")
     assert all(getattr(run, key) == getattr(fits.target, key) for key in same)
+
+
+def test_what_an_optimizer_of_matrices_leaves_has_the_rates_that_were_searched(small_study: Path) -> None:
+    fits = fit(Study(small_study))
+    assert fits.best is not None
+    target = fits.target.replace({"optimizer.name": "muon"})
+    best = {**fits.best, "optimizer": "muon", "rest_lr": 0.004, "rest_beta2": 0.97}
+    run = promoted_run(replace(fits, large=target, best=best))
+    assert run is not None
+    assert (run.optimizer.rest.lr, run.optimizer.rest.beta2) == (0.004, 0.97)
+    other = promoted_run(replace(fits, best=best))  # of a target that is trained with AdamW
+    assert other == promoted_run(fits)
+
+
+@pytest.mark.parametrize(("half_life", "beta2", "status"), [(1e4, 0.5**0.0768, "ok"), (1e3, 0.9, "prior")])
+def test_a_half_life_stays_one_and_an_end_of_the_rule_is_no_result(
+    tmp_path: Path, study_factory: Callable[..., Path], half_life: float, beta2: float, status: str
+) -> None:
+    def timed(row: dict[str, Any]) -> dict[str, Any]:
+        return {**row, "beta2_half_life": half_life, "beta2": beta2} if row["run"] == "search-0" else row
+
+    target = TARGET.replace({"optimizer.timescale": 0.2})
+    fits = fit(Study(study_factory(tmp_path / "study", change=timed, target=target)))
+    assert fits.summary()["beta2"] == {"half_life": half_life, "status": status}
+    assert any("(prior)" in line for line in fits.lines()) == (status == "prior")
+    run = promoted_run(fits)
+    assert run is not None
+    assert (run.optimizer.beta2_half_life, run.optimizer.beta2) == (half_life, pytest.approx(beta2))
+    # The promoted rate has another decay over the same timescale.
+    assert run.optimizer.weight_decay * run.optimizer.lr == pytest.approx(1 / (0.2 * run.steps))
 
 
 def test_forecast_and_extrapolation(small_study: Path) -> None:

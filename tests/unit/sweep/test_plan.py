@@ -113,11 +113,21 @@ def test_memory_has_the_moments_that_the_optimizer_keeps():
     assert worker_bytes(RUN) - worker_bytes(sgd) == 2 * 4 * (moments + tensors)
 
 
-@pytest.mark.parametrize("name", [name for name, spec in OPTIMIZERS.items() if spec.unit != "model"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_planned_bytes_of_state_are_those_of_a_trainer(name):
-    run = RUN.replace({"optimizer": {"name": name}, "parametrization": "sp"})
+    run = RUN.replace({"optimizer": {"name": name}, "parametrization": "sp", "schedule.name": "constant"})
     held = {key: t for key, t in Trainer(run).state().items() if key.startswith("optimizer.")}
     assert model_size(run)[2] == sum(tensor.nbytes for tensor in held.values())
+
+
+def test_a_step_has_the_flops_of_its_estimates_of_curvature():
+    """One more pass of Sophia-G in every tenth step, three of Sophia-H."""
+    adamw, g, h = (
+        step_flops(RUN.replace({"optimizer": {"name": name}, "parametrization": "sp"}))
+        for name in ("adamw", "sophia_g", "sophia_h")
+    )
+    assert g / adamw == pytest.approx(1.1)
+    assert h / adamw == pytest.approx(1.3)
 
 
 def test_speed_is_interpolated_between_what_was_timed():

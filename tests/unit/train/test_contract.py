@@ -76,6 +76,14 @@ def test_an_unsound_model_is_refused(fault: str, said: str) -> None:
     assert len(str(error.value)) < 400
 
 
+def test_a_scalar_is_refused_where_rows_are_divided_or_an_update_needs_them() -> None:
+    run, said = with_fault("scalar"), "must have rows, but temperature is a scalar; give it the shape"
+    with pytest.raises(ConfigError, match=said):
+        contract.check([run.replace(workers=(1, 2))])
+    with pytest.raises(ConfigError, match=said):
+        Trainer(run.replace({"optimizer.name": "adafactor", "parametrization": "sp"}))
+
+
 @pytest.mark.parametrize(
     ("fault", "check"),
     [

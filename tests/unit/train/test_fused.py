@@ -6,12 +6,15 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import nn
+from odd_tensors import QUERIES_SHARE, Tensors, drawn
+from torch import Tensor, nn
 
 from froude.config import ConfigError, Run
 from froude.train.api import Part
 from froude.train.model import Transformer
+from froude.train.optimizers import build
 from froude.train.optimizers.fused import fused, matrices
+from froude.train.parallel import World
 from froude.train.probe.soundness import check_model
 
 RUN = Run(name="fused", tokens=128, batch=128, model={"width": 32, "head_dim": 16, "depth": 2})
@@ -87,6 +90,60 @@ def test_matrices_cover_each_row_once(sizes: list[tuple[int, int]], heads: bool)
     found = matrices(model, heads=heads)["matrix"]
     assert [row for part in found.values() for row in range(rows)[part]] == list(range(rows))
     assert len(found) == (sum(number for number, _ in sizes) if heads else len(sizes))
+
+
+def muon_steps(model: Tensors, gradients: dict[str, list[Tensor]], heads: bool) -> dict[str, Tensor]:
+    """Hidden tensors after steps of muon, each on a gradient of its own."""
+    options = {"heads": heads, "scale": "match_rms"}
+    run = Run(tokens=768, parametrization="sp", optimizer={"name": "muon", "options": options})
+    optimizer = build(run, model, World())
+    for step in range(3):
+        for name, parameter in model.named_parameters():
+            parameter.grad = gradients[name][step]
+        optimizer.step()
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+@pytest.mark.parametrize("heads", [False, True])
+def test_queries_that_share_keys_are_updated_as_if_the_three_were_apart(heads: bool) -> None:
+    """Thirds of the tensor, as the parts were with as many keys as queries, are other matrices."""
+    together = Tensors({"qkv": (18, 10)}, {"qkv": QUERIES_SHARE})
+    rows = {"q": slice(0, 12), "k": slice(12, 15), "v": slice(15, 18)}
+    apart = Tensors({name: (r.stop - r.start, 10) for name, r in rows.items()}, {"q": QUERIES_SHARE[:1]})
+    thirds = Tensors({"qkv": (18, 10)}, {"qkv": [Part(name, 6) for name in rows]})
+    with torch.no_grad():
+        for name, part in apart.named_parameters():
+            part.copy_(together.qkv[rows[name]])
+    whole = [drawn(f"gradient {step}", 18, 10) for step in range(3)]
+    found = muon_steps(together, {"qkv": whole}, heads)["qkv"]
+    due = muon_steps(apart, {name: [g[r] for g in whole] for name, r in rows.items()}, heads)
+    assert torch.equal(found, torch.cat([due[name] for name in rows]))
+    assert not torch.allclose(found, muon_steps(thirds, {"qkv": whole}, heads)["qkv"])
+
+
+def test_parts_are_rows_from_first_to_last() -> None:
+    names = list(matrices(Tensors({"qkv": (18, 10)}, {"qkv": QUERIES_SHARE[::-1]}))["qkv"].items())
+    assert names == [("v", slice(0, 3)), ("k", slice(3, 6)), ("q", slice(6, 18))]
+
+
+def test_experts_are_matrices_each_and_a_convolution_is_its_rows_by_the_rest() -> None:
+    """An expert is what one row of the tensor holds, if the model says that rows are apart; filters go together."""
+    experts = Tensors({"w": (3, 5, 4)}, {"w": [Part(str(i), 1) for i in range(3)]})
+    apart = Tensors({str(i): (5, 4) for i in range(3)}, {})
+    filters, flat = Tensors({"w": (3, 5, 4)}, {}), Tensors({"w": (3, 20)}, {})
+    with torch.no_grad():
+        for i, parameter in enumerate(apart.parameters()):
+            parameter.copy_(experts.w[i])
+        flat.w.copy_(filters.w.flatten(1))
+    whole = [drawn(f"gradient {step}", 3, 5, 4) for step in range(3)]
+    found = muon_steps(experts, {"w": whole}, False)["w"]
+    due = muon_steps(apart, {str(i): [g[i] for g in whole] for i in range(3)}, False)
+    assert torch.equal(found, torch.stack(list(due.values())))
+    together = muon_steps(filters, {"w": whole}, False)["w"]
+    assert torch.equal(
+        together.flatten(1), muon_steps(flat, {"w": [g.flatten(1) for g in whole]}, False)["w"]
+    )
+    assert not torch.allclose(found, together)
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from froude.train.trainer import Trainer
 from froude.train.worker import run_worker
 
 #: Optimizers of which muP says nothing, or nothing of their decay.
-WITHOUT_RULES = ("adafactor", "adam", "apollo", "galore_adamw", "rmsprop", "sgd")
+WITHOUT_RULES = ("adafactor", "adam", "apollo", "galore_adamw", "rmsprop", "sgd", "sophia_g", "sophia_h")
 STEPS = 6
 
 
@@ -85,7 +85,8 @@ def test_it_trains_and_resumes_bit_for_bit(tmp_path: Path, reduction: str) -> No
 @pytest.mark.usefixtures("nadam")
 @pytest.mark.parametrize("name", [*OPTIMIZERS, NADAM.name])
 def test_a_spec_has_the_state_with_which_the_class_starts(name: str) -> None:
-    run = run_with(name, **({"parametrization": "sp"} if name in WITHOUT_RULES else {}))
+    sp = {"parametrization": "sp"} if name in WITHOUT_RULES else {}
+    run = run_with(name, **sp, **{"schedule.name": "constant"})
     by_itself, from_state = Trainer(run), Trainer(run)
     from_state.state()
     for trainer in (by_itself, from_state):
@@ -178,8 +179,8 @@ def test_what_is_not_registered_is_refused(wrong: object, meant: str) -> None:
         Run(tokens=768, optimizer={"name": wrong})
     assert str(error.value) == (
         "`optimizer.name` must be 'adafactor', 'adam', 'adamh', 'adamw', 'adamw8bit', 'ademamix', 'apollo', "
-        "'galore_adamw', 'lion', 'muon', 'muonh', 'normuon', 'rmsprop', 'sgd', 'shampoo' or 'soap'"
-        f"{meant}, but got {wrong!r}"
+        "'galore_adamw', 'lion', 'muon', 'muonh', 'normuon', 'rmsprop', 'schedule_free_adamw', 'sgd', 'shampoo', "
+        f"'soap', 'sophia_g' or 'sophia_h'{meant}, but got {wrong!r}"
     )
 
 

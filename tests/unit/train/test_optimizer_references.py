@@ -5,6 +5,7 @@ Weights, gradients and updates are computed twice, in fp64: by torch, and by han
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -12,14 +13,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from curvature_formulas import gauss_newton_bartlett, gradients, hutchinson
 from matrix_formulas import newton_schulz
 from optimizer_formulas import FORMULAS, AdamW, Array
 from torch import nn
 
 from froude.config import ConfigError, Run
 from froude.optimizers import OPTIMIZERS
-from froude.train.optimizers import build
-from froude.train.optimizers.composed import make
+from froude.train.exact.draws import generator
+from froude.train.exact.reduce import Fast
+from froude.train.optimizers import build, curvature
+from froude.train.optimizers.composed import Composed, make
 from froude.train.optimizers.own.soap import eigenvectors
 from froude.train.parallel import World
 
@@ -36,7 +40,8 @@ class Case:
     tolerance: float = 1e-12
 
 
-#: Muon's Newton and Schulz are in bf16. Eigenvectors are known as well as their eigenvalues lie apart.
+#: Muon's Newton and Schulz are in bf16, the logits of Sophia's estimates in fp32. Eigenvectors are known as well as
+#: their eigenvalues lie apart.
 CASES = [
     Case("adafactor"),
     Case("adafactor", {"beta2_decay": -0.5, "eps2": 0.5, "d": 1.2}),
@@ -59,6 +64,7 @@ CASES = [
     Case("normuon", tolerance=2e-2),
     Case("normuon", {"nesterov": False}, 2e-2),
     Case("rmsprop"),
+    Case("schedule_free_adamw"),
     Case("sgd"),
     Case("sgd", {"nesterov": True}),
     Case("shampoo", tolerance=1e-11),
@@ -68,11 +74,20 @@ CASES = [
     Case("soap", {"every": 3, "shampoo_beta": 0.8}, 1e-11),
     Case("soap", {"max_side": 17}),
     Case("soap", {"max_side": 0, "every": 1}),
+    Case("sophia_g", tolerance=1e-7),
+    Case("sophia_g", {"gamma": 3.0, "every": 3}, 1e-7),
+    Case("sophia_h", tolerance=1e-7),
+    Case("sophia_h", {"gamma": 1.0, "every": 1}, 1e-7),
 ]
 
 
 class MLP(nn.Module):
-    """tanh between three matrices, the last of which is a readout; a bias after the first."""
+    """tanh between three matrices, the last of which is a readout; a bias after the first.
+
+    Of integers it makes the rows of `table` that they number.
+    """
+
+    table: torch.Tensor
 
     def __init__(self, weights: list[Array], bias: Array) -> None:
         super().__init__()
@@ -80,6 +95,7 @@ class MLP(nn.Module):
         self.bias = nn.Parameter(torch.tensor(bias))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x if x.is_floating_point() else self.table[x]
         return torch.tanh(torch.tanh(x @ self.first.T + self.bias) @ self.second.T) @ self.readout.T
 
     def blocks(self) -> list[nn.Module]:
@@ -89,19 +105,23 @@ class MLP(nn.Module):
         return {"first": "hidden", "second": "hidden", "readout": "readout", "bias": "bias"}
 
 
-def by_hand(weights: dict[str, Array], x: Array, y: Array) -> dict[str, Array]:
-    """Gradients of the mean of half the squared errors."""
-    a = np.tanh(x @ weights["first"].T + weights["bias"])
-    b = np.tanh(a @ weights["second"].T)
-    error = (b @ weights["readout"].T - y) / len(x)
-    into_b = (error @ weights["readout"]) * (1 - b**2)
-    into_a = (into_b @ weights["second"]) * (1 - a**2)
-    return {
-        "first": into_a.T @ x,
-        "second": into_b.T @ a,
-        "readout": error.T @ b,
-        "bias": into_a.sum(0),
+def told_and_renewed(
+    run: Run, model: MLP, optimizer: Composed, weights: dict[str, Array], x: Array, step: int
+) -> dict[str, Array]:
+    """An estimate by hand of each parameter's curvature, after torch's has entered the optimizer's state."""
+    run = run.replace({"model.context": 1, "batch": BATCH, "tokens": BATCH, "slots": 1})
+    labels = np.random.default_rng(step).integers(SIZES[-1], size=BATCH)
+    model.table = torch.tensor(x)
+    windows = torch.stack((torch.arange(BATCH), torch.tensor(labels)), dim=1)
+    curvature.renew(optimizer, Fast(run, model, World()), windows, run, step)
+    if run.optimizer.name == "sophia_g":
+        uniform = torch.rand(BATCH, 1, generator=generator(run.seed, step, 0))
+        return gauss_newton_bartlett(weights, x, uniform[:, 0].numpy())
+    along = {
+        name: torch.randn(w.shape, generator=generator(run.seed, step, name), dtype=torch.float64).numpy()
+        for name, w in weights.items()
     }
+    return hutchinson(weights, x, labels, along)
 
 
 def test_every_optimizer_has_a_case() -> None:
@@ -115,7 +135,12 @@ def test_twenty_steps_are_those_of_the_formula(case: Case) -> None:
     model = MLP(matrices, np.zeros(SIZES[1]))
     settings = {"name": case.name, "lr": LR, "beta1": BETA1, "beta2": BETA2, "weight_decay": DECAY}
     rest = {"rest": {"lr": REST_LR}} if OPTIMIZERS[case.name].unit == "matrix" else {}
-    run = Run(tokens=768, parametrization="sp", optimizer={**settings, "options": case.options, **rest})
+    run = Run(
+        tokens=768,
+        parametrization="sp",
+        optimizer={**settings, "options": case.options, **rest},
+        schedule={"name": "constant"},
+    )
     optimizer = build(run, model, World())
 
     weights = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
@@ -133,16 +158,24 @@ def test_twenty_steps_are_those_of_the_formula(case: Case) -> None:
         (((model(torch.tensor(x)) - torch.tensor(y)) ** 2).sum() / (2 * BATCH)).backward()
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * share
+        if curvature.due(run, step):
+            estimates = told_and_renewed(run, model, optimizer, weights, x, step)
+            for name, formula in formulas.items():
+                formula.estimate = estimates[name]
         optimizer.step()
-        gradients = by_hand(weights, x, y)
+        slopes = gradients(weights, x, lambda out: (out - y) / len(x))  # noqa: B023
         for name, formula in formulas.items():
             lr = LR if name in whole else REST_LR
-            weights[name] = formula(
-                weights[name], gradients[name], lr * share, 0.0 if name == "bias" else DECAY
-            )
-    for name, parameter in model.named_parameters():
-        error = np.linalg.norm(parameter.detach().numpy() - weights[name])
-        assert error < case.tolerance * np.linalg.norm(weights[name] - start[name]), name
+            weights[name] = formula(weights[name], slopes[name], lr * share, 0.0 if name == "bias" else DECAY)
+    if run.optimizer.spec.curvature and case.options:
+        clipped = np.concatenate([np.abs(formula.ratio).ravel() >= 1 for formula in formulas.values()])
+        assert 0.2 < clipped.mean() < 0.8
+    evaluated = {name: getattr(formula, "x", weights[name]) for name, formula in formulas.items()}
+    for expected, inside in ((weights, nullcontext()), (evaluated, optimizer.averaged())):
+        with inside:
+            for name, parameter in model.named_parameters():
+                error = np.linalg.norm(parameter.detach().numpy() - expected[name])
+                assert error < case.tolerance * np.linalg.norm(expected[name] - start[name]), name
 
 
 @pytest.mark.parametrize("name", ["muonh", "normuon"])

@@ -39,11 +39,15 @@ class _Polynomial:
 
     center: float
     coefficients: Array
-    covariance: Array
+    inverse: Array  # (X'X)^-1
     noise: float
     dof: int
     low: float
     high: float
+
+    @property
+    def covariance(self) -> Array:
+        return self.noise**2 * self.inverse
 
     @property
     def minimum(self) -> tuple[float, float]:
@@ -56,6 +60,13 @@ class _Polynomial:
         # Two forms of the same root; the first is steady for a vanishing cubic term.
         x = -c1 / (c2 + root) if c2 > 0 else (root - c2) / (3 * c3)
         return float(x), 2 * root
+
+    @property
+    def error(self) -> float:
+        """The standard error of the minimum's abscissa by the delta method, at a noise of one."""
+        at, curvature = self.minimum
+        slope = np.array([k * at ** max(k - 1, 0) for k in range(self.coefficients.size)]) / curvature
+        return math.sqrt(max(float(slope @ self.inverse @ slope), 0.0))
 
     def __call__(self, x: Array) -> Array:
         """Evaluate at ln lr; beyond the rates fitted continue along the tangent."""
@@ -95,6 +106,21 @@ class LrCurve(Law):
             raise self.refusal("There is no curve")
         return max(float(self._curve(np.array(x))) - self.loss, 0.0)
 
+    @property
+    def dof(self) -> int:
+        """Runs that the fit has to spare; 0 where nothing was fitted."""
+        return self._curve.dof if self._curve is not None else 0
+
+    @property
+    def errors(self) -> tuple[float, float]:
+        """The standard error of ln lr over the noise (delta method); and half of what a quadratic may be off by.
+
+        NaN without an optimum.
+        """
+        if self._curve is None or not math.isfinite(self.curvature):
+            return math.nan, math.nan
+        return self._curve.error, _bias(self._curve) / 2
+
     def table(self) -> pl.DataFrame:
         """Return one row: `lr, low, high, loss, curvature, noise, half, double, status, left_out`.
 
@@ -117,6 +143,13 @@ class LrCurve(Law):
             }
         )
 
+    def shape(self) -> tuple[Array, Array] | None:
+        """Return rates between the lowest and highest fitted, and the curve there; None where nothing was fitted."""
+        if self._curve is None:
+            return None
+        x = np.linspace(self._curve.low, self._curve.high, 200)
+        return np.exp(x), self._curve(x)
+
     def residuals(self) -> tuple[Array, Array, Mask] | None:
         if self._curve is None:
             return None
@@ -135,9 +168,8 @@ class LrCurve(Law):
         fitted = pl.col("fitted").is_not_null()
         done = self.rows.filter(fitted if self._curve is not None else drawn.FINITE_LOSS)
         series: list[Series] = [Points(done["lr"], done["loss"], name="runs")]
-        if self._curve is not None:
-            x = np.linspace(self._curve.low, self._curve.high, 200)
-            series.append(Line(np.exp(x), self._curve(x), name=f"degree {self.degree}"))
+        if (shape := self.shape()) is not None:
+            series.append(Line(*shape, name=f"degree {self.degree}"))
             lost = self.sample.columns["lr"][self.sample.diverged]
             series += [Points(lost, None, style="diverged", name="diverged")] if lost.size else []
             series += drawn.outliers(self.rows, "lr", "loss")
@@ -276,8 +308,15 @@ def _fit(x: Array, y: Array, center: float, degree: int) -> _Polynomial:
     dof = y.size - degree - 1
     residual = y - design @ coefficients
     noise = math.sqrt(float(residual @ residual) / dof) if dof > 0 else math.nan
-    covariance = noise**2 * np.linalg.inv(r.T @ r)
-    return _Polynomial(center, coefficients, covariance, noise, dof, float(x.min()), float(x.max()))
+    return _Polynomial(
+        center, coefficients, np.linalg.inv(r.T @ r), noise, dof, float(x.min()), float(x.max())
+    )
+
+
+def _bias(curve: _Polynomial) -> float:
+    """What a quadratic may be off by, as a half-width in ln lr: it grows as the square of the window."""
+    wide = max(curve.center - curve.low, curve.high - curve.center, WINDOW) / WINDOW
+    return QUADRATIC_BIAS * wide**2 if curve.coefficients.size == 3 else 0.0
 
 
 def _interval(curve: _Polynomial) -> tuple[float, float]:
@@ -288,12 +327,9 @@ def _interval(curve: _Polynomial) -> tuple[float, float]:
     freedom make the noise look small: with one run a rate and noise of .07 to .22 of the curvature, those narrow enough
     for status ok cover .89 to .76 on grids of half octaves, .92 to .94 with three runs. It ends at SEARCH at most.
     """
-    at, _ = curve.minimum
-    degree = curve.coefficients.size - 1
+    (at, _), degree = curve.minimum, curve.coefficients.size - 1
     bound = uncertainty.t_quantile(uncertainty.LEVEL, curve.dof)
-    # What a cubic term moves the optimum of a quadratic by grows as the square of the window.
-    wide = max(curve.center - curve.low, curve.high - curve.center, WINDOW) / WINDOW
-    bias = QUADRATIC_BIAS * wide**2 if degree == 2 else 0.0
+    bias = _bias(curve)
 
     def excess(x: Array) -> Array:
         slope = np.stack([k * np.power(x, max(k - 1, 0)) for k in range(degree + 1)], axis=-1)

@@ -115,7 +115,9 @@ class Examined:
         kind = kinds[self.roles[name]]
         if kind == "embedding" and name in self.makes_logits and not self.tied:
             kind = "readout"
-        powers = self.promised.powers(kind, self.runs[0].optimizer.family(matrix=kind == "hidden"))
+        optimizer = self.runs[0].optimizer
+        family = optimizer.family(matrix=kind == "hidden")
+        powers = self.promised.powers(kind, family, optimizer.decay_width)
         return replace(powers, init=powers.init - 0.5) if kind == "hidden" else powers
 
     def exponent(self, values: Sequence[float], over: NDArray[np.float64] | None = None) -> float:

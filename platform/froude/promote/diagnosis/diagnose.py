@@ -93,9 +93,7 @@ def diagnose(
     if len(compared) < 2:
         return Diagnosis(name, widths, (), shown, (), None)
     tell = progress or (lambda share, text: None)
-    examined = examine(
-        [_by_rows(run) for run in compared], progress=lambda share, text: tell(share / 2, text)
-    )
+    examined = examine(compared, progress=lambda share, text: tell(share / 2, text))
     seeds = [run.replace(seed=run.seed + seed) for run in compared for seed in range(SEEDS)]
     moves = coordcheck.measure(seeds, times=TIMES, progress=lambda share, text: tell(0.5 + share / 2, text))
     coordinates = coordcheck.judge("width", moves)
@@ -113,6 +111,7 @@ def _by_rows(run: Run) -> Run:
     """
     if run.optimizer.spec.unit != "matrix":
         return run
+    run = run.pinned()
     rest = {f"optimizer.{key}": value for key, value in run.optimizer.rest}
     plain = {"optimizer.name": REST.name, "optimizer.options": {}, "optimizer.rest": {}}
     return run.replace({**plain, **rest}, name=run.name)
@@ -120,6 +119,7 @@ def _by_rows(run: Run) -> Run:
 
 def examine(runs: Sequence[Run], *, progress: Callable[[float, str], None] | None = None) -> Examined:
     """Measure what the code does at two widths or more, of runs that are alike in all else."""
+    runs = [_by_rows(run) for run in runs]
     vocabulary, probes = tables(runs), []
     for number, run in enumerate(runs):
         if progress:

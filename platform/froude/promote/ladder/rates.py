@@ -9,6 +9,9 @@ import polars as pl
 from froude.config import Run
 from froude.laws import Estimate, LrTransfer
 
+#: Rows of runs that ramped their batch, and so have none to measure a law of the batch, or of steps, at.
+RAMPED = pl.col("batch_final").is_not_null() & pl.col("batch_final").ne_missing(pl.col("batch"))
+
 
 def transfer_rows(rows: pl.DataFrame, parametrization: str, base_width: int) -> pl.DataFrame:
     """Rows of one parametrization; runs at the base width, where all are the same, count for each."""

@@ -8,7 +8,8 @@ don't.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 import torch
@@ -19,7 +20,7 @@ from froude.config import ConfigError, Run
 from froude.train import parallel
 from froude.train.exact import torch_internals
 from froude.train.exact.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees
-from froude.train.objective import summed_loss
+from froude.train.objective import Objective, minimised
 from froude.train.parallel import World
 
 #: Tokens of the pass of a rank that has no slot in a round: it keeps the collectives of forward and backward in step,
@@ -30,12 +31,14 @@ IDLE_TOKENS = 8
 class Totals(NamedTuple):
     """Mean loss (nats per token) and gradient norm over all ranks; the mean of the slots' squared norms if measured.
 
-    A slot's gradient is that of its own mean loss, so with these norms its batch is the run's over the slots.
+    The loss is the cross-entropy alone. A slot's gradient is that of its own mean loss, so with these norms its batch
+    is the run's over the slots. `norms` are those of each tensor's gradient, where the run clips by them.
     """
 
     loss: float
     norm: float
     slot_square: float | None = None
+    norms: Mapping[str, float] = MappingProxyType({})
 
 
 class Reduction(Protocol):
@@ -43,11 +46,13 @@ class Reduction(Protocol):
 
     rounds: Rounds
 
-    def backward(self, windows: Tensor, *, batch: int = 0, noise: bool = False) -> Totals:
+    def backward(
+        self, windows: Tensor, *, batch: int = 0, noise: bool = False, objective: Objective = minimised
+    ) -> Totals:
         """Leave the gradient in `.grad`; with `noise` measure the slots' norms too, where slots have gradients.
 
         `windows` [n, context + 1] are those of this rank's slots, in the order of `rounds.mine`; `batch` tokens are in
-        those of all ranks (0: the run's batch).
+        those of all ranks (0: the run's batch). `objective` is handed them in this order, a micro-batch at a time.
         """
 
 
@@ -64,7 +69,9 @@ class Fast:
         self.run, self.model, self.world, self.gathered = run, model, world, gathered
         self.rounds = Rounds(run.slots, world.rank, world.size)
 
-    def backward(self, windows: Tensor, *, batch: int = 0, noise: bool = False) -> Totals:
+    def backward(
+        self, windows: Tensor, *, batch: int = 0, noise: bool = False, objective: Objective = minimised
+    ) -> Totals:
         """Loss divided by the global number of tokens; times the world size, since FSDP averages over ranks."""
         batch = batch or self.run.batch
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
@@ -74,13 +81,24 @@ class Fast:
             parallel.set_gradient_sync(self.model, last, self.world)
             if self.gathered:
                 parallel.set_reshard(self.model, last, self.world)
-            loss = summed_loss(self.model, chunk, self.run)
+            sought, loss = objective(self.model, chunk, self.run)
             total += loss.detach().double()
-            (loss * (self.world.size / batch)).backward()
+            (sought * (self.world.size / batch)).backward()
+        for parameter in self.model.parameters():
+            if parameter.requires_grad and parameter.grad is None:  # no token of the batch has used it
+                parameter.grad = torch.zeros_like(parameter)
         gradients = parallel.local_gradients(self.model)
         squared = torch.nn.utils.get_total_norm(gradients).double().square()
-        total, squared = self.world.sum(torch.stack((total, squared))).unbind()
-        return Totals(float(total) / batch, float(squared.sqrt()))
+        names, squares = self._squares() if self.run.optimizer.clipping == "adagc" else ([], [])
+        total, squared, *squares = self.world.sum(torch.stack((total, squared, *squares))).unbind()
+        norms = {name: float(square.sqrt()) for name, square in zip(names, squares, strict=True)}
+        return Totals(float(total) / batch, float(squared.sqrt()), norms=norms)
+
+    def _squares(self) -> tuple[list[str], list[Tensor]]:
+        """Squared norms of this rank's shards of the gradients, by the names of their tensors."""
+        found = {n: parallel.local(p.grad) for n, p in self.model.named_parameters() if p.grad is not None}
+        norms = [torch.linalg.vector_norm(gradient, dtype=torch.float64) for gradient in found.values()]
+        return list(found), [norm.square() for norm in norms]
 
     def _chunks(self, windows: Tensor, batch: int) -> Sequence[Tensor]:
         """Micro-batches of this rank; every rank has the same number, so that their collectives match."""
@@ -110,14 +128,17 @@ class Exact:
         self.run, self.model, self.world, self.gathered = run, model, world, gathered
         self.rounds = Rounds(run.slots, world.rank, world.size, run.slot_schedule)
         self.whole = keeps_gathered(run, world)
-        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.names, self.parameters = list(trained), list(trained.values())
         self.tree = SlotTree(run.slots)
         #: Squared norms by module of the gradient of this rank's slot in this round; None while nobody asks.
         self.squares: list[float] | None = None
         if not self.whole:
             torch_internals.reduce_by_slots(model, self.rounds, self.see)
 
-    def backward(self, windows: Tensor, *, batch: int = 0, noise: bool = False) -> Totals:
+    def backward(
+        self, windows: Tensor, *, batch: int = 0, noise: bool = False, objective: Objective = minimised
+    ) -> Totals:
         batch = batch or self.run.batch
         size = _windows_of_a_slot(self.run, batch)
         losses = torch.zeros(self.run.slots, dtype=torch.float64, device=self.world.device)
@@ -131,7 +152,7 @@ class Exact:
                 parallel.set_reshard(self.model, not self.whole and self.rounds.is_last, self.world)
             self.squares = [] if noise else None
             part = None if slot is None else windows[number * size : (number + 1) * size]
-            loss = self._pass(part, batch)
+            loss = self._pass(part, batch, objective)
             if self.whole:
                 assert slot is not None
                 gradients = self._take()
@@ -151,12 +172,13 @@ class Exact:
         if self.squares is not None:
             self.squares += [squared_norm(gradient) for gradient in gradients]
 
-    def _pass(self, windows: Tensor | None, batch: int) -> Tensor:
+    def _pass(self, windows: Tensor | None, batch: int, objective: Objective) -> Tensor:
         """Forward and backward of one slot, or of an idle one; gradients of its micro-batches are added in order."""
         whole = _windows_of_a_slot(self.run, batch)
         size = self.run.micro_batch // self.run.model.context or whole
         count = -(-whole // size)
         if windows is None:
+            objective = minimised
             idle = torch.zeros(1, min(IDLE_TOKENS, self.run.model.context) + 1, dtype=torch.int64)
             parts: Sequence[Tensor] = [idle.to(self.world.device)] * count
         else:
@@ -164,9 +186,9 @@ class Exact:
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
         for i, part in enumerate(parts):
             parallel.set_gradient_sync(self.model, not self.whole and i == count - 1, self.world)
-            loss = summed_loss(self.model, part, self.run)
+            sought, loss = objective(self.model, part, self.run)
             total += loss.detach().double()
-            (loss / batch).backward()
+            (sought / batch).backward()
         return total
 
     def _take(self) -> list[Tensor]:
@@ -221,9 +243,17 @@ class Exact:
             found.append(rows)
         numbers = self.world.sum(torch.cat(found).view(torch.int64)).view(torch.float64)
         ends = [slots] if squares is None else [slots, 2 * slots]
+        norms: dict[str, float] = {}
+        if self.run.optimizer.clipping == "adagc":
+            parts = numbers[ends[-1] :].split([len(rows) for rows in found[len(ends) :]])
+            norms = {
+                name: math.sqrt(float(halved_sum(part[None].clone())))
+                for name, part in zip(self.names, parts, strict=True)
+            }
         total, *of_slots, squared = (float(halved_sum(part[None])) for part in numbers.tensor_split(ends))
         # Here a slot's gradient is its share of the batch's: of its own mean loss it is `slots` times as long.
-        return Totals(total / batch, math.sqrt(squared), of_slots[0] * slots if of_slots else None)
+        slot_square = of_slots[0] * slots if of_slots else None
+        return Totals(total / batch, math.sqrt(squared), slot_square, norms)
 
 
 def _windows_of_a_slot(run: Run, batch: int) -> int:

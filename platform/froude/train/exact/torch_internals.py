@@ -86,7 +86,6 @@ def reduce_by_slots(model: nn.Module, rounds: Rounds, see: Callable[[Iterator[Te
         if isinstance(module, FSDPModule):
             module.set_custom_reduce_scatter(SlotReduceScatter(module))
             module.set_gradient_divide_factor(1.0)  # 1.0 keeps FSDP from dividing by the world size outside
-            module.set_reduce_scatter_unused_params(True, recurse=False)
 
 
 def _managed(module: nn.Module, apart: type) -> list[nn.Parameter]:

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from torch import nn
 
 from froude.config import ConfigError, Optimizer, Run
-from froude.sections import Rest
+from froude.optimizers.section import Rest
 from froude.train.api import Kind
+from froude.train.optimizers.clipping import clipping
 from froude.train.optimizers.composed import Composed, Part, Rows, make
 from froude.train.optimizers.exactness import repeats, works_by_rows
 from froude.train.optimizers.fused import matrices
 from froude.train.optimizers.owners import Matrix, Owners
-from froude.train.parallel import World
+from froude.train.parallel import World, refuse_scalars
 from froude.train.parametrization import group, in_blocks, parameter_groups, scales
 
 
@@ -21,10 +22,15 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
     """The optimizer that the run names, over the groups of its parametrization.
 
     ConfigError if the run is exact and its optimizer is not: on a whole tensor it would give other bits than on rows;
-    or if it is one of matrices, of which the model has none.
+    or if it is one of matrices, of which the model has none; or one of the whole model, which is sharded.
     """
     run.check_optimizer()
     settings, spec = run.optimizer, run.optimizer.spec
+    if spec.unit == "model" and world.size > 1:
+        raise ConfigError(
+            f"{spec.name} needs all of the model at once, on one worker, but there are {world.size}; train with one, "
+            "or use another optimizer"
+        )
     parameters = dict(model.named_parameters())
     owned = _owned(run, model)
     parts: list[Part] = []
@@ -41,7 +47,8 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
         implementation = _implementation(run, by_rows, world)
         groups = parameter_groups(run, model, taken)
         parts.append(Rows(by_rows, make(by_rows, implementation, groups), left))
-    return Composed(parameters, parts)
+    trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
+    return Composed(parameters, parts, clipping(run, trained))
 
 
 def state_bytes(run: Run, model: nn.Module) -> int:
@@ -74,6 +81,8 @@ def _owned(run: Run, model: nn.Module) -> list[Matrix]:
     settings, spec = run.optimizer, run.optimizer.spec
     if spec.unit not in ("matrix", "tensor"):
         return []
+    if spec.unit == "tensor":
+        refuse_scalars(model)
     kinds: Mapping[str, Kind] = model.kinds()  # type: ignore[operator]
     found = matrices(model, heads="heads" in spec.options and bool(settings.option("heads")))
     owned, deep = [], in_blocks(model)
@@ -81,7 +90,7 @@ def _owned(run: Run, model: nn.Module) -> list[Matrix]:
         parts = {"": slice(None)} if spec.unit == "tensor" else found.get(name, {})
         for part, rows in parts.items() if parameter.requires_grad else ():
             matrix = Matrix(f"{name}.{part}" if part else name, parameter, range(len(parameter))[rows], {})
-            further = spec.factor(settings, *matrix.shape)
+            further = spec.factor(settings, *matrix.shape) * settings.multipliers.get(kinds[name], 1.0)
             matrix.group.update(
                 group(settings, scales(run, kinds[name], in_block=parameter in deep), [], further)
             )

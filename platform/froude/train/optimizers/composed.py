@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -11,9 +12,9 @@ from torch import Tensor, nn
 from froude import schedules
 from froude.config import Optimizer, Run
 from froude.optimizers import Held
-from froude.sections import Rest, beta2_arguments
+from froude.optimizers.section import Rest, beta2_arguments
 from froude.train import parallel
-from froude.user_code import load
+from froude.train.optimizers.clipping import Clipping
 
 
 class Part(Protocol):
@@ -30,12 +31,17 @@ class Part(Protocol):
     def state(self) -> dict[str, Tensor]:
         """Its tensors by "parameter.key"; before the first step as they start."""
 
+    def averaged(self) -> AbstractContextManager[None]:
+        """Inside, its parameters are those to be evaluated; after it, to the bit, those that are trained."""
+
 
 class Composed:
-    """Parts that share a model's parameters; whoever trains sees one optimizer."""
+    """Parts that share a model's parameters; whoever trains sees one optimizer, with what clips for it."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], parts: Sequence[Part]) -> None:
-        self.parameters, self.parts = parameters, parts
+    def __init__(
+        self, parameters: Mapping[str, nn.Parameter], parts: Sequence[Part], clipping: Clipping
+    ) -> None:
+        self.parameters, self.parts, self.clipping = parameters, parts, clipping
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
@@ -66,7 +72,16 @@ class Composed:
             parameter.grad = None
 
     def state(self) -> dict[str, Tensor]:
-        return {key: tensor for part in self.parts for key, tensor in part.state().items()}
+        found = {key: tensor for part in self.parts for key, tensor in part.state().items()}
+        return found | {f"clipping.{key}": tensor for key, tensor in self.clipping.state().items()}
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Inside, the model's parameters are those to be evaluated; after it, to the bit, those that are trained."""
+        with ExitStack() as stack:
+            for part in self.parts:
+                stack.enter_context(part.averaged())
+            yield
 
 
 class Rows:
@@ -85,7 +100,7 @@ class Rows:
         return self.optimizer.param_groups
 
     def step(self) -> None:
-        self.optimizer.step()
+        step(self.settings, self.optimizer)
 
     def state(self) -> dict[str, Tensor]:
         return {
@@ -93,6 +108,39 @@ class Rows:
             for name, parameter in self.parameters.items()
             for key, tensor in begun(self.settings, self.optimizer, parameter).items()
         }
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        average = self.settings.average
+        if average is None:
+            yield
+            return
+        # To and back by a formula would not give the same bits: those that are trained are kept.
+        kept = []
+        for parameter in self.parameters.values():
+            weight = parallel.local(parameter.detach())
+            towards = begun(self.settings, self.optimizer, parameter)[average.key]
+            kept.append((weight, weight.clone()))
+            weight.lerp_(parallel.local(towards), average.weight)
+        try:
+            yield
+        finally:
+            for weight, trained in kept:
+                weight.copy_(trained)
+
+
+def step(settings: Optimizer | Rest, optimizer: torch.optim.Optimizer) -> None:
+    """One update; what the class counts in its groups is as the state has it, before the update and after it."""
+    groups = optimizer.param_groups if settings.spec.counters else []
+    for group in groups:
+        first, *_ = [begun(settings, optimizer, parameter) for parameter in group["params"]]
+        for key in settings.spec.counters:
+            group[key] = type(group[key])(first[key].item())
+    optimizer.step()
+    for group in groups:
+        for parameter in group["params"]:
+            for key in settings.spec.counters:
+                optimizer.state[parameter][key].fill_(group[key])
 
 
 def begun(
@@ -110,11 +158,14 @@ def begun(
 def started(held: Held, parameter: Tensor, *, fused: bool = False) -> Tensor:
     """A tensor of the state as it starts: sharded as the parameter is, if it has the parameter's rows.
 
-    A number is in fp32, and on the CPU unless a fused kernel reads it.
+    A number is in fp32 if not in fp64, and on the CPU unless a fused kernel reads it.
     """
-    if not held.shape:
-        return torch.full((), held.start, device=parameter.device if fused else "cpu")
+    if held.start == "weight":
+        return parameter.detach().clone()
     dtype = parameter.dtype if held.dtype == "float" else getattr(torch, held.dtype)
+    if not held.shape:
+        number = torch.float32 if held.dtype == "float" else dtype
+        return torch.full((), held.start, dtype=number, device=parameter.device if fused else "cpu")
     shard = parallel.local(parameter)
     rows = held.shape[0] if shard is parameter else shard.shape[0]
     local = torch.full((rows, *held.shape[1:]), held.start, dtype=dtype, device=parameter.device)
@@ -124,9 +175,10 @@ def started(held: Held, parameter: Tensor, *, fused: bool = False) -> Tensor:
 def make(
     settings: Optimizer | Rest, implementation: str, groups: list[dict[str, Any]]
 ) -> torch.optim.Optimizer:
-    """The class that the settings name, over these groups."""
+    """The class that the settings name, over these groups; ready to train."""
     form = {} if implementation == "auto" else {implementation: True}
-    made: torch.optim.Optimizer = load(settings.spec.factory)(
-        groups, **settings.spec.arguments(settings), **form
-    )
-    return made
+    made: Any = settings.spec.load()(groups, **settings.spec.arguments(settings), **form)
+    if settings.spec.average:
+        made.train()
+    optimizer: torch.optim.Optimizer = made
+    return optimizer

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from froude.config import Optimizer
-from froude.sections import Rest
+from froude.optimizers.section import Rest
 from froude.train.optimizers.composed import begun, make
 
 STEPS = 12
@@ -83,7 +83,7 @@ def _cuts(rows: int, each: int) -> Iterator[slice]:
 def _trained(
     settings: Optimizer, implementation: str, tensors: Sequence[Tensor], cuts: Sequence[slice], seed: int = 0
 ) -> Tensor:
-    """The weights after STEPS steps, each part by itself."""
+    """The weights after STEPS steps, each part by itself; and the average that would be evaluated, if there is one."""
     start, *gradients = tensors
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -95,8 +95,14 @@ def _trained(
         for gradient in gradients:
             for part, cut in zip(parts, cuts, strict=True):
                 part.grad = gradient[cut].clone()
+                if settings.spec.curvature:
+                    optimizer.state[part]["hessian"].lerp_(gradient[cut].square(), 0.1)
             optimizer.step()
-    return torch.cat([part.detach() for part in parts])
+    ends = [part.detach() for part in parts]
+    if average := settings.average:
+        states = [begun(settings, optimizer, part) for part in parts]
+        ends += [torch.lerp(w, s[average.key], average.weight) for w, s in zip(ends, states, strict=True)]
+    return torch.cat(ends)
 
 
 def _same(one: Tensor, other: Tensor) -> bool:

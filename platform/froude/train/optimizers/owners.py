@@ -7,9 +7,11 @@ owns a matrix does, and nothing else: states are kept by the matrix's name, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from typing import Any
 
 import torch
@@ -18,13 +20,16 @@ from torch import Tensor, nn
 
 from froude.config import Optimizer
 from froude.train import parallel
-from froude.train.optimizers.composed import begun, make
+from froude.train.optimizers.composed import begun, make, step
 from froude.train.parallel import World
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """Rows of a parameter, its other dimensions taken as columns; `name` is "parameter" or "parameter.part"."""
+    """Rows of a parameter, its other dimensions taken as columns; `name` is "parameter" or "parameter.part".
+
+    One row of a tensor of three dimensions or more, as an expert is, is a matrix itself.
+    """
 
     name: str
     parameter: nn.Parameter
@@ -33,7 +38,22 @@ class Matrix:
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.rows), math.prod(self.parameter.shape[1:])
+        sizes = (len(self.rows), *self.parameter.shape[1:])
+        rows, *columns = sizes[1:] if sizes[0] == 1 and len(sizes) > 2 else sizes
+        return rows, math.prod(columns)
+
+    def at(self, rank: int, ranks: int) -> range:
+        """The rows that a rank has, as numbered in the parameter."""
+        theirs = parallel.rows_of(self.parameter, rank, ranks)
+        start = max(theirs.start, self.rows.start)
+        return range(start, max(start, min(theirs.stop, self.rows.stop)))
+
+    def home(self, ranks: int) -> tuple[float, int]:
+        """The largest share of the rows that a rank has, and the first such rank."""
+        each = len(parallel.rows_of(self.parameter, 0, ranks))
+        some = range(self.rows.start // each, (self.rows.stop - 1) // each + 1)
+        rank = max(some, key=lambda rank: len(self.at(rank, ranks)))
+        return len(self.at(rank, ranks)) / len(self.rows), rank
 
     @property
     def cost(self) -> int:
@@ -57,7 +77,7 @@ class Owned:
         self.weight.data = weight
         self.weight.grad = gradient
         self.state()
-        self.optimizer.step()
+        step(self.settings, self.optimizer)
         if (
             self.weight.data_ptr() != weight.data_ptr()
         ):  # a class from outside may have put another in its place
@@ -88,6 +108,10 @@ class Owners:
             f"{each.matrix.name}.{key}": tensor for each in self.owned for key, tensor in each.state().items()
         }
 
+    def averaged(self) -> AbstractContextManager[None]:
+        """Nothing is averaged: a spec does not allow it of whole matrices."""
+        return nullcontext()
+
     @torch.no_grad()
     def step(self) -> None:
         for each, matrices in zip_longest(self.owned, self.rounds):
@@ -108,7 +132,7 @@ class Owners:
             local(matrix)[self._here(matrix)].flatten() if matrix else self._none(matrices)
             for matrix in matrices
         ]
-        counts = [len(rows) * mine.shape[1] if mine else 0 for rows in self._of_ranks(mine)]
+        counts = self._counts(mine)
         found = sent[0].new_empty(sum(counts))
         dist.all_to_all_single(found, torch.cat(sent), counts, [piece.numel() for piece in sent])
         return found.view(mine.shape) if mine else found
@@ -122,28 +146,24 @@ class Owners:
             place.copy_(weight.view_as(place))
             return
         places = [parallel.local(m.parameter)[self._here(m)] if m else self._none(matrices) for m in matrices]
-        counts = [len(rows) * mine.shape[1] if mine else 0 for rows in self._of_ranks(mine)]
+        counts = self._counts(mine)
         found = weight.new_empty(sum(place.numel() for place in places))
         sizes = [place.numel() for place in places]
         dist.all_to_all_single(found, weight.flatten(), sizes, counts)
         for place, rows in zip(places, found.split(sizes), strict=True):
             place.copy_(rows.view_as(place))
 
-    def _of_ranks(self, matrix: Matrix | None) -> Iterator[range]:
-        """The rows of a matrix, as numbered in its parameter, that each rank has."""
-        for rank in range(self.world.size):
-            if matrix is None:
-                yield range(0)
-            else:
-                theirs = parallel.rows_of(matrix.parameter, rank, self.world.size)
-                start = max(theirs.start, matrix.rows.start)
-                yield range(start, max(start, min(theirs.stop, matrix.rows.stop)))
+    def _counts(self, matrix: Matrix | None) -> list[int]:
+        """How many of a matrix's numbers each rank has."""
+        if matrix is None:
+            return [0] * self.world.size
+        width = math.prod(matrix.parameter.shape[1:])
+        return [width * len(matrix.at(rank, self.world.size)) for rank in range(self.world.size)]
 
     def _here(self, matrix: Matrix) -> slice:
         """The rows of a matrix in this rank's part of its parameter."""
-        rank = self.world.rank
-        rows = list(self._of_ranks(matrix))[rank]
-        first = parallel.rows_of(matrix.parameter, rank, self.world.size).start
+        rows = matrix.at(self.world.rank, self.world.size)
+        first = parallel.rows_of(matrix.parameter, self.world.rank, self.world.size).start
         return slice(rows.start - first, rows.stop - first)
 
     def _none(self, matrices: Sequence[Matrix | None]) -> Tensor:
@@ -152,13 +172,28 @@ class Owners:
 
 
 def deal(matrices: Sequence[Matrix], ranks: int) -> list[list[Matrix]]:
-    """Each rank's matrices, the costliest first, each given to the rank that has least to do."""
+    """Each rank's matrices, the costliest first, each given to the rank that has least to do.
+
+    Of those that cost the same it gets one of which it has more rows than others have, since these need not be sent;
+    the parts of a fused tensor lie on few ranks. If there is none, it gets the one whose rows lie farthest apart.
+    """
     dealt: list[list[Matrix]] = [[] for _ in range(ranks)]
     load = [0] * ranks
-    for matrix in sorted(matrices, key=lambda each: (-each.cost, each.name)):
-        rank = load.index(min(load))
-        dealt[rank].append(matrix)
-        load[rank] += matrix.cost
+    for cost, group in groupby(sorted(matrices, key=lambda each: (-each.cost, each.name)), lambda m: m.cost):
+        apart = sorted(((*each.home(ranks), each) for each in group), key=lambda home: home[0])
+        at_home: defaultdict[int, list[Matrix]] = defaultdict(list)
+        for _, rank, matrix in apart:
+            at_home[rank].append(matrix)
+        left, given = iter(apart), set[str]()
+        for _ in apart:
+            rank = load.index(min(load))
+            own = at_home[rank]
+            while own and own[-1].name in given:
+                own.pop()
+            chosen = own.pop() if own else next(each for *_, each in left if each.name not in given)
+            given.add(chosen.name)
+            dealt[rank].append(chosen)
+            load[rank] += cost
     return dealt
 
 

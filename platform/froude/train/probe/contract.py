@@ -103,10 +103,15 @@ def _key(run: Run, *fields: str, **more: Any) -> str:
 
 def smallest(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
     """The smallest run of each shape, exact if any of the shape is; and lines on what is too large or too much here."""
-    by_model = {_key(run, "model", "parametrization", "precision", "reduction"): run for run in runs}
+    by_model = {
+        _key(
+            run, "model", "parametrization", "precision", "reduction", kinds=list(run.optimizer.multipliers)
+        ): run
+        for run in runs
+    }
     shapes: dict[str, list[tuple[int, Run]]] = {}
     for run in by_model.values():
-        model = _key(run, "model", "parametrization")
+        model = _key(run, "model", "parametrization", kinds=list(run.optimizer.multipliers))
         if model not in _sizes:
             _sizes[model] = _size(run)
         # Sizes and standard deviations differ within a shape.
@@ -150,8 +155,10 @@ def _size(run: Run) -> int:
 
 
 def check_code_and_corpus(runs: Iterable[Run], trust: bool, skip_probe: Collection[str] = ()) -> Probed:
-    """What the probe found; ConfigError if code is not trusted, or a corpus or a model is not sound."""
+    """What the probe found; ConfigError if code is not trusted or not there, or a corpus or a model is not sound."""
     runs = list(runs)
     for run in runs:
         check_trust(run, trust)
+        run.check_optimizer()
+        run.optimizer.spec.load()
     return check(runs, skip_probe)

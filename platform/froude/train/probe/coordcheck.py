@@ -153,9 +153,12 @@ def check(
             f"a coordinate check needs three sizes, a seed and times from 1 on, but got {over} {list(sizes)}, "
             f"{seeds} seeds and times {list(times)}; add some"
         )
+    under = [run.replace(parametrization=checked(run).name)]
+    if over == "width":
+        under.append(run.replace({"parametrization": STANDARD.name, "optimizer.decay_width": "constant"}))
     runs = [
-        run.replace({f"model.{over}": size, "parametrization": rules.name, "seed": run.seed + seed})
-        for rules in ((checked(run), STANDARD) if over == "width" else (checked(run),))
+        each.replace({f"model.{over}": size, "seed": run.seed + seed})
+        for each in under
         for size in sorted(set(sizes))
         for seed in range(seeds)
     ]
@@ -202,7 +205,7 @@ def short(run: Run, steps: int) -> Run:
     """The run as `steps` steps on at most TOKENS tokens: constant rate, no warmup, one worker."""
     batch = min(run.windows, max(1, TOKENS // run.model.context)) * run.model.context
     few = {"batch": batch, "tokens": batch * steps, "slots": 1, "workers": 1, "micro_batch": 0}
-    return run.replace({"schedule": {"name": "constant"}, "reduction": "fast", **few}, name=run.name)
+    return run.pinned().replace({"schedule": {"name": "constant"}, "reduction": "fast", **few}, name=run.name)
 
 
 def first_batch(run: Run, device: torch.device) -> Tensor:

@@ -20,6 +20,7 @@ from froude.train import api
 from froude.train.exact.reduce import refuse_hooks
 from froude.train.objective import precision
 from froude.train.optimizers.fused import fused
+from froude.train.parallel import refuse_scalars
 from froude.user_code import Raised, call_user
 
 #: The largest move where a change must move nothing, as a share of its moves elsewhere. Rounding alone moves nothing:
@@ -71,6 +72,8 @@ class _Look:
     def all(self, skip: Collection[str]) -> list[str]:
         if self.run.reduction == "exact" or self.run.max_workers > 1:
             refuse_hooks(self.model)
+        if self.run.max_workers > 1:
+            refuse_scalars(self.model)
         fused(self.model)
         if "dense" not in skip:
             self.dense()

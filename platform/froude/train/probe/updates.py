@@ -20,6 +20,7 @@ from froude.config import Run
 from froude.train import api, optimizers
 from froude.train.exact.reduce import Fast, Totals
 from froude.train.exact.slots import Rounds
+from froude.train.objective import Objective, minimised
 from froude.train.parallel import World
 from froude.train.probe.coordcheck import first_batch, short
 from froude.train.step import train_step
@@ -59,16 +60,19 @@ class Probe:
 
 
 class _Given:
-    """A reduction whose gradient is handed in instead of computed."""
+    """A reduction whose gradient is handed in instead of computed; that of anything but the loss is zero."""
 
     rounds = Rounds(1, 0, 1)
 
     def __init__(self, model: nn.Module, gradients: Mapping[str, Tensor], norm: float) -> None:
         self.model, self.gradients, self.norm = model, gradients, norm
 
-    def backward(self, windows: Tensor, *, batch: int = 0, noise: bool = False) -> Totals:
+    def backward(
+        self, windows: Tensor, *, batch: int = 0, noise: bool = False, objective: Objective = minimised
+    ) -> Totals:
         for name, parameter in self.model.named_parameters():
-            parameter.grad = self.gradients[name].clone()
+            given = self.gradients[name]
+            parameter.grad = given.clone() if objective is minimised else torch.zeros_like(given)
         return Totals(0.0, self.norm)
 
 

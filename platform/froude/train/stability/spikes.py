@@ -1,9 +1,13 @@
 """What to do when the loss or the gradient spikes: decided by their numbers alone, so alike on every rank and replay.
 
-The spike policy, rung by rung: warn; leave out an update whose gradient is an outlier; go back and leave out the
-batches around the spike; do that at a lower rate and a tighter clip; stop for a person. Steps count updates, batches
+The spike policy, rung by rung: warn; leave out an update whose gradient is an outlier; ease off, at half the rate and
+with gradients clipped to their usual norm, where one batch after another spikes; go back and leave out the batches
+around the spike; do that at a lower rate and a tighter clip; stop for a person. Steps count updates, batches
 what was drawn from the data: a batch that is left out is no step, and a run always makes all of its steps. Where the
 batch is ramped a step takes several, and all numbers of batches below are numbers of steps' worth of them.
+
+A bad batch is over with the next. Where different batches in a row spike, the weights or the rate are at fault: leaving
+the next out changes neither, and going back repeats hundreds of steps for what a few careful ones may mend.
 
 Going back and leaving out 200 to 500 batches is PaLM's (Chowdhery et al. 2022, arXiv:2204.02311, section 5.1), leaving
 out single updates OLMo's; outliers are measured in median absolute deviations, which one outlier in the window barely
@@ -29,6 +33,12 @@ STEEP = math.log(1.5)
 FLOOR = 1e-3  # least MAD, in nats per token and in the log of the norm
 RECOVERY = 200  # steps after which a loss that has not come back calls for a rollback
 SKIPS, SKIPS_WITHIN = 3, 1000  # this many updates left out within this many steps call for one too
+#: Outliers in a row, and steps of a loss that has not come back, from which on a run eases off; the factor on its rate.
+IN_ROW, LINGERING, EASE = 3, 20, 0.5
+CALM, PATIENCE = (
+    10,
+    50,
+)  # steps in a row without a spike that end it, and steps after which an outlier calls for a rollback
 BACK, AHEAD = 100, 200  # batches left out before and after the spike's
 RECURRENCE = 2000  # steps within which the next spike climbs a rung
 LOWER, TIGHTEN = 0.7, 0.5  # factors of rate and clip from there on
@@ -45,12 +55,16 @@ Judge = Callable[[float, float], "Decision"]
 
 @dataclass(frozen=True)
 class Decision:
-    """What becomes of a step's gradient; the factors are of the schedule's rate and of the bound on the norm."""
+    """What becomes of a step's gradient; the factors are of the schedule's rate and of the bound on the norm.
+
+    `bound` is another on the norm, which holds as well.
+    """
 
     action: Action = "update"
     why: str = ""
     lr_factor: float = 1.0
     clip_factor: float = 1.0
+    bound: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -118,6 +132,11 @@ class SpikePolicy:
         self.climbing: int = state.get("climbing", 0)
         self.skips = [Place(*place) for place in state.get("skips", ())]
         self.watched = Place(*state["watched"]) if state.get("watched") else None
+        self.in_row: int = state.get("in_row", 0)  # outliers
+        self.eased = (
+            Place(*state["eased"]) if state.get("eased") else None
+        )  # since when, now or the last time
+        self.calm: int | None = state.get("calm")  # steps without a spike while it eases off, else None
 
     def state(self) -> dict[str, Any]:
         """All that the next decision depends on, as JSON."""
@@ -131,6 +150,9 @@ class SpikePolicy:
             "climbing": self.climbing,
             "skips": [[place.step, place.batch] for place in self.skips],
             "watched": [self.watched.step, self.watched.batch] if self.watched else None,
+            "in_row": self.in_row,
+            "eased": [self.eased.step, self.eased.batch] if self.eased else None,
+            "calm": self.calm,
             "rollbacks": [
                 {**vars(each), "spike": list(vars(each.spike).values())} for each in self.rollbacks
             ],
@@ -180,11 +202,9 @@ class SpikePolicy:
         seen = f"loss {loss:.4f}, gradient norm {norm:.4g}"
         if finite:
             seen = f"loss {loss:.4f} ({above:+.1f} deviations), gradient norm {norm:.4g} ({steep:+.1f})"
+        self._ease(here, finite, outlier, seen)
         if outlier:
-            self.skips.append(here)
-            if sum(place.step > step - SKIPS_WITHIN for place in self.skips) >= SKIPS:
-                return self._back(here, here, f"{SKIPS} updates left out within {SKIPS_WITHIN} steps; {seen}")
-            return self._decide("skip", here, seen)
+            return self._outlying(here, finite, seen)
         if self.watched and step - self.watched.step >= RECOVERY:
             return self._back(self.watched, here, f"the loss has not come back in {RECOVERY} steps; {seen}")
         if self.climbing > CLIMB_SHARE * self.run.steps:
@@ -196,6 +216,36 @@ class SpikePolicy:
             self.gradient.accept(gradient)
         return self._decide("update", here, "")
 
+    def _ease(self, here: Place, finite: bool, outlier: bool, seen: str) -> None:
+        """Begin to ease off, go on, or end it: `calm` says which."""
+        self.in_row = self.in_row + 1 if outlier and finite else 0
+        lingers = self.watched is not None and here.step - self.watched.step >= LINGERING
+        lately = self.eased is not None and here.step - self.eased.step <= RECURRENCE
+        if finite and (lingers or self.in_row >= IN_ROW) and not lately:
+            self.eased, self.calm = here, 0
+            why = (
+                f"the loss has not come back in {LINGERING} steps"
+                if lingers
+                else f"{IN_ROW} outliers in a row"
+            )
+            self._note("ease", here, f"{why}; {seen}")
+        elif self.calm is not None:
+            self.calm = 0 if outlier or self.watched else self.calm + 1
+            self.calm = None if self.calm >= CALM else self.calm
+
+    def _outlying(self, here: Place, finite: bool, seen: str) -> Decision:
+        """What becomes of a gradient that is an outlier."""
+        if finite and self.eased and self.calm is not None:
+            if here.step - self.eased.step >= PATIENCE:
+                return self._back(self.eased, here, f"{PATIENCE} steps at half the rate did not help; {seen}")
+            return self._decide("update", here, "")
+        self.skips.append(here)
+        since = self.eased.batch if self.eased else -1  # those before were not their batches' fault
+        recent = [p for p in self.skips if p.step > here.step - SKIPS_WITHIN and p.batch > since]
+        if len(recent) >= SKIPS:
+            return self._back(here, here, f"{SKIPS} updates left out within {SKIPS_WITHIN} steps; {seen}")
+        return self._decide("skip", here, seen)
+
     def _track(self, loss: float, warming: bool) -> None:
         self.average = loss if self.average is None else EMA * self.average + (1 - EMA) * loss
         self.least = self.average if self.least is None else min(self.least, self.average)
@@ -206,7 +256,10 @@ class SpikePolicy:
         if action != "update":
             self._note(action, here, why)
         lowered = sum(each.lowered and each.first <= here.batch for each in self.rollbacks)
-        return Decision(action, why, LOWER**lowered, TIGHTEN**lowered)
+        if self.calm is None:
+            return Decision(action, why, LOWER**lowered, TIGHTEN**lowered)
+        usual = math.exp(median(self.gradient.values))
+        return Decision(action, why, LOWER**lowered * EASE, TIGHTEN**lowered, usual)
 
     def _back(self, spike: Place, here: Place, why: str) -> Decision:
         recent = [r for r in self.rollbacks if spike.step - r.spike.step <= RECURRENCE]
@@ -240,6 +293,7 @@ def sentence(event: Mapping[str, Any]) -> str:
     """An event in words for a person who watches; empty for events that change nothing."""
     said = {
         "skip": "batch {batch} is left out at step {step}: {why}",
+        "ease": "from step {step} on at half the rate, until it is calm: {why}",
         "rollback": "back to before step {step}: {why}",
         "lower": "back to before step {step}, and on at a lower rate: {why}",
     }
