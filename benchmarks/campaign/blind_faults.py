@@ -86,8 +86,8 @@ def doubled(trainer: Trainer) -> None:
     """Each gradient is added to that of the step before, which nobody set to zero."""
     inner, last = trainer.reduction.backward, []
 
-    def backward(windows: Tensor, *, noise: bool = False) -> Any:
-        totals = inner(windows, noise=noise)
+    def backward(windows: Tensor, **options: Any) -> Any:
+        totals = inner(windows, **options)
         gradients = parallel.local_gradients(trainer.model)
         own = [gradient.clone() for gradient in gradients]
         if last:

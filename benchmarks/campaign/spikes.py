@@ -136,8 +136,8 @@ class Faulty(Trainer):
         self.start = random.Random(run.seed).randrange(FIRST, LAST)
         backward, update = self.reduction.backward, self.optimizer.step
 
-        def spoiled_backward(windows: Tensor, *, noise: bool = False) -> Totals:
-            found = backward(windows, noise=noise)
+        def spoiled_backward(windows: Tensor, **options: Any) -> Totals:
+            found = backward(windows, **options)
             for parameter in self.model.parameters():
                 if parameter.grad is not None:
                     parameter.grad *= self.scale
@@ -226,7 +226,7 @@ def train(policy: Policy, fault: Fault, seed: int, steps: int = STEPS) -> dict[s
                 loop.commit()
     except Diverged:
         status = "stopped"
-    left_out = len(spikes.policy_batches(loop.policy.state()))
+    left_out = len(spikes.policy_batches(run, loop.policy.state()))
     return {
         "policy": policy.name,
         "fault": fault.name,

@@ -1,12 +1,14 @@
 """One run for each way in which an optimizer is sharded, on real nodes of which one is killed: the bits of one worker.
 
-By rows is what tests/cluster/test_elastic.py trains with; here are owners of matrices, and of whole parameters.
+By rows is what tests/cluster/test_elastic.py trains with; here through a ramp, and with owners of matrices or of whole
+parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -16,6 +18,7 @@ from froude.checkpoint.tensors import digest
 from froude.config import Run
 from froude.launch.cluster import SimulatedCluster, simulated
 from froude.launch.elastic import Progress, train
+from froude.promote.token_audit import token_account
 from froude.runlog import LogReader
 from froude.study import Study
 from froude.train.api import Unsupervised
@@ -24,7 +27,7 @@ from froude.train.worker import run_worker
 pytestmark = pytest.mark.long
 
 
-def run_of(optimizer: str) -> Run:
+def run_of(optimizer: str, **schedule: Any) -> Run:
     return Run(
         name=optimizer,
         model={"width": 32},
@@ -35,7 +38,7 @@ def run_of(optimizer: str) -> Run:
         tokens=768 * 80,
         checkpoint_every=10,
         workers=(1, 3),
-        schedule={"warmup_tokens": 768 * 10},
+        schedule={"warmup_tokens": 768 * 10, **schedule},
         eval_windows=64,
     )
 
@@ -46,9 +49,17 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedClust
         yield running
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "adafactor"])
-def test_a_node_is_killed_in_mid_run(cluster: SimulatedCluster, tmp_path: Path, optimizer: str) -> None:
-    run, killed = run_of(optimizer), []
+#: The first is by rows; its batch has just been doubled when the node goes, and is doubled once more thereafter.
+RUNS = {
+    "adamw, ramped": run_of("adamw", ramp=[[768 * 16, 2], [768 * 40, 4]], weight_decay_to=0.1),
+    "muon": run_of("muon"),
+    "adafactor": run_of("adafactor"),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_node_is_killed_in_mid_run(cluster: SimulatedCluster, tmp_path: Path, name: str) -> None:
+    run, killed = RUNS[name], []
     for name in ("struck", "calm"):
         (tmp_path / name).mkdir()
     struck, calm = Study(tmp_path / "struck"), Study(tmp_path / "calm")
@@ -65,6 +76,8 @@ def test_a_node_is_killed_in_mid_run(cluster: SimulatedCluster, tmp_path: Path, 
     slots = struck.ledger().filter(run=run.name).group_by("step", "slot").len().collect()
     assert slots.height == run.steps * run.slots
     assert slots["len"].unique().to_list() == [1]
+    account = token_account(struck, run.name, run)
+    assert (account.whole, account.expected) == (True, run.tokens)
 
     place = calm.location / "runs" / run.name
     store = RunStore(place, run.name)

@@ -44,7 +44,13 @@ def rows_of(
         time = began + timedelta(seconds=STEP_SECONDS * (step - first))
         done = step / run.steps
         loss = FINAL + 1.9 * math.exp(-9 * done) + 0.35 * (1 - done) ** 1.5 - 0.02
-        base = {"run": run.name, "attempt": attempt, "step": step, "tokens": step * run.batch, "time": time}
+        base = {
+            "run": run.name,
+            "attempt": attempt,
+            "step": step,
+            "tokens": run.phases.tokens_at(step),
+            "time": time,
+        }
         steps.append(
             {
                 **base,
@@ -56,12 +62,13 @@ def rows_of(
         )
         if step % 100 == 0:
             evals.append({**base, "split": "validation", "loss": loss + 0.02 if step < run.steps else FINAL})
+        samples = run.phases.factor_at(step - 1) * run.windows_per_slot
         for slot in range(run.slots):
-            sample = ((step - 1) * run.slots + slot) * run.windows_per_slot
+            sample = run.phases.tokens_at(step - 1) // run.model.context + slot * samples
             ledger.append(
                 {
                     "run": run.name, "attempt": attempt, "step": step, "slot": slot, "first_sample": sample,
-                    "samples": run.windows_per_slot, "tokens": run.windows_per_slot * run.model.context,
+                    "samples": samples, "tokens": samples * run.model.context,
                     "digest": f"{sample:016x}", "disposition": "trained",
                 }
             )  # fmt: skip
@@ -83,8 +90,8 @@ def train(
     def commit(kind: str, attempt: int, step: int, time: datetime, **more: Any) -> Record:
         record = Record(
             run=run.name, seq=before.seq + 1 if before else 0, parent=before.digest if before else None,
-            base=base, attempt=attempt, generation=f"g{attempt}", kind=kind, step=step, tokens=step * run.batch,
-            time=time, world=LIVES[attempt - 1][0], recipe=recipe.sha256, **more,
+            base=base, attempt=attempt, generation=f"g{attempt}", kind=kind, step=step,
+            tokens=run.phases.tokens_at(step), time=time, world=LIVES[attempt - 1][0], recipe=recipe.sha256, **more,
         )  # fmt: skip
         content = record.to_bytes()
         assert (place / "commits" / record_name(record.seq)).create(content)

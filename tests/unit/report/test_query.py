@@ -67,9 +67,22 @@ def test_the_query_finds_a_tampered_ledger(
     assert not view.account.whole
 
 
-def test_the_query_counts_beyond_2_to_the_31_tokens(promoted: Promoted, tmp_path: Path) -> None:
-    batch = 768 << 12
-    run = promoted.recipe.run.replace(batch=batch, tokens=1300 * batch)
+LONG, RAMP = 768 << 12, [[768 * 300, 2], [768 * 1100, 3]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"batch": LONG, "tokens": 1300 * LONG},  # beyond 2^31 tokens
+        {"schedule.ramp": RAMP, "tokens": 768 * (300 + 2 * 400 + 3 * 600)},
+    ],
+    ids=["long", "ramped"],
+)
+def test_the_query_counts_the_tokens_of_any_run(
+    promoted: Promoted, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    run = promoted.recipe.run.replace(change)
+    assert run.steps == 1300
     recipe = seal(
         run=run,
         profile="production",
@@ -81,10 +94,16 @@ def test_the_query_counts_beyond_2_to_the_31_tokens(promoted: Promoted, tmp_path
     )
     study = replace(promoted, recipe=recipe).copy(tmp_path / "long", lives=3)
     recipe.write(study.location / "recipe.toml")
-    assert run.tokens > 2**31
     whole = {"expected": run.tokens, "skipped": 0, "repeated": 0, "skipped_by_policy": 0}
     assert answer_of_readme(study.location.url) == whole
     assert answer(gather(study, fits=promoted.fits)) == whole
+    (file,) = (study.location / "runs" / "large" / "parts").path.glob("ledger-g1-*.parquet")
+    rows = pl.read_parquet(file)
+    pl.concat([rows.slice(1), rows.tail(1)]).write_parquet(file)
+    due = run.batch // run.slots
+    torn = whole | {"skipped": due, "repeated": due * rows["samples"][-1] // run.windows_per_slot}
+    assert answer_of_readme(study.location.url) == torn
+    assert answer(gather(study, fits=promoted.fits)) == torn
 
 
 def answer(view: View) -> dict[str, int]:

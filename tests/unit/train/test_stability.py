@@ -118,6 +118,28 @@ def test_a_step_in_the_loss_is_gone_back_from(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_a_run_whose_batch_is_ramped_goes_back_by_whole_steps(tmp_path: Path) -> None:
+    ramped = RUN.replace({"tokens": 256 * 1100, "schedule.ramp": [[256 * 100, 2]]})
+    run = marked(dict.fromkeys(range(300, 702), HIGH), ramped)
+    study = train(tmp_path, run)
+    assert "rollback" in dict(actions(study)).values()
+    account = token_account(study, run.name, run)
+    assert (account.whole, account.expected) == (True, run.tokens)
+    last = LogReader(study.location / "runs" / run.name).lineage()[-1]
+    left_out = spikes.policy_batches(run, last.scalars["stability"])
+    assert account.skipped_by_policy == len(left_out) * run.batch
+
+
+def test_a_step_of_a_ramp_that_would_be_torn_is_passed_over_from_its_first_batch_on() -> None:
+    run = RUN.replace({"schedule.ramp": [[256 * 4, 2]]})
+    policy = SpikePolicy(run, {"batch": 4})
+    policy.rollbacks = [spikes.Rollback(spikes.Place(9, 8), 5, 9, lowered=False)]
+    assert policy.leave_out(5) == range(4, 9)
+    assert policy.leave_out(5) == range(9, 9)
+    assert spikes.policy_batches(run, policy.state()) == {4, 5, 6, 7, 8}
+
+
+@pytest.mark.slow
 def test_a_spike_that_comes_again_lowers_the_rate_and_then_ends_the_run(tmp_path: Path) -> None:
     twice = [*range(100, 103), *range(350, 353)]
     study = train(tmp_path / "lowered", marked(dict.fromkeys(twice, NAN), RUN.replace(tokens=256 * 120)))
