@@ -179,7 +179,8 @@ def page(rows: pl.DataFrame) -> str:
             "|---|---|---|---|---|---|---|---|",
             *entries(rows),
             "",
-            "A step is the median over an optimizer's runs of their median step, forward and backward pass included. "
+            "A step is the median over an optimizer's runs of their median step, forward and backward pass included; "
+            "Sophia's estimates, in one step of ten, are not in it. "
             "Time is that of the process on a core that others used as well, more while the first optimizers ran than "
             "while the last did: differences of less than half say nothing of the optimizers.",
             "",

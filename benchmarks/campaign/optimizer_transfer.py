@@ -15,14 +15,18 @@ import math
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
+import matplotlib
 import polars as pl
 import torch
+from matplotlib.figure import Figure
 
 from froude import laws
 from froude.config import Run
+from froude.laws.drawing.render import render
 from froude.train.trial import run_trial
 
 HERE = Path(__file__).resolve().parents[1]
@@ -133,11 +137,22 @@ def page(rows: pl.DataFrame) -> str:
         [
             *lines,
             "",
+            "![Loss over the rate, a curve for each width](optimizer_transfer.svg)",
+            "",
             "What it does not show: other depths, heads, horizons or batches; widths beyond 256; and which optimizer "
             "is best, since only one rate of each was tuned.",
             "",
         ]
     )
+
+
+def figure(rows: pl.DataFrame) -> Figure:
+    """Loss over the rate, a panel for each optimizer and a curve for each width."""
+    panels = []
+    for name in [name for name in CENTRES if name in set(rows["optimizer"])]:
+        first, *_ = laws.lr_transfer(rows.filter(pl.col("optimizer") == name)).drawing()
+        panels.append(replace(first, title=name))
+    return render(panels)
 
 
 def main() -> None:
@@ -150,7 +165,10 @@ def main() -> None:
     torch.set_num_threads(1)
     if not given.report:
         train(given.only)
-    (HERE / "optimizer_transfer.md").write_text(page(pl.read_parquet(ROWS)))
+    rows = pl.read_parquet(ROWS)
+    (HERE / "optimizer_transfer.md").write_text(page(rows))
+    with matplotlib.rc_context({"svg.hashsalt": "froude"}):
+        figure(rows).savefig(HERE / "optimizer_transfer.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
