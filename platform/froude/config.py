@@ -273,7 +273,8 @@ class Run(Section):
         """A validated copy with some keys changed; dotted keys such as "optimizer.lr" reach into sections.
 
         Slots that were not named follow the workers of the copy. A stored run names its slots, so they stay. A time of
-        the optimizer takes the place of its number, and a number that of its time.
+        the optimizer takes the place of its number, and a number that of its time. Another optimizer has its own
+        defaults where the run has those of its.
         """
         changes = {**(changes or {}), **more}
         content = self.to_dict()
@@ -281,6 +282,7 @@ class Run(Section):
             del content["slots"]
         if "name" not in changes:
             content["name"] = "" if self.name == self._default_name() else self.name
+        self.optimizer.drop_defaults(content["optimizer"], changes)
         for key, value in changes.items():
             *sections, last = key.split(".")
             place = content

@@ -65,7 +65,7 @@ def listing(words: Iterable[str]) -> str:
 
 def did_you_mean(word: object, names: Collection[str]) -> str:
     """A question after the nearest of these names, in brackets; empty where none is near."""
-    near = difflib.get_close_matches(word, names, n=1) if isinstance(word, str) else ()
+    near = difflib.get_close_matches(word.lower(), names, n=1) if isinstance(word, str) else ()
     return f" (did you mean {near[0]!r}?)" if near else ""
 
 

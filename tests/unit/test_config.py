@@ -136,6 +136,27 @@ def test_replace_validates_and_names_the_key():
         Run(**GOOD).replace({"optimizer.lrr": 1.0})
 
 
+def test_another_optimizer_takes_its_own_defaults_and_keeps_what_was_chosen():
+    run = Run(**{**GOOD, "optimizer": {"name": "adamw", "weight_decay": 0.3}})
+    for name in ("lion", "muon", "soap"):
+        other, fresh = (
+            run.replace({"optimizer.name": name}).optimizer,
+            Run(**GOOD, optimizer={"name": name}).optimizer,
+        )
+        assert other.weight_decay == 0.3
+        assert other == fresh.model_copy(update={"weight_decay": 0.3})
+        assert run.replace({"optimizer.name": name, "optimizer.lr": 1e-4}).optimizer.lr == 1e-4
+    assert (
+        run.replace({"optimizer.name": "lion"}).replace({"optimizer.name": "adamw"}).optimizer
+        == run.optimizer
+    )
+
+
+def test_a_name_in_capitals_is_near_its_own():
+    with pytest.raises(ConfigError, match="did you mean 'adamw'"):
+        Run(**GOOD, optimizer={"name": "AdamW"})
+
+
 MEANT = [
     ({"optimizer": {"learning_rate": 1e-3}}, "did you mean `optimizer.lr`?"),
     ({"learning_rate": 1e-3}, "did you mean `optimizer.lr`?"),

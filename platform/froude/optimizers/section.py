@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
@@ -178,6 +179,13 @@ class Optimizer(Section):
     def average(self) -> Average | None:
         """What is evaluated in place of the weights that are trained; None if it is those."""
         return self.spec.average(self) if self.spec.average else None
+
+    def drop_defaults(self, content: dict[str, Any], changes: Mapping[str, Any]) -> None:
+        """Take the defaults out of this table's content if changes name another optimizer, which has its own."""
+        if changes.get("optimizer.name", self.name) != self.name:
+            defaults = DEFAULTS if self.imported else Optimizer(name=self.name).model_dump(mode="json")
+            for key in [key for key, value in content.items() if defaults.get(key) == value]:
+                del content[key]
 
     def option(self, name: str) -> Option:
         """One of the optimizer's own settings."""

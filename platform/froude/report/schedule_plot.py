@@ -18,7 +18,7 @@ from froude.report import text
 
 STEPS = 1000  # drawn of a run: more cannot be told apart
 STYLES = ("along", "limit")  # of the optimizer, and of what AdamW takes beside it
-BETA2 = "β₂"
+BETA2, DECAY = "β₂", "weight decay"
 SIZE = (9.6, 5.4)  # inches
 PAGE = """\
 <!doctype html>
@@ -75,14 +75,16 @@ def panels(run: Run) -> tuple[Panel, ...]:
         shown = list(parts.items())[: 1 if whole else None]
         if name == BETA2:
             shown = [(called, each) for called, each in shown if beta2_arguments(each, each.beta2)]
+        if name == DECAY:
+            shown = [(called, each) for called, each in shown if each.spec.decays]
         series = [
             Line(
                 np.repeat(edges, 2)[1:-1],
                 np.repeat([value(step, settings) for step in drawn], 2),
-                style=style,
+                style=STYLES[[*parts].index(called)],
                 name=called if len(parts) > 1 and not whole else "",
             )
-            for style, (called, settings) in zip(STYLES, shown, strict=False)
+            for called, settings in shown
         ]
         top = max((float(np.max(line.y)) for line in series), default=0.0)
         limits = (0.0, 1.08 * top or 1.0) if name != BETA2 else None
@@ -97,7 +99,7 @@ def panels(run: Run) -> tuple[Panel, ...]:
         panel("batch, tokens", lambda step, settings: run.phases.batch_at(step), whole=True),
         panel(BETA2, lambda step, settings: schedules.beta2_at(run, step, settings.beta2)),
         panel(
-            "weight decay",
+            DECAY,
             lambda step, settings: settings.weight_decay * schedules.weight_decay_at(run, step),
         ),
     )

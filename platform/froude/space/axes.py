@@ -60,6 +60,11 @@ class Choice:
     options: tuple[Scalar, ...]
 
     def __post_init__(self) -> None:
+        if any(isinstance(each, dict | list) for each in self.options):
+            raise ConfigError(
+                f"a Choice axis needs plain values, but got {self.options}; a table has an axis for each key, such as "
+                '"optimizer.multipliers.embedding", and a list is written as a tuple'
+            )
         if not self.options or len(set(self.options)) < len(self.options):
             raise ConfigError(
                 f"a Choice axis needs different options, but got {self.options}; name each once"

@@ -87,6 +87,16 @@ class Exponents:
                 + ("" if any(grids.values()) else ", with every part left out")
             )
         optimizer = self.base.optimizer
+        if self.base.schedule.ramp:
+            raise ConfigError(
+                f"`schedule.ramp` of stage {self.name!r} must be left out: the stage moves horizon and batch alone"
+            )
+        spec = None if optimizer.imported else optimizer.spec
+        if spec and (spec.unit == "matrix" or spec.curvature or not (spec.decays and spec.beta2)):
+            raise ConfigError(
+                f"stage {self.name!r} moves decay and beta2 of all parameters, but {optimizer.name} does not have both "
+                "for all; use e.g. adamw"
+            )
         if not optimizer.imported and optimizer.spec.coupled:
             raise ConfigError(
                 f"stage {self.name!r} holds a decay timescale, which {optimizer.name} does not have, since it adds the "

@@ -41,6 +41,7 @@ def test_an_axis_knows_its_values(axis, inside, outside):
         (lambda: Uniform(float("nan"), 1.0), "low < high"),
         (lambda: Choice(()), "different options"),
         (lambda: Choice((1, 1)), "different options"),
+        (lambda: Choice(({"embedding": 1.0}, {"embedding": 2.0})), "an axis for each key"),
     ],
 )
 def test_an_axis_without_values_is_refused(make, rule):

@@ -129,6 +129,11 @@ def test_the_search_space_is_planned(root: Path) -> None:
         ({"horizons": (), "batches": (), "timescales": (), "half_lives": ()}, "every part left out"),
         ({"base": BASE.replace({"optimizer.name": "adam", "optimizer.weight_decay": 0.0})}, "use adamw"),
         ({"base": BASE.replace({"optimizer.beta2": 0.0})}, "`optimizer.beta2` must be above 0"),
+        (
+            {"base": BASE.replace({"schedule.ramp": [[768 * 32, 2]]})},
+            "`schedule.ramp` of stage 'e' must be left out",
+        ),
+        ({"base": BASE.replace({"optimizer.name": "muon"})}, "muon does not have both"),
         ({"role": "exponents"}, "a stage's role must be one of"),
     ],
 )

@@ -6,12 +6,15 @@ import math
 
 import polars as pl
 import pytest
+import torch
 
 from froude.checkpoint.run_store import RunStore
 from froude.config import Run
 from froude.promote.token_audit import account, is_slot, token_account
 from froude.study import Study
-from froude.train.api import Unsupervised
+from froude.train.api import Unsupervised, build_model
+from froude.train.optimizers import build
+from froude.train.parallel import World
 from froude.train.worker import run_worker
 
 RUN = Run(
@@ -60,3 +63,27 @@ def test_a_slot_that_is_lost_or_halved_is_found(study: Study, step: int) -> None
     assert (twice.skipped, twice.repeated) == (0, tokens)
     halved = rows.with_columns(samples=pl.when(one).then(1).otherwise("samples"))
     assert halved.filter(is_slot(RUN)).height == rows.height - 1
+
+
+@pytest.mark.parametrize(
+    "name", ["adam", "adamw", "adamw8bit", "ademamix", "soap", "shampoo", "schedule_free_adamw"]
+)
+def test_an_update_of_a_constant_gradient_stays_where_beta2_changes(name: str) -> None:
+    """Else a moment that began at 0 under one beta2 would be divided as if it had begun under another."""
+    settings = {"beta1": 0.9, "beta2": 0.999, "weight_decay": 0.0}
+    run = RUN.replace({"optimizer": {"name": name, **settings}, "schedule.ramp_rate": "constant"})
+    torch.manual_seed(0)
+    model = build_model(run)
+    optimizer = build(run, model, World())
+    weight = dict(model.named_parameters())["layers.0.attention_out"]
+    moved = []
+    for step in range(6):
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        for group in optimizer.param_groups:
+            group["lr"] = group["peak"]
+        optimizer.schedule(run, step)
+        before = weight.detach().clone()
+        optimizer.step()
+        moved.append(float((weight.detach() - before).norm()))
+    assert moved[4] == pytest.approx(moved[3], rel=0.05)

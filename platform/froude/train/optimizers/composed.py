@@ -16,6 +16,9 @@ from froude.optimizers.section import Rest, beta2_arguments
 from froude.train import parallel
 from froude.train.optimizers.clipping import Clipping
 
+#: Ends of the names of Adam's second moment, of what its codes of eight bits are multiplied by, and of Shampoo's.
+SECOND_MOMENT = (".exp_avg_sq", ".exp_avg_sq_scale", ".left", ".right")
+
 
 class Part(Protocol):
     """What updates some of the parameters; every rank has one, and calls alike."""
@@ -51,13 +54,19 @@ class Composed:
         """Set what a step of the run has of its own besides the rate: beta2 under a ramp, and a falling weight decay.
 
         Beta2 is whatever the class is given for it. What it has not from there stays as it is in steps: beta1 and other
-        memories, all of an optimizer without beta2, Adafactor's own schedule.
+        memories, all of an optimizer without beta2, Adafactor's own schedule. Classes divide a second moment by
+        1 - beta2^step, as if beta2 had never been another: where it changes the moment is multiplied so that the
+        quotient stays.
         """
         if run.schedule.ramp:
             for part in self.parts:
-                beta2 = schedules.beta2_at(run, step, part.settings.beta2)
+                before, beta2 = (schedules.beta2_at(run, at, part.settings.beta2) for at in (step - 1, step))
                 for group in part.param_groups:
                     group.update(beta2_arguments(part.settings, beta2))
+                if step and beta2 != before:
+                    for key, tensor in part.state().items():
+                        if key.endswith(SECOND_MOMENT) and tensor.is_floating_point():
+                            parallel.local(tensor).mul_((1 - beta2**step) / (1 - before**step))
         if run.schedule.weight_decay_to < 1:
             share = schedules.weight_decay_at(run, step)
             for group in self.param_groups:
