@@ -273,8 +273,8 @@ class Run(Section):
         """A validated copy with some keys changed; dotted keys such as "optimizer.lr" reach into sections.
 
         Slots that were not named follow the workers of the copy. A stored run names its slots, so they stay. A time of
-        the optimizer takes the place of its number, and a number that of its time. Another optimizer has its own
-        defaults where the run has those of its.
+        the optimizer takes the place of its number, and a number that of its time. Where the run has the defaults of
+        its optimizer, another optimizer takes its own.
         """
         changes = {**(changes or {}), **more}
         content = self.to_dict()
