@@ -101,9 +101,9 @@ def plan(
     if plot:
         schedule_plot.write(loaded.target, plot)
     if as_json:
-        emit(found.to_dict())
+        emit(found.to_dict() | ({"plot": plot} if plot else {}))
     else:
-        print("\n".join(found.lines()))
+        print("\n".join((*found.lines(), *([f"schedule drawn in {plot}"] if plot else ()))))
     return None
 
 

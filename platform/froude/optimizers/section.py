@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, field_validator, model_validator
@@ -150,6 +150,12 @@ class Optimizer(Section):
                 f"`optimizer.beta1` must be above 0 with {self.name}, whose average is computed with it, but got 0; "
                 "use e.g. 0.9"
             )
+        for key, value in self._idle():
+            beside = ", or set that of `optimizer.rest`" if spec.unit == "matrix" else ""
+            raise ConfigError(
+                f"`optimizer.{key}` must be left out with {self.name}, which has none, but got {value}; leave it out"
+                f"{beside}"
+            )
         if set_here := [key for key in ("timescale", "decay_width") if getattr(self, key) != DEFAULTS[key]]:
             why = (
                 "adds decay to the gradient"
@@ -174,6 +180,25 @@ class Optimizer(Section):
                 f"`optimizer.rest` is for optimizers of matrices, but {self.name} takes all parameters itself; leave "
                 "it out"
             )
+
+    def _idle(self) -> Iterator[tuple[str, float]]:
+        """Settings other than their defaults that the optimizer does nothing with, and their values.
+
+        None of SGD's: 0.1 stored runs of it with any beta2 and epsilon, which must be read.
+        """
+        spec = self.spec
+        if self.name == "sgd":
+            return
+        other = self.model_copy(update={"beta1": (1 + self.beta1) / 2})
+        has = {
+            "beta1": spec.arguments(self) != spec.arguments(other),
+            "beta2": spec.beta2 or bool(spec.curvature),
+            "eps": spec.epsilon,
+            "weight_decay": spec.decays,
+        }
+        for key in (key for key, used in has.items() if not used):
+            if getattr(self, key) not in (DEFAULTS[key], spec.defaults.get(key)):
+                yield key, getattr(self, key)
 
     @property
     def average(self) -> Average | None:

@@ -129,9 +129,16 @@ def largest_as_good(losses: Sequence[float]) -> int:
 def _alone(run: Run, factor: int, step: int) -> Run:
     """The run at `factor` times the batch of a step on one worker: constant at what that step has of rate and decay."""
     batch = run.phases.batch_at(step) * factor
-    lr = run.optimizer.lr * max(schedules.at_step(run, step), 1e-9) * factor**0.5
-    decay = schedules.weight_decay_at(run, step)
-    rest = {"optimizer.rest.weight_decay": run.optimizer.rest.weight_decay * decay}
+    share = max(schedules.at_step(run, step), 1e-9) * factor**0.5
+    spec, changed = run.optimizer.spec, {}
+    for table in (run.optimizer, run.optimizer.rest) if spec.unit == "matrix" else (run.optimizer,):
+        changed[f"{table.section}.lr"] = table.lr * share
+        if table.spec.beta2 or table.spec.curvature:
+            changed[f"{table.section}.beta2"] = schedules.beta2_at(run, step, table.beta2) ** factor
+        if table.spec.decays:
+            changed[f"{table.section}.weight_decay"] = table.weight_decay * schedules.weight_decay_at(
+                run, step
+            )
     return run.pinned().replace(
         {
             "batch": batch,
@@ -140,11 +147,8 @@ def _alone(run: Run, factor: int, step: int) -> Run:
             "workers": 1,
             "reduction": "fast",
             "schedule": {"name": "constant"},
-            "optimizer.lr": lr,
-            "optimizer.implementation": run.optimizer.spec.plain,
-            "optimizer.beta2": schedules.beta2_at(run, step, run.optimizer.beta2) ** factor,
-            "optimizer.weight_decay": run.optimizer.weight_decay * decay,
-            **(rest if run.optimizer.spec.unit == "matrix" else {}),
+            "optimizer.implementation": spec.plain,
+            **changed,
         },
         name=run.name,
     )
@@ -152,5 +156,6 @@ def _alone(run: Run, factor: int, step: int) -> Run:
 
 def _window(run: Run) -> float:
     """Tokens of a window."""
-    half_life = run.batch * math.log(0.5) / math.log(run.optimizer.beta2) if run.optimizer.beta2 else 0.0
+    beta2 = run.optimizer.by_rows.beta2
+    half_life = run.batch * math.log(0.5) / math.log(beta2) if beta2 else 0.0
     return max(SHARE * run.tokens, HALF_LIVES * half_life)

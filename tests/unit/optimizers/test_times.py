@@ -10,6 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from froude import schedules
 from froude.config import ConfigError, Run
 from froude.space import Choice, LogUniform, Search, Trial
 from froude.train import api
@@ -120,6 +121,13 @@ REFUSED = [
     ({"name": "rmsprop", "decay_width": "inverse"}, "`optimizer.decay_width` must be left out with rmsprop"),
     ({"name": "sgd", "beta2_half_life": 1e4}, "unlike sgd; leave it out"),
     ({"name": "muon", "beta2_half_life": 1e4}, "unlike muon; set `optimizer.rest.beta2_half_life`"),
+    (
+        {"name": "muonh", "weight_decay": 0.2},
+        "`optimizer.weight_decay` must be left out with muonh, which has none",
+    ),
+    ({"name": "muon", "beta2": 0.9}, "leave it out, or set that of `optimizer.rest`"),
+    ({"name": "lion", "eps": 1e-6}, "`optimizer.eps` must be left out with lion"),
+    ({"name": "rmsprop", "beta1": 0.5}, "`optimizer.beta1` must be left out with rmsprop"),
     ({"decay_width": "sqrt"}, "`optimizer.decay_width` must be 'constant', 'inverse_sqrt' or 'inverse'"),
 ]
 
@@ -181,12 +189,15 @@ def test_a_run_by_times_has_the_bits_of_one_by_its_numbers() -> None:
 )
 def test_a_few_steps_of_a_run_decay_as_it_does(optimizer: dict[str, Any]) -> None:
     run = run_of(**optimizer)
-    for few in (short(run, 10), _alone(run, 4, 1.0)):
+    for few in (short(run, 10), _alone(run, 4, 1)):
         assert few.steps != run.steps
         assert few.optimizer.weight_decay == run.optimizer.weight_decay
         assert few.optimizer.rest.weight_decay == run.optimizer.rest.weight_decay
+    rows, alone = run.optimizer.by_rows, _alone(run, 4, 1).optimizer
     assert short(run, 10).optimizer.beta2 == run.optimizer.beta2
-    assert _alone(run, 4, 1.0).optimizer.beta2 == run.optimizer.beta2**4
+    assert alone.by_rows.beta2 == rows.beta2**4
+    share = 2 * schedules.at_step(run, 1)
+    assert (alone.lr, alone.by_rows.lr) == pytest.approx((run.optimizer.lr * share, rows.lr * share))
 
 
 def test_branches_share_their_trunks_decay() -> None:
