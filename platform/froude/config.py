@@ -116,7 +116,7 @@ class Run(Section):
                 f"but got {self.workers}; use e.g. 1 or (1, 4)"
             )
         if not self.slots:
-            even = math.lcm(*range(low, high + 1))
+            even = math.lcm(*range(low, min(high, low + 64) + 1))  # of more it is beyond any use, and slow
             object.__setattr__(self, "slots", even if even <= 4 * high else high)
             self.model_fields_set.discard("slots")  # `replace` computes it again
         window, slot = self.model.context, self.slots * self.model.context

@@ -46,11 +46,11 @@ def coordcheck(
     Example: froude coordcheck search_spaces/quickstart.py --widths 64,128,256
     """
     from dataclasses import asdict
-    from pathlib import Path
 
     import polars as pl
     import torch
 
+    from froude.cli.options import check_plot
     from froude.config import ConfigError
     from froude.launch.display import Display
     from froude.laws.drawing.coordinates import draw
@@ -63,17 +63,13 @@ def coordcheck(
 
     if depths and widths:
         raise ConfigError("a check is over width or depth, but got --widths and --depths; drop one")
-    if Path(plot).suffix not in (".svg", ".png", ".pdf"):
-        raise ConfigError(f"--plot must be a .svg, .png or .pdf file, but got {plot!r}; rename it")
-    if not Path(plot).resolve().parent.is_dir():
-        raise ConfigError(
-            f"--plot must be in a folder that exists, but got {plot!r}; create it, or name another"
-        )
+    check_plot(plot, (".svg", ".png", ".pdf"))
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"--device must be auto, cpu or cuda, but got {device!r}; name one")
     torch.set_num_threads(1)  # models are small: threads would only wait for each other
     run = load_run(path)
     check_trust(run, trust)
+    run.check_optimizer()
     over: Literal["depth", "width"] = "depth" if depths else "width"
     sizes = integers(f"--{over}s", depths or widths) if depths or widths else sizes_of(run)
     largest = short(run.replace({f"model.{over}": max(sizes)}), 1)

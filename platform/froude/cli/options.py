@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import difflib
 import math
+import os
 from collections.abc import Sequence
+from pathlib import Path
 
 
 def pairs(option: str, text: str, *, empty: bool = False) -> dict[str, str]:
@@ -48,3 +50,19 @@ def point(option: str, text: str, names: Sequence[str] = ("params", "tokens")) -
                 f"{option}: {name} must be a positive number, but got {given[name]!r}; write e.g. {example}"
             )
     return numbers
+
+
+def check_plot(file: str, suffixes: Sequence[str]) -> None:
+    """ConfigError unless --plot's picture can be written to `file`."""
+    from froude.config import ConfigError
+    from froude.section import listing
+
+    place = Path(file).resolve()
+    if place.suffix not in suffixes:
+        raise ConfigError(f"--plot must be a {listing(suffixes)} file, but got {file!r}; rename it")
+    if not place.parent.is_dir():
+        raise ConfigError(
+            f"--plot must be in a folder that exists, but got {file!r}; create it, or name another"
+        )
+    if place.is_dir() or not os.access(place if place.exists() else place.parent, os.W_OK):
+        raise ConfigError(f"--plot must be a file that can be written, but got {file!r}; name another")

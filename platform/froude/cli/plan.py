@@ -79,11 +79,12 @@ def plan(
     from froude.sweep.plan import plan as plan_of
 
     if plot:
+        from froude.cli.options import check_plot
         from froude.report import schedule_plot
 
         if next_of:
             raise ConfigError("--plot draws the target run of a search space, but got --next; give SPACE")
-        schedule_plot.check(plot)
+        check_plot(plot, (".svg", ".html"))
     if bool(space) == bool(next_of):
         raise ConfigError(
             f"a plan is for a search space or for a study's next runs, but got {'both' if space else 'neither'}; "

@@ -16,7 +16,7 @@ m / (1 - beta1^t) and v / (1 - beta2^t).
 
 from __future__ import annotations
 
-from froude.optimizers.spec import Spec, moments
+from froude.optimizers.spec import ALMOST, Spec, moments
 
 ADAMW = Spec(
     name="adamw",
@@ -24,6 +24,7 @@ ADAMW = Spec(
     arguments=lambda settings: {"betas": (settings.beta1, settings.beta2)},
     family="Adam",
     state=moments("exp_avg", "exp_avg_sq", step=0.0),
+    corrected={"exp_avg_sq": "step"},
     implementations=("foreach", "fused"),
 )
 
@@ -33,6 +34,7 @@ ADAM = Spec(
     arguments=lambda settings: {"betas": (settings.beta1, settings.beta2)},
     family="Adam",
     state=moments("exp_avg", "exp_avg_sq", step=0.0),
+    corrected={"exp_avg_sq": "step"},
     defaults={"weight_decay": 0.0},
     implementations=("foreach", "fused"),
     coupled=True,
@@ -59,6 +61,8 @@ ADEMAMIX = Spec(
     },
     family="Adam",
     state=moments("exp_avg", "exp_avg_slow", "exp_avg_sq", step=0.0),
+    corrected={"exp_avg_sq": "step"},
     options={"alpha": 5.0, "beta3": 0.9999, "warmup": 0},
-    least={"alpha": 0, "beta3": 0, "warmup": 0},
+    least={"alpha": 0, "beta3": 0.5, "warmup": 0},
+    most={"beta3": ALMOST},
 )

@@ -42,6 +42,7 @@ SCHEDULE_FREE_ADAMW = Spec(
     arguments=lambda settings: {"betas": (settings.beta1, settings.beta2)},
     family="Adam",
     state=lambda settings, shape: state(shape),
+    corrected={"exp_avg_sq": "k"},
     counters=("k", "weight_sum", "lr_max"),
     defaults={"lr": 2e-2},
     average=lambda settings: Average("z", 1 - 1 / settings.beta1),

@@ -25,7 +25,7 @@ alone. State: step, m, L, R and the two roots; with a graft also the average of 
 
 from __future__ import annotations
 
-from froude.optimizers.spec import Held, Shape, Spec
+from froude.optimizers.spec import ALMOST, Held, Shape, Spec
 
 
 def soap_state(shape: Shape, max_side: int) -> dict[str, Held]:
@@ -58,8 +58,10 @@ SOAP = Spec(
     },
     family="Adam",
     state=lambda settings, shape: soap_state(shape, settings.option("max_side")),
+    corrected={"exp_avg_sq": "step"},
     options={"shampoo_beta": 0.95, "every": 10, "max_side": 10_000},
     least={"shampoo_beta": 0, "every": 1, "max_side": 0},
+    most={"shampoo_beta": ALMOST},
     defaults={"lr": 3e-3, "beta1": 0.95},
     unit="matrix",
 )
@@ -75,8 +77,9 @@ SHAMPOO = Spec(
     },
     family=lambda settings: "Adam" if settings.option("graft") == "adam" else "spectral",
     state=lambda settings, shape: shampoo_state(shape, settings.option("graft")),
+    corrected={"exp_avg_sq": "step", "left": "step", "right": "step"},
     options={"graft": "adam", "ridge": 1e-6, "every": 10},
     choices={"graft": ("adam", "none")},
-    least={"ridge": 0, "every": 1},
+    least={"ridge": 1e-12, "every": 1},
     unit="matrix",
 )

@@ -50,4 +50,5 @@ ADAMW8BIT = Spec(
     arguments=lambda settings: {"betas": (settings.beta1, settings.beta2)},
     family="Adam",
     state=state,
+    corrected={"exp_avg_sq": "step", "exp_avg_sq_scale": "step"},
 )

@@ -3,8 +3,8 @@
 w <- N(w - lr * R * N(u)) * R, where N(x) = x / ||x||_F and R is the norm that w has before its first step. So lr is the
 length of an update over that of the weight, and the two are all that is left of a size. u is a usual update: that of
 Adam for `adamh`, with its corrections; that of Muon for `muonh`, o of `froude.optimizers.spectral`, with the same
-options. There is no decay: `optimizer.weight_decay` does nothing to these matrices. Hidden matrices only: AdamW takes
-the rest at the settings of `optimizer.rest`.
+options. There is no decay of these matrices, and an `optimizer.weight_decay` is refused. Hidden matrices only: AdamW
+takes the rest at the settings of `optimizer.rest`.
 
 State: Adam's or Muon's, and R (`radius`), which is 0 until the first step. A matrix that starts at zero has no sphere,
 and a run of it ends with a ConfigError at that step.
@@ -31,6 +31,7 @@ ADAMH = Spec(
     arguments=lambda settings: {"betas": (settings.beta1, settings.beta2)},
     family="elementwise on a sphere",
     state=lambda settings, shape: adamh_state(shape),
+    corrected={"exp_avg_sq": "step"},
     defaults={"lr": 0.01},
     unit="matrix",
     decays=False,

@@ -55,8 +55,9 @@ GALORE_ADAMW = Spec(
     arguments=arguments,
     family="low rank",
     state=lambda settings, shape: galore_state(settings.option("rank"), shape),
+    corrected={"exp_avg_sq": "step"},
     options={"rank": 0, "every": 200, "scale": 0.25},
-    least={"rank": 0, "every": 1, "scale": 0},
+    least={"rank": 0, "every": 1, "scale": 1e-9},
     defaults={"lr": 1e-2},
     unit="matrix",
 )
@@ -67,8 +68,9 @@ APOLLO = Spec(
     arguments=arguments,
     family="low rank",
     state=lambda settings, shape: apollo_state(settings.option("rank"), shape),
+    corrected={"exp_avg_sq": "step"},
     options={"rank": 0, "every": 200, "scale": 1.0},
-    least={"rank": 0, "every": 1, "scale": 0},
+    least={"rank": 0, "every": 1, "scale": 1e-9},
     defaults={"lr": 1e-2},
     unit="matrix",
 )

@@ -10,12 +10,13 @@ from pydantic import Field, field_validator, model_validator
 
 from froude.optimizers import OPTIMIZERS, REST, Average, Option, Spec, imported, times
 from froude.section import ConfigError, Section, did_you_mean, listing, one_of
+from froude.user_code import call_user
 
 #: What a parameter is to a parametrization and an optimizer.
 Kind = Literal["embedding", "hidden", "readout", "norm", "bias"]
 #: How rate times decay of hidden matrices moves with width; the powers are in `froude.parametrizations`.
 DecayWidth = Literal["constant", "inverse_sqrt", "inverse"]
-IMPORT_PATH = re.compile(r"[\w.]+:\w+")
+IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:\w+")
 
 
 class Rest(Section):
@@ -120,6 +121,9 @@ class Optimizer(Section):
     def check(self) -> None:
         """ConfigError for settings that the optimizer does not have; not at once for one that must be imported."""
         spec, have = self.spec, (*self.spec.implementations, "auto")
+        if self.imported:
+            call_user(f"arguments of {self.name}", spec.arguments, self)
+            call_user(f"family of {self.name}", self.family)
         if self.implementation not in have:
             quoted = listing([f'"{each}"' for each in have])
             raise ConfigError(
@@ -141,10 +145,18 @@ class Optimizer(Section):
                 raise ConfigError(
                     f"`optimizer.options.{key}` must be at least {spec.least[key]}, but got {value}"
                 )
+            if key in spec.most and float(value) > spec.most[key]:
+                raise ConfigError(
+                    f"`optimizer.options.{key}` must be at most {spec.most[key]}, but got {value}"
+                )
             if choices and value not in choices:
                 raise ConfigError(
                     f"`optimizer.options.{key}` must be {listing(map(repr, choices))}, but got {value!r}"
                 )
+        if self.name == "sgd" and self.options.get("nesterov") and not self.beta1:
+            raise ConfigError(
+                "`optimizer.options.nesterov` needs a momentum, but `optimizer.beta1` is 0; set it to e.g. 0.9"
+            )
         if spec.average and not self.beta1:
             raise ConfigError(
                 f"`optimizer.beta1` must be above 0 with {self.name}, whose average is computed with it, but got 0; "
@@ -192,13 +204,18 @@ class Optimizer(Section):
         other = self.model_copy(update={"beta1": (1 + self.beta1) / 2})
         has = {
             "beta1": spec.arguments(self) != spec.arguments(other),
-            "beta2": spec.beta2 or bool(spec.curvature),
+            "beta2": self.has_beta2,
             "eps": spec.epsilon,
             "weight_decay": spec.decays,
         }
         for key in (key for key, used in has.items() if not used):
             if getattr(self, key) not in (DEFAULTS[key], spec.defaults.get(key)):
                 yield key, getattr(self, key)
+
+    @property
+    def has_beta2(self) -> bool:
+        """Whether the optimizer averages by `beta2`; of one by import path it is taken for granted."""
+        return self.imported or self.spec.beta2 or bool(self.spec.curvature)
 
     @property
     def average(self) -> Average | None:

@@ -17,6 +17,9 @@ from froude.user_code import load
 Option = str | int | float | bool
 Shape = tuple[int, ...]
 #: Bytes of an element of the state; floats are of the parameter's dtype, which is fp32.
+#: The most that an average may keep a step.
+ALMOST = 1 - 1e-9
+
 ELEMENT_BYTES = {"float": 4, "double": 8, "int8": 1, "uint8": 1}
 
 #: What an estimate of the curvature takes, in forward and backward passes (1.1 and 3.3 measured on a CPU, width 256).
@@ -76,9 +79,9 @@ class Spec:
 
     `factory` is the import path of a `torch.optim.Optimizer`, called with groups and `arguments(settings)`; `state` has
     what it keeps of a parameter, by name. `family` is that of a parametrization's table, or a function of the settings.
-    `options` are settings that only this optimizer has, with their defaults, and `choices` and `least` what they may
-    be; `defaults` those of `lr`, `beta1` and the
-    like where they are not the package's. `implementations` are keywords by which the class chooses among kernels.
+    `options` are settings that only this optimizer has, with their defaults, and `choices`, `least` and `most` what
+    they may be; `defaults` those of `lr`, `beta1` and the like where they are not the package's. `implementations` are
+    keywords by which the class chooses among kernels.
 
     `unit` is what the update of a row depends on. "row": on nothing but that row, so that each worker makes those of
     its rows. "matrix": on all of a hidden matrix, and nothing else is given to the class: AdamW takes the rest.
@@ -86,8 +89,10 @@ class Spec:
     worker, its owner.
 
     `proportional`: an update is as large as its gradient, else its size does not depend on the gradient's.
-    `epsilon`: the class has an epsilon, which a group may set. `beta2`: it uses that setting. `coupled`: decay is added
-    to the gradient, and so divided as it is unless the update is proportional to it. `decays`: there is decay at all.
+    `epsilon`: the class has an epsilon, which a group may set. `beta2`: it uses that setting. `corrected` names the
+    averages by beta2 in its state that the class divides by 1 - beta2^t, each with the name of t in the state.
+    `coupled`: decay is added to the gradient, and so divided as it is unless the update is proportional to it.
+    `decays`: there is decay at all.
     `factor(settings, rows, columns)` is by how much a matrix of that shape moves further than the class moves it; its
     decay stays.
 
@@ -107,12 +112,14 @@ class Spec:
     options: Mapping[str, Option] = field(default_factory=dict)
     choices: Mapping[str, tuple[Option, ...]] = field(default_factory=dict)
     least: Mapping[str, float] = field(default_factory=dict)
+    most: Mapping[str, float] = field(default_factory=dict)
     defaults: Mapping[str, float] = field(default_factory=dict)
     implementations: tuple[Literal["foreach", "fused"], ...] = ()
     unit: Literal["row", "matrix", "tensor", "model"] = "row"
     proportional: bool = False
     epsilon: bool = True
     beta2: bool = True
+    corrected: Mapping[str, str] = field(default_factory=dict)
     coupled: bool = False
     decays: bool = True
     factor: Callable[[Settings, int, int], float] = lambda settings, rows, columns: 1.0

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -47,12 +48,22 @@ def numbers(table: str, settings: Timed, batch: int, tokens: int) -> dict[str, f
     """What the times of a table come to in a run; ConfigError for a timescale of less than a step."""
     found = {}
     if settings.timescale:
-        if settings.timescale * tokens < batch:
+        try:
+            few = settings.timescale * tokens < batch
+            decay = batch / (settings.lr * settings.timescale * tokens)
+        except (ZeroDivisionError, OverflowError):
+            few, decay = False, math.inf
+        if few:
             raise ConfigError(
                 f"`{table}.timescale` must be at least a step, {batch / tokens:.3g} of the run, but got "
                 f"{settings.timescale}; raise it"
             )
-        found["weight_decay"] = batch / (settings.lr * settings.timescale * tokens)
+        if decay == math.inf:
+            raise ConfigError(
+                f"`{table}.timescale` of {settings.timescale} comes to no finite decay at rate {settings.lr}; raise "
+                "one of them"
+            )
+        found["weight_decay"] = decay
     if settings.beta2_half_life:
         found["beta2"] = min(max(0.5 ** (batch / settings.beta2_half_life), LEAST_BETA2), MOST_BETA2)
     return found

@@ -160,9 +160,10 @@ def promoted_run(fits: Fits) -> Run | None:
     beta2 = "beta2_half_life" if fits.half_life else "beta2"
     changes = {
         "optimizer.lr": float(f"{rate.value:.6g}"),
-        f"optimizer.{beta2}": best[beta2],
         "schedule.warmup_tokens": round(warmup / target.batch) * target.batch,
     }
+    if target.optimizer.has_beta2:
+        changes[f"optimizer.{beta2}"] = best[beta2]
     if best.get("rest_lr") is not None and best["optimizer"] == target.optimizer.name:
         changes["optimizer.rest.lr"] = best["rest_lr"]
         if not target.optimizer.rest.beta2_half_life:

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from froude import schedules
-from froude.config import ConfigError, Optimizer, Run
+from froude.config import Optimizer, Run
 from froude.laws.drawing.panel import Axis, Line, Panel
 from froude.laws.drawing.render import draw
 from froude.laws.drawing.themes import PLAIN
@@ -27,16 +27,6 @@ PAGE = """\
 {svg}
 </body></html>
 """
-
-
-def check(file: str) -> None:
-    """ConfigError unless a picture can be written to `file`."""
-    if Path(file).suffix not in (".svg", ".html"):
-        raise ConfigError(f"--plot must be a .svg or .html file, but got {file!r}; rename it")
-    if not Path(file).resolve().parent.is_dir():
-        raise ConfigError(
-            f"--plot must be in a folder that exists, but got {file!r}; create it, or name another"
-        )
 
 
 def write(run: Run, file: str) -> None:
@@ -74,7 +64,11 @@ def panels(run: Run) -> tuple[Panel, ...]:
     def panel(name: str, value: Callable[[int, Optimizer | Rest], float], *, whole: bool = False) -> Panel:
         shown = list(parts.items())[: 1 if whole else None]
         if name == BETA2:
-            shown = [(called, each) for called, each in shown if beta2_arguments(each, each.beta2)]
+            shown = [
+                (called, each)
+                for called, each in shown
+                if beta2_arguments(each, each.beta2) or each.spec.curvature
+            ]
         if name == DECAY:
             shown = [(called, each) for called, each in shown if each.spec.decays]
         series = [

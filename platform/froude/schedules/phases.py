@@ -102,7 +102,9 @@ class Phases:
             size = phase.factor * self.batch
             if (end - phase.tokens) % size:
                 below = end - (end - phase.tokens) % size
-                near = f"{below} or {below + size}" if below > phase.tokens else str(below + size)
+                above = below + size if end == self.tokens or below + size < self.tokens else 0
+                near = " or ".join(str(each) for each in (below, above) if each > phase.tokens)
+                near = near or f"an earlier change, or more tokens than {self.tokens}"
                 what = "`tokens` must end" if end == self.tokens else "`schedule.ramp` must change"
                 rule = f"{what} after whole batches of {size} tokens from {phase.tokens} on"
                 if not self.ramp:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from froude import schedules
-from froude.config import ConfigError, Run
+from froude.config import ConfigError, Optimizer, Run
+from froude.optimizers.section import Rest
 from froude.train import api, parallel
 from froude.train.data.order import Batches
 from froude.train.parallel import World
@@ -99,6 +100,10 @@ def branch(
         own = _alone(run, factor, at)
         trainer = only_trainer(own, world)
         trainer.restore(start)
+        trainer.optimizer.change_beta2(
+            lambda settings: schedules.beta2_at(run, step - 1, _table(run, settings.section).beta2),
+            lambda settings: settings.beta2,
+        )
         steps = rounds * max(FACTORS) // factor
         for i in range(steps):
             drawn = batches.slot(cursor + i * factor * taken, 0, factor * taken)
@@ -152,6 +157,11 @@ def _alone(run: Run, factor: int, step: int) -> Run:
         },
         name=run.name,
     )
+
+
+def _table(run: Run, section: str) -> Optimizer | Rest:
+    """The settings of the run that a table of this name has."""
+    return run.optimizer if section == run.optimizer.section else run.optimizer.rest
 
 
 def _window(run: Run) -> float:

@@ -61,7 +61,6 @@ def train_step(
     decision = judge(loss, norm) if judge else Decision()
     share = schedules.at_step(run, step) * decision.lr_factor
     result = StepResult(loss, norm, run.optimizer.lr * share, decision, slot_square)
-    optimizer.schedule(run, step)
     if result.finite and decision.action == "update":
         bound = min(run.optimizer.clip * decision.clip_factor, decision.bound)
         _clip(model, optimizer, norm, norms, bound)
@@ -69,6 +68,7 @@ def train_step(
             group["lr"] = group["peak"] * share
         if curvature.due(run, step):
             curvature.renew(optimizer, reduction, windows, run, step)
+        optimizer.schedule(run, step)
         optimizer.step()
         had = [group["lr"] / group["peak"] for group in optimizer.param_groups]
         result = replace(result, lr=run.optimizer.lr * max(had, key=lambda each: abs(each - share)))

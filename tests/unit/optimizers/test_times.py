@@ -128,6 +128,14 @@ REFUSED = [
     ({"name": "muon", "beta2": 0.9}, "leave it out, or set that of `optimizer.rest`"),
     ({"name": "lion", "eps": 1e-6}, "`optimizer.eps` must be left out with lion"),
     ({"name": "rmsprop", "beta1": 0.5}, "`optimizer.beta1` must be left out with rmsprop"),
+    (
+        {"name": "sgd", "beta1": 0.0, "options": {"nesterov": True}},
+        "`optimizer.options.nesterov` needs a momentum",
+    ),
+    ({"name": "ademamix", "options": {"beta3": 1.0}}, "`optimizer.options.beta3` must be at most"),
+    ({"name": "shampoo", "options": {"ridge": 0.0}}, "`optimizer.options.ridge` must be at least"),
+    ({"lr": 1e-310, "timescale": 0.2}, "`optimizer.timescale` of 0.2 comes to no finite decay"),
+    ({"name": "..:x"}, "`optimizer.name` must be"),
     ({"decay_width": "sqrt"}, "`optimizer.decay_width` must be 'constant', 'inverse_sqrt' or 'inverse'"),
 ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Protocol
 
@@ -15,9 +15,7 @@ from froude.optimizers import Held
 from froude.optimizers.section import Rest, beta2_arguments
 from froude.train import parallel
 from froude.train.optimizers.clipping import Clipping
-
-#: Ends of the names of Adam's second moment, of what its codes of eight bits are multiplied by, and of Shampoo's.
-SECOND_MOMENT = (".exp_avg_sq", ".exp_avg_sq_scale", ".left", ".right")
+from froude.user_code import call_user
 
 
 class Part(Protocol):
@@ -54,19 +52,18 @@ class Composed:
         """Set what a step of the run has of its own besides the rate: beta2 under a ramp, and a falling weight decay.
 
         Beta2 is whatever the class is given for it. What it has not from there stays as it is in steps: beta1 and other
-        memories, all of an optimizer without beta2, Adafactor's own schedule. Classes divide a second moment by
-        1 - beta2^step, as if beta2 had never been another: where it changes the moment is multiplied so that the
-        quotient stays.
+        memories, all of an optimizer without beta2, Adafactor's own schedule. Called before each update, and no more.
         """
         if run.schedule.ramp:
             for part in self.parts:
-                before, beta2 = (schedules.beta2_at(run, at, part.settings.beta2) for at in (step - 1, step))
+                arguments = beta2_arguments(part.settings, schedules.beta2_at(run, step, part.settings.beta2))
                 for group in part.param_groups:
-                    group.update(beta2_arguments(part.settings, beta2))
-                if step and beta2 != before:
-                    for key, tensor in part.state().items():
-                        if key.endswith(SECOND_MOMENT) and tensor.is_floating_point():
-                            parallel.local(tensor).mul_((1 - beta2**step) / (1 - before**step))
+                    group.update(arguments)
+            if step:
+                self.change_beta2(
+                    lambda settings: schedules.beta2_at(run, step - 1, settings.beta2),
+                    lambda settings: schedules.beta2_at(run, step, settings.beta2),
+                )
         if run.schedule.weight_decay_to < 1:
             share = schedules.weight_decay_at(run, step)
             for group in self.param_groups:
@@ -79,6 +76,22 @@ class Composed:
     def zero_grad(self) -> None:
         for parameter in self.parameters.values():
             parameter.grad = None
+
+    @torch.no_grad()
+    def change_beta2(
+        self, before: Callable[[Optimizer | Rest], float], after: Callable[[Optimizer | Rest], float]
+    ) -> None:
+        """Multiply what is divided by 1 - beta2^t, as if beta2 had never been another, so that the quotient stays."""
+        for part in self.parts:
+            old, new = before(part.settings), after(part.settings)
+            corrected = part.settings.spec.corrected
+            state = part.state() if old != new and corrected else {}
+            for key, tensor in state.items():
+                owner, _, last = key.rpartition(".")
+                if last in corrected and tensor.is_floating_point():  # codes are not, their scale is
+                    taken = int(state[f"{owner}.{corrected[last]}"])
+                    if taken:
+                        parallel.local(tensor).mul_((1 - new**taken) / (1 - old**taken))
 
     def state(self) -> dict[str, Tensor]:
         found = {key: tensor for part in self.parts for key, tensor in part.state().items()}
@@ -186,7 +199,10 @@ def make(
 ) -> torch.optim.Optimizer:
     """The class that the settings name, over these groups; ready to train."""
     form = {} if implementation == "auto" else {implementation: True}
-    made: Any = settings.spec.load()(groups, **settings.spec.arguments(settings), **form)
+    spec = settings.spec
+    made: Any = call_user(
+        f"class {spec.factory}", lambda: spec.load()(groups, **spec.arguments(settings), **form)
+    )
     if settings.spec.average:
         made.train()
     optimizer: torch.optim.Optimizer = made
