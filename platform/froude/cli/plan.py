@@ -104,7 +104,9 @@ def plan(
     if as_json:
         emit(found.to_dict() | ({"plot": plot} if plot else {}))
     else:
-        print("\n".join((*found.lines(), *([f"schedule drawn in {plot}"] if plot else ()))))
+        print("\n".join(found.lines()))
+        if plot:
+            print(f"schedule drawn in {plot}")
     return None
 
 

@@ -215,7 +215,7 @@ class Optimizer(Section):
     @property
     def has_beta2(self) -> bool:
         """Whether the optimizer averages by `beta2`; of one by import path it is taken for granted."""
-        return self.imported or self.spec.beta2 or bool(self.spec.curvature)
+        return self.imported or self.spec.has_beta2
 
     @property
     def average(self) -> Average | None:

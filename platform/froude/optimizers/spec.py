@@ -16,10 +16,10 @@ from froude.user_code import load
 
 Option = str | int | float | bool
 Shape = tuple[int, ...]
-#: Bytes of an element of the state; floats are of the parameter's dtype, which is fp32.
 #: The most that an average may keep a step.
 ALMOST = 1 - 1e-9
 
+#: Bytes of an element of the state; floats are of the parameter's dtype, which is fp32.
 ELEMENT_BYTES = {"float": 4, "double": 8, "int8": 1, "uint8": 1}
 
 #: What an estimate of the curvature takes, in forward and backward passes (1.1 and 3.3 measured on a CPU, width 256).
@@ -128,6 +128,11 @@ class Spec:
     schedules: tuple[str, ...] = ()
     extra: str = ""
     curvature: Literal["", "gauss_newton", "hutchinson"] = ""
+
+    @property
+    def has_beta2(self) -> bool:
+        """Whether anything of its state is an average by beta2."""
+        return self.beta2 or bool(self.curvature)
 
     def __post_init__(self) -> None:
         if self.average and self.unit not in ("row", "model"):

@@ -97,7 +97,7 @@ class Exponents:
                 f"stage {self.name!r} moves decay and beta2 of all parameters, but {optimizer.name} does not have both "
                 "for all; use e.g. adamw"
             )
-        if not optimizer.imported and optimizer.spec.coupled:
+        if spec and spec.coupled:
             raise ConfigError(
                 f"stage {self.name!r} holds a decay timescale, which {optimizer.name} does not have, since it adds the "
                 "decay to the gradient; use adamw"

@@ -135,15 +135,14 @@ def _alone(run: Run, factor: int, step: int) -> Run:
     """The run at `factor` times the batch of a step on one worker: constant at what that step has of rate and decay."""
     batch = run.phases.batch_at(step) * factor
     share = max(schedules.at_step(run, step), 1e-9) * factor**0.5
+    decay = schedules.weight_decay_at(run, step)
     spec, changed = run.optimizer.spec, {}
     for table in (run.optimizer, run.optimizer.rest) if spec.unit == "matrix" else (run.optimizer,):
         changed[f"{table.section}.lr"] = table.lr * share
-        if table.spec.beta2 or table.spec.curvature:
+        if table.spec.has_beta2:
             changed[f"{table.section}.beta2"] = schedules.beta2_at(run, step, table.beta2) ** factor
         if table.spec.decays:
-            changed[f"{table.section}.weight_decay"] = table.weight_decay * schedules.weight_decay_at(
-                run, step
-            )
+            changed[f"{table.section}.weight_decay"] = table.weight_decay * decay
     return run.pinned().replace(
         {
             "batch": batch,

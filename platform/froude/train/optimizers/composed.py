@@ -15,7 +15,7 @@ from froude.optimizers import Held
 from froude.optimizers.section import Rest, beta2_arguments
 from froude.train import parallel
 from froude.train.optimizers.clipping import Clipping
-from froude.user_code import call_user
+from froude.user_code import PASSING, call_user
 
 
 class Part(Protocol):
@@ -52,7 +52,7 @@ class Composed:
         """Set what a step of the run has of its own besides the rate: beta2 under a ramp, and a falling weight decay.
 
         Beta2 is whatever the class is given for it. What it has not from there stays as it is in steps: beta1 and other
-        memories, all of an optimizer without beta2, Adafactor's own schedule. Called before each update, and no more.
+        memories, all of an optimizer without beta2, Adafactor's own schedule. Call it once for each update made.
         """
         if run.schedule.ramp:
             for part in self.parts:
@@ -201,7 +201,9 @@ def make(
     form = {} if implementation == "auto" else {implementation: True}
     spec = settings.spec
     made: Any = call_user(
-        f"class {spec.factory}", lambda: spec.load()(groups, **spec.arguments(settings), **form)
+        f"class {spec.factory}",
+        lambda: spec.load()(groups, **spec.arguments(settings), **form),
+        but=PASSING,
     )
     if settings.spec.average:
         made.train()
