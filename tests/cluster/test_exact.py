@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -168,6 +169,30 @@ def test_an_optimizer_trains_the_same_bits_and_goes_on_with_them_at_another_numb
         resumed = found[world][name].pop("resumed")
         assert found[world][name] == alone
         assert resumed == alone["digest"]
+
+
+@pytest.mark.long
+def test_an_optimizer_whose_workers_are_killed_in_mid_step_goes_on_at_another_number(tmp_path: Path) -> None:
+    script = Path(__file__).with_name("killed_rank.py")
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    cases = {name.split()[0]: case(changes, told=False) for name, changes in OPTIMIZERS_ALONE.items()}
+
+    def ranks(world: int, told: dict[str, dict]) -> list[int]:
+        started = [
+            subprocess.Popen(
+                [sys.executable, script, str(rank), str(world), tmp_path, json.dumps(told)], env=environment
+            )
+            for rank in range(world)
+        ]
+        return [rank.wait(timeout=300) for rank in started]
+
+    for name, run in cases.items():
+        assert ranks(2, {name: run}) == [-signal.SIGKILL] * 2, name
+    assert ranks(1, cases) == [0]
+    found = json.loads((tmp_path / "bits.json").read_text())
+    assert found.keys() == cases.keys()
+    for name, (resumed, undisturbed) in found.items():
+        assert resumed == undisturbed, name
 
 
 @pytest.mark.parametrize("name", EXACT)
