@@ -61,7 +61,7 @@ def sweep(
     from froude.launch.status import find_bad_trials, told
     from froude.launch.sweep import check_inputs, open_study
     from froude.launch.sweep import sweep as run_sweep
-    from froude.promote.fits import none_finished
+    from froude.promote.ladder.unfinished import none_finished
     from froude.space import load_space
     from froude.store import Location
     from froude.study import Study

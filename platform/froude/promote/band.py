@@ -14,6 +14,7 @@ import polars as pl
 
 from froude import laws, schedules
 from froude.config import Run
+from froude.promote.choice.batch import as_in_the_ladder
 from froude.promote.fits import Fits
 from froude.promote.forecast import BandPoint, Forecast
 from froude.promote.ladder.rates import RAMPED
@@ -39,7 +40,7 @@ def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run, params: fl
         return forecast
     assert fits.loss is not None
     gap = float(np.mean(gaps))
-    end = fits.loss.predict(params=params, tokens=run.tokens, level=LEVEL)
+    end = fits.loss.predict(params=params, tokens=as_in_the_ladder(fits, params)[0], level=LEVEL)
     rates = _rates(run)
     seen = replace(end, loss=end.loss + gap, low=end.low + gap, high=end.high + gap)
     along = law.predict(rates, level=LEVEL, final=seen)

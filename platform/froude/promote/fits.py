@@ -19,7 +19,8 @@ from froude.optimizers import times
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import history
 from froude.promote.ladder import shape, validation_sets
-from froude.promote.ladder.rates import RAMPED, one_curve_a_width, peak_lr, transfer_rows
+from froude.promote.ladder.critical import critical as critical_batches
+from froude.promote.ladder.rates import one_curve_a_width, peak_lr, transfer_rows
 from froude.promote.ladder.regret import Corrected, corrected, with_regret
 from froude.study import Study
 
@@ -28,9 +29,9 @@ from froude.study import Study
 PRIOR = WEAK
 LEVEL = 0.9  # of a forecast's interval
 #: What a recipe makes of exponents over tokens and batch.
-UNUSED = (
-    "promote moves no rate, decay or beta2 by these exponents: its rate is that of stage lr_transfer, and the check "
-    "lr_transfers says what the target's horizon costs it"
+USED = (
+    "promote moves the rate of stage lr_transfer to the target's horizon and batch by the first two; it keeps the decay "
+    "timescale and the half-life of beta2, whatever the other two say"
 )
 
 
@@ -42,8 +43,9 @@ class Fits:
     batch and schedule, `best_overall` among all its trials (rows of `trials()`); `transfer` maps parametrizations, by
     their names, to their laws; `target_loss` (nats per token) is that of the critical batch. `rows` holds each law's
     input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified. `sets` are laws of the
-    losses on other validation sets, by name; `exponents` are told, and change nothing (`UNUSED`). The loss law's rows
-    have a `regret` (froude.promote.ladder.regret), which is taken off their losses before the law sees them.
+    losses on other validation sets, by name; `exponents` move the rate (`USED`); `horizons` are critical batches at each
+    loss that one was measured at, `critical` the one at the lowest. The loss law's rows have a `regret`
+    (froude.promote.ladder.regret), which is taken off their losses before the law sees them.
     """
 
     large: Run | None
@@ -58,6 +60,7 @@ class Fits:
     doubts: tuple[str, ...] = ()
     sets: Mapping[str, LossLaw] = field(default_factory=dict)
     exponents: Exponents | None = None
+    horizons: tuple[CriticalBatch, ...] = ()
 
     def of_rows(self, fingerprints: Mapping[str, str]) -> bool:
         """Whether these are fingerprints of the same rows, by this version or one that fitted a rate's rows as one."""
@@ -205,32 +208,9 @@ class Fits:
             text.append(f"regret          {Corrected.count(self.rows['loss_law'])}")
         text += [f"loss law        of set {name}: {_law_words(law)}" for name, law in self.sets.items()]
         if self.exponents is not None:
-            text += [f"exponent        {line}" for line in [*self.exponents.lines(), UNUSED]]
+            text += [f"exponent        {line}" for line in [*self.exponents.lines(), USED]]
         text += [f"warning         {doubt}" for doubt in self.doubts]
         return text or ["no finished stage: nothing to fit"]
-
-
-def none_finished(counts: Mapping[str, int], where: str, *, table: bool = False) -> str:
-    """The error where no trial finished, given how many have each status; empty if one finished, or none ran.
-
-    Those of a `table` were trained elsewhere, and cannot be swept again.
-    """
-    ended = {status: counts.get(status, 0) for status in ("diverged", "failed")}
-    if counts.get("finished") or not any(ended.values()):
-        return ""
-    said = " and ".join(f"{n} {status}" for status, n in ended.items() if n)
-    if table:
-        lost = (
-            "its loss column has no finite number (or its status says diverged); is `--columns loss=…` right?"
-        )
-        why = lost if ended["diverged"] else "is `--columns status=…` right?"
-        return f"no run of the table in {where} finished: {said}; {why}"
-    remedy = (
-        "correct what made them fail"
-        if ended["failed"]
-        else "lower the learning rates or lengthen the warmup"
-    )
-    return f"no trial of {where} finished: {said}; `froude status` says why; {remedy}, and sweep again"
 
 
 def fit(study: Study) -> Fits:
@@ -281,11 +261,9 @@ def fit_trials(
             transfer[name] = laws.lr_transfer(curves)
             if curves.height < grid.height:
                 rows[f"lr_drift_{name}"] = grid
-    batches, goal, critical = of("critical_batch").filter(~RAMPED), math.nan, None
-    if batches.height:
-        goal = next(float(s["target_loss"]) for s in stages.values() if s["role"] == "critical_batch")
-        rows["critical_batch"] = batches
-        critical = laws.critical_batch(laws.steps_to_target(batches, goal))
+    batches = critical_batches(counted, stages)
+    if batches is not None:
+        rows["critical_batch"] = batches.rows
     ladder, loss = pl.concat([of("loss_law"), history.best(past)]), None
     if ladder.height:
         rows["loss_law"] = with_regret(ladder, transfer)
@@ -300,13 +278,14 @@ def fit_trials(
         best=_best(here),
         best_overall=_best(search),
         transfer=transfer,
-        critical=critical,
-        target_loss=goal,
+        critical=batches.law if batches else None,
+        horizons=batches.horizons if batches else (),
+        target_loss=batches.goal if batches else math.nan,
         loss=loss,
         rows=rows,
         doubts=(
             *history.doubts(past),
-            *(shape.doubts(ladder, target, critical) if target is not None else ()),
+            *(shape.doubts(ladder, target, batches and batches.law) if target is not None else ()),
         ),
         sets={name: loss_law(own) for name, own in ladders.items()},
         exponents=exponents,

@@ -9,10 +9,15 @@ from dataclasses import replace
 import polars as pl
 
 from froude.config import ConfigError, Run
+from froude.laws.lr.exponent import NORMAL
 from froude.promote import gate, witness
 from froude.promote.band import with_band
 from froude.promote.case import Case, beyond
 from froude.promote.checks import table
+from froude.promote.choice.batch import as_in_the_ladder, check
+from froude.promote.choice.choose import Choice, choose
+from froude.promote.choice.recipe_run import searched_run
+from froude.promote.choice.step_time import StepTime, of_trials
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
 from froude.promote.ladder.validation_sets import SetForecast
@@ -29,6 +34,8 @@ def promote(
     trust: bool = False,
     fits: Fits | None = None,
     witnessed_by: str = "",
+    prefer: str | None = None,
+    time: StepTime | None = None,
     cost: Callable[[], float] = lambda: math.nan,
 ) -> Recipe:
     """Write the study's recipe.toml and return it; raise `gate.Refused`, having written nothing, if a check fails.
@@ -39,6 +46,8 @@ def promote(
     `overrides` maps the names of checks that may fail to the reasons why. `trust` lets a model from outside the
     package be built, to count its parameters. `fits` saves fitting again. `witnessed_by` is a second store's folder, a
     path or s3:// URL, that is given the seal before the recipe is there to be trained (`froude.promote.witness`).
+    `prefer` (loss, time or price) chooses the batch (`froude.promote.choice.batch`), without it the target's stays; `time`
+    is how long its steps take, without it what the study's trials tell.
     `cost` returns the FLOPs of all proxies over the target's, to be told beside the forecast.
     """
     bounds = gate.profile_named(profile)
@@ -58,12 +67,17 @@ def promote(
             "a study must have finished trials of the roles search (at the target's batch and schedule), lr_transfer "
             f"and loss_law to be promoted, but lacks {lacks}; {remedy}"
         )
-    run, params = promoted_run(fits), parameters(fits.target, trust=trust)
+    choice = chosen(study, fits, trust=trust, prefer=prefer, time=time)
+    run, params, fits = choice.run, parameters(fits.target, trust=trust), choice.fits
     forecast, ratios = predict(fits, params), extrapolation(fits, params)
     checks = gate.override(table(Case(study, fits, forecast, ratios), bounds), overrides or {})
     place = study.location / FILE
     kept = read(place) if place.exists() else None
     stays = kept is not None and same(kept, run, profile, fits, overrides or {})
+    if (
+        kept is not None and not kept.knobs and prefer is None
+    ):  # of a version that chose neither batch nor rate
+        stays = same(kept, searched_run(fits), profile, fits, overrides or {})
     if kept is not None and stays:
         recipe = kept
     else:
@@ -80,6 +94,7 @@ def promote(
             extrapolation=ratios,
             checks=checks,
             forecast=forecast,
+            knobs=choice.knobs,
             material=study.meta.get("material"),
         )
     begun = LogReader(study.location / "runs" / (kept or recipe).run.name).head() is not None
@@ -149,26 +164,8 @@ def same(kept: Recipe, run: Run | None, profile: str, fits: Fits, overrides: Map
 
 
 def promoted_run(fits: Fits) -> Run | None:
-    """The target with the rate of stage lr_transfer, and the search's beta2, warmup and rest; None without a rate.
-
-    The best is one at the target's batch, so beta2 needs no rule to get there; a half-life stays one.
-    """
-    target, rate, best = fits.target, fits.peak_lr, fits.best
-    if rate is None or best is None:
-        return None
-    warmup = best["warmup_tokens"] / best["tokens"] * target.tokens
-    beta2 = "beta2_half_life" if fits.half_life else "beta2"
-    changes = {
-        "optimizer.lr": float(f"{rate.value:.6g}"),
-        "schedule.warmup_tokens": round(warmup / target.batch) * target.batch,
-    }
-    if target.optimizer.has_beta2:
-        changes[f"optimizer.{beta2}"] = best[beta2]
-    if best.get("rest_lr") is not None and best["optimizer"] == target.optimizer.name:
-        changes["optimizer.rest.lr"] = best["rest_lr"]
-        if not target.optimizer.rest.beta2_half_life:
-            changes["optimizer.rest.beta2"] = best["rest_beta2"]
-    return target.replace(changes, name=target.name)
+    """The target at its own batch with the rate, beta2 and warmup that a recipe would have; None without a rate."""
+    return choose(fits, math.nan, flops_per_token=math.nan).run
 
 
 def predict(fits: Fits, params: int) -> Forecast | None:
@@ -178,13 +175,19 @@ def predict(fits: Fits, params: int) -> Forecast | None:
     assert largest is not None
     if not math.isfinite(law.E):
         return None
-    tokens = fits.target.tokens
+    tokens, spread = as_in_the_ladder(fits, params)
     prediction = fits.predict(params=params, tokens=tokens)
     free = law.free
+    # What is not known of the batch's worth widens the interval as one more independent error.
+    low, high = (
+        prediction.loss
+        * math.exp(math.copysign(math.hypot(math.log(end / prediction.loss), NORMAL * spread), way))
+        for end, way in ((prediction.low, -1.0), (prediction.high, 1.0))
+    )
     return Forecast(
         loss=prediction.loss,
-        low=prediction.low,
-        high=prediction.high,
+        low=low if spread else prediction.low,
+        high=high if spread else prediction.high,
         level=prediction.level,
         certified=prediction.certified,
         status=law.status,
@@ -207,6 +210,27 @@ def extrapolation(fits: Fits, params: int) -> dict[str, float]:
     """Target, of `params` parameters, over largest finished proxy of the loss law, by axis as `beyond` has them."""
     rows = fits.rows["loss_law"].filter(pl.col("status") == "finished")
     return beyond(rows, fits.target, params)
+
+
+def chosen(
+    study: Study, fits: Fits, *, trust: bool = False, prefer: str | None = None, time: StepTime | None = None
+) -> Choice:
+    """What a recipe of this study would be; as `promote`."""
+    return choose(
+        fits,
+        parameters(fits.target, trust=trust),
+        flops_per_token=token_flops(fits.target, trust=trust),
+        prefer=check(prefer),
+        time=time or of_trials(study.trials().collect()),
+    )
+
+
+def token_flops(run: Run, *, trust: bool = False) -> float:
+    """FLOPs of one token of the run, forward and backward, by the model itself."""
+    from froude.train.api import build_model, check_trust
+
+    check_trust(run, trust)
+    return float(build_model(run, "meta").flops_per_token())  # type: ignore[operator]
 
 
 def parameters(run: Run, *, trust: bool = False) -> int:

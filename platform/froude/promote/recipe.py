@@ -13,6 +13,7 @@ from typing import Any
 import tomli_w
 
 from froude.config import ConfigError, Run
+from froude.promote.choice.knob import Knob
 from froude.promote.forecast import Forecast
 from froude.promote.gate import Check
 from froude.store import Location, reported
@@ -32,7 +33,7 @@ class Recipe:
     `fits` holds the numbers of the laws, `fingerprints` the SHA-256 of the rows that each was fitted to,
     `extrapolation` the target over the largest proxy in params, tokens, compute and batch, `checks` the
     gate's table. `sealed_at` is in UTC (ISO 8601), `sha256` the seal. `material` is what corpus and code the study had
-    (froude.material), {} where 0.1 swept it.
+    (froude.material), {} where 0.1 swept it. `knobs` says of each setting where it is from, () in recipes of before.
     """
 
     run: Run
@@ -45,6 +46,7 @@ class Recipe:
     sealed_at: str
     sha256: str
     material: Mapping[str, Any] = field(default_factory=dict)
+    knobs: tuple[Knob, ...] = ()
 
     @property
     def overrides(self) -> dict[str, str]:
@@ -53,7 +55,8 @@ class Recipe:
 
     def content(self) -> dict[str, Any]:
         """Everything that the seal covers, in plain JSON and TOML types."""
-        material = {"material": dict(self.material)} if self.material else {}
+        later: dict[str, Any] = {"material": dict(self.material)} if self.material else {}
+        later |= {"knobs": [knob.to_dict() for knob in self.knobs]} if self.knobs else {}
         return {
             "froude": "recipe",
             "schema": SCHEMA,
@@ -65,7 +68,7 @@ class Recipe:
             "fits": dict(self.fits),
             "fingerprints": dict(self.fingerprints),
             "checks": [asdict(check) for check in self.checks],
-            **material,
+            **later,
         }
 
     def to_toml(self) -> str:
@@ -97,11 +100,12 @@ def seal(
     checks: tuple[Check, ...],
     forecast: Forecast,
     material: Mapping[str, Any] | None = None,
+    knobs: tuple[Knob, ...] = (),
 ) -> Recipe:
     """The recipe with the present time and its hash."""
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     fields = (run, profile, fits, fingerprints, extrapolation, checks, forecast, now)
-    unsealed = Recipe(*fields, sha256="", material=material or {})
+    unsealed = Recipe(*fields, sha256="", material=material or {}, knobs=knobs)
     return replace(unsealed, sha256=digest(unsealed.content()))
 
 
@@ -163,4 +167,5 @@ def _of(content: Mapping[str, Any], sha256: str) -> Recipe:
         sealed_at=content["sealed_at"],
         sha256=sha256,
         material=content.get("material", {}),
+        knobs=tuple(Knob.from_dict(knob) for knob in content.get("knobs", ())),
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from froude.laws import PUBLISHED, Exponents
 from froude.laws.lr.exponents import KNOBS
-from froude.promote.fits import UNUSED
+from froude.promote.fits import USED
 from froude.report import text
 from froude.report.narrative import between
 from froude.report.svg import Plot
@@ -27,7 +27,7 @@ def lead() -> str:
         "The best value of one setting as a power of tokens or batch, with all else held: the decay timescale batch / "
         "(rate × decay × tokens), and the half-life of β₂ in tokens. Intervals are at 90%: of the runs alone "
         "(measured), and with the prior (posterior). Which of the two an exponent rests on stands in the table. "
-        f"{UNUSED[0].upper()}{UNUSED[1:]}."
+        f"{USED[0].upper()}{USED[1:]}."
     )
 
 

@@ -11,7 +11,7 @@ import pytest
 from exponent_worlds import add_to
 
 from froude import Study
-from froude.promote.fits import UNUSED, fit
+from froude.promote.fits import USED, fit
 from froude.report.document import document
 from froude.report.view import gather
 
@@ -23,7 +23,7 @@ def test_the_section_says_what_was_measured_and_what_promote_uses(promoted: Any,
     fits = fit(study)
     told = unescape(document(gather(study, fits=fits)))
     section = told[told.index('<section id="exponents">') : told.index('<section id="critical">')]
-    assert UNUSED[1:] in section
+    assert USED[1:] in section
     assert section.count("<svg ") == 8
     assert section.count("<td>measured</td>") == 4
     assert "Bergsma et al. 2505.13738" in section
@@ -33,7 +33,7 @@ def test_the_section_says_what_was_measured_and_what_promote_uses(promoted: Any,
     assert {name: each["source"] for name, each in summary.items()} == dict.fromkeys(
         ("lr_tokens", "lr_batch", "timescale_tokens", "half_life_batch"), "measured"
     )
-    assert fits.lines()[-1] == f"exponent        {UNUSED}"
+    assert fits.lines()[-1] == f"exponent        {USED}"
     # The numbers of the recipe are as they were.
     before = promoted.fits.summary()
     assert {key: value for key, value in fits.summary().items() if key != "transfer_exponents"} == before

@@ -78,7 +78,7 @@ def _share(row: Mapping[str, Any], transfer: Mapping[str, LrTransfer]) -> float:
     if best is None or not best.value > 0:
         return 0.0
     away = abs(math.log(row["lr"] / best.value))
-    bend, bend_error = _curvature(law)
+    bend, bend_error = curvature(law)
     share = 0.5 * bend * min(away, FARTHEST * math.log(2)) ** 2
     if share < LEAST:
         return 0.0
@@ -87,7 +87,7 @@ def _share(row: Mapping[str, Any], transfer: Mapping[str, LrTransfer]) -> float:
     return known if known >= LEAST else 0.0
 
 
-def _curvature(law: LrTransfer) -> tuple[float, float]:
+def curvature(law: LrTransfer) -> tuple[float, float]:
     """κ, drawn towards its mean in logs, and its relative standard error."""
     found = law.curvature / float(np.nanmedian(law.curves["loss"].to_numpy()))
     mean, spread = CURVATURE

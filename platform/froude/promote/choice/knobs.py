@@ -1,0 +1,124 @@
+"""Every knob of a chosen run, in words: what recipe, report and terminal show."""
+
+from __future__ import annotations
+
+import math
+
+from froude.config import Run
+from froude.laws.lr.exponents import KNOBS
+from froude.optimizers.times import cut_off, timescale
+from froude.promote.choice.batch import Batches, Prefer
+from froude.promote.choice.knob import Knob, Source
+from froude.promote.choice.rate import Rate
+from froude.promote.choice.searched import Found, half_life, searched
+from froude.promote.fits import Fits
+
+NO_CRITICAL = "what it costs is not known: no critical batch; a stage of the role critical_batch would tell"
+UNCOMPARED = "schedules were not compared, each at its own best rate, at two horizons"
+
+
+def knobs(
+    fits: Fits,
+    run: Run,
+    *,
+    target: Run,
+    rate: Rate,
+    batches: Batches | None,
+    prefer: Prefer | None,
+    loss: float,
+) -> tuple[Knob, ...]:
+    """Those of `run`, which was chosen for `target`; `loss` is the forecast's, nats per token."""
+    assert fits.best is not None
+    found = searched(fits.rows["search"], fits.best)
+    low, high = rate.interval
+    peak = Knob(
+        "optimizer.lr",
+        run.optimizer.lr,
+        rate.source,
+        low,
+        high,
+        loss * rate.regret,
+        rate.rule,
+        rate.buys(loss),
+    )
+    made = [peak, _batch(run, batches, prefer)]
+    if run.optimizer.has_beta2:
+        made.append(_beta2(fits, run, target, found.get("half_life"), loss))
+    if run.optimizer.weight_decay and run.optimizer.spec.decays:
+        made.append(_decay(run, target))
+    return (*made, _warmup(run, found.get("warmup"), loss), *_schedule(run))
+
+
+def _batch(run: Run, priced: Batches | None, prefer: Prefer | None) -> Knob:
+    size = run.phases.mean
+    if priced is None:
+        return Knob("batch", size, "set by you", rule=NO_CRITICAL)
+    source: Source = "set by you" if prefer is None else "measured"
+    chosen = f"--prefer {prefer}; " if prefer else ""
+    grown = priced.growth
+    low, high = (priced.critical[1], priced.critical[2])
+    buys = (
+        "" if grown.source == "measured" else "stages critical_batch at three losses would measure its growth"
+    )
+    rule = f"{chosen}{priced.words(size)} (interval: the critical batch's)"
+    return Knob("batch", size, source, low, high, priced.regret(size), rule, buys)
+
+
+def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) -> Knob:
+    """beta2 by its half-life, whose own exponent over batch is believed to be about 0."""
+    value, size = run.optimizer.beta2, run.phases.mean
+    own = target.phases.mean
+    moved = size != own
+    rule = "that of the search's best trial"
+    if run.optimizer.beta2_half_life:
+        rule = f"a half-life of {run.optimizer.beta2_half_life:,.0f} tokens, that of the search's best trial"
+    elif moved:
+        rule += f" at batch {own:,}, by its half-life in tokens"
+    if cut_off(half_life(value, size), value) and moved:
+        rule += ", cut off at an end of .9 to .9999"
+    if found is None:
+        return Knob("optimizer.beta2", value, "prior" if fits.beta2_is_prior else "measured", rule=rule)
+    # The batch at which the search's half-life is read adds what is not known of its exponent.
+    sd = KNOBS["half_life_batch"].prior[1] * abs(math.log(size / own))
+    wide = math.exp(1.645 * sd)
+    ends = [0.5 ** (size / tokens) for tokens in (found.low / wide, found.high * wide)]
+    source: Source = "prior" if fits.beta2_is_prior else found.source
+    cost = loss * (found.regret + 0.5 * 0.015 * sd**2)
+    buys = "twice the trials of stage search would halve this" if cost >= 5e-4 else ""
+    return Knob("optimizer.beta2", value, source, *ends, cost, rule, buys)
+
+
+def _decay(run: Run, target: Run) -> Knob:
+    tau = timescale(
+        lr=run.optimizer.lr, weight_decay=run.optimizer.weight_decay, batch=run.batch, tokens=run.tokens
+    )
+    held = "the target's own"
+    if run.optimizer.timescale:
+        held = "the target's timescale"
+    elif run.phases.mean != target.phases.mean:
+        held = "the target's timescale kept at the new batch"
+    return Knob(
+        "optimizer.weight_decay",
+        run.optimizer.weight_decay,
+        "set by you",
+        rule=f"{held}: {tau:.3g} of the run",
+    )
+
+
+def _warmup(run: Run, found: Found | None, loss: float) -> Knob:
+    tokens = run.schedule.warmup_tokens
+    rule = f"{100 * tokens / run.tokens:.1f}% of the tokens, the share of the search's best trial"
+    if found is None:
+        return Knob("schedule.warmup_tokens", tokens, "prior", rule=rule)
+    cost = loss * found.regret
+    buys = "twice the trials of stage search would halve this" if cost >= 5e-4 else ""
+    ends = (found.low * run.tokens, found.high * run.tokens)
+    return Knob("schedule.warmup_tokens", tokens, found.source, *ends, cost, rule, buys)
+
+
+def _schedule(run: Run) -> list[Knob]:
+    schedule = run.schedule
+    made = [Knob("schedule.name", schedule.name, "set by you", rule=UNCOMPARED)]
+    if schedule.name == "wsd":
+        made.append(Knob("schedule.decay_fraction", schedule.decay_fraction, "set by you"))
+    return made

@@ -1,0 +1,75 @@
+"""The target run with settings put into it: first as the search found them, then moved to a batch and a rate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from froude.config import Run
+from froude.optimizers.times import LEAST_BETA2, MOST_BETA2
+from froude.promote.choice.batch import with_batch
+from froude.promote.fits import Fits
+
+
+def searched_run(fits: Fits) -> Run | None:
+    """The target with the rate of stage lr_transfer, and the search's beta2, warmup and rest; None without a rate.
+
+    What `froude promote` wrote before it chose batch and rate. The best is one at the target's batch, so beta2 needs no
+    rule to get there; a half-life stays one.
+    """
+    target, rate, best = fits.target, fits.peak_lr, fits.best
+    if rate is None or best is None:
+        return None
+    warmup = best["warmup_tokens"] / best["tokens"] * target.tokens
+    beta2 = "beta2_half_life" if fits.half_life else "beta2"
+    changes = {
+        "optimizer.lr": _rounded(rate.value),
+        "schedule.warmup_tokens": round(warmup / target.batch) * target.batch,
+    }
+    if target.optimizer.has_beta2:
+        changes[f"optimizer.{beta2}"] = best[beta2]
+    if best.get("rest_lr") is not None and best["optimizer"] == target.optimizer.name:
+        changes["optimizer.rest.lr"] = best["rest_lr"]
+        if not target.optimizer.rest.beta2_half_life:
+            changes["optimizer.rest.beta2"] = best["rest_beta2"]
+    return target.replace(changes, name=target.name)
+
+
+def moved(run: Run, batch: int, lr: float, *, at_own_batch: float) -> Run:
+    """A run taken to another batch at the rate `lr`; `at_own_batch` is the rate that it would have at its own.
+
+    What is held: the decay timescale batch / (lr · weight_decay · tokens) (Wang & Aitchison 2405.13698), the half-life of
+    beta2 in tokens (Marek et al. 2507.07101) with beta2 in .9 to .9999, and the warmup's share of the tokens. AdamW's
+    rate for what an optimizer of matrices leaves moves as the other does.
+    """
+    changes: dict[str, Any] = {"optimizer.lr": _rounded(lr)}
+    own, optimizer = run.phases.mean, run.optimizer
+    if batch == own:
+        return run.replace(changes, name=run.name)
+    changed = with_batch(run, batch)
+    ratio, faster = batch / own, lr / at_own_batch
+    stored = optimizer.stored_rest
+    tables: Mapping[str, Any] = {"optimizer": optimizer} | (
+        {"optimizer.rest": stored} if stored is not None else {}
+    )
+    for table, settings in tables.items():
+        if getattr(settings, "weight_decay", 0.0) and not getattr(settings, "timescale", 0.0):
+            changes[f"{table}.weight_decay"] = settings.weight_decay * ratio / faster
+        if getattr(settings, "beta2", 0.0) and not settings.beta2_half_life and _averages(run, table):
+            changes[f"{table}.beta2"] = min(max(settings.beta2**ratio, LEAST_BETA2), MOST_BETA2)
+    if stored is not None:
+        changes["optimizer.rest.lr"] = _rounded(stored.lr * faster)
+    share = run.schedule.warmup_tokens / run.tokens
+    changes["schedule.warmup_tokens"] = round(share * changed.tokens / batch) * batch
+    return changed.replace(changes, name=run.name)
+
+
+def _averages(run: Run, table: str) -> bool:
+    """Whether beta2 of this table is one that the optimizer averages by."""
+    return table != "optimizer" or run.optimizer.has_beta2
+
+
+def _rounded(lr: float) -> float:
+    assert math.isfinite(lr)
+    return float(f"{lr:.6g}")
