@@ -24,10 +24,11 @@ import torch
 from froude import Study
 from froude.config import Run
 from froude.promote.band import with_band
+from froude.promote.choice.choose import promoted_run
 from froude.promote.fits import fit
 from froude.promote.forecast import Forecast
 from froude.promote.monitor import alarms
-from froude.promote.promotion import parameters, predict, promoted_run
+from froude.promote.promotion import parameters, predict
 from froude.train.data.ledger import Drawn
 from froude.train.trainer import Trainer
 

@@ -73,9 +73,9 @@ def fit(
     from froude.cli.options import point
     from froude.config import ConfigError
     from froude.promote.fits import fit as fit_study
-    from froude.promote.ladder.unfinished import none_finished
     from froude.promote.imported_runs.history import ROLE
     from froude.promote.imported_runs.reading import reading
+    from froude.promote.ladder.unfinished import none_finished
     from froude.study import Study
     from froude.sweep.spent import proxy_flops
 

@@ -14,7 +14,7 @@ import polars as pl
 
 from froude import laws, schedules
 from froude.config import Run
-from froude.promote.choice.batch import as_in_the_ladder
+from froude.promote.choice.worth import as_in_the_ladder
 from froude.promote.fits import Fits
 from froude.promote.forecast import BandPoint, Forecast
 from froude.promote.ladder.rates import RAMPED

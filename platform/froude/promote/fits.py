@@ -30,8 +30,8 @@ PRIOR = WEAK
 LEVEL = 0.9  # of a forecast's interval
 #: What a recipe makes of exponents over tokens and batch.
 USED = (
-    "promote moves the rate of stage lr_transfer to the target's horizon and batch by the first two; it keeps the decay "
-    "timescale and the half-life of beta2, whatever the other two say"
+    "promote moves the rate of stage lr_transfer to the target's horizon and batch by the first two; it keeps the "
+    "decay's timescale and the half-life of beta2, whatever the other two say"
 )
 
 
@@ -43,8 +43,8 @@ class Fits:
     batch and schedule, `best_overall` among all its trials (rows of `trials()`); `transfer` maps parametrizations, by
     their names, to their laws; `target_loss` (nats per token) is that of the critical batch. `rows` holds each law's
     input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified. `sets` are laws of the
-    losses on other validation sets, by name; `exponents` move the rate (`USED`); `horizons` are critical batches at each
-    loss that one was measured at, `critical` the one at the lowest. The loss law's rows have a `regret`
+    losses on other validation sets, by name; `exponents` move the rate (`USED`); `horizons` are critical batches at
+    each loss that one was measured at, `critical` the one at the lowest. The loss law's rows have a `regret`
     (froude.promote.ladder.regret), which is taken off their losses before the law sees them.
     """
 

@@ -14,10 +14,11 @@ from froude.promote import gate, witness
 from froude.promote.band import with_band
 from froude.promote.case import Case, beyond
 from froude.promote.checks import table
-from froude.promote.choice.batch import as_in_the_ladder, check
+from froude.promote.choice.batch import check
 from froude.promote.choice.choose import Choice, choose
 from froude.promote.choice.recipe_run import searched_run
 from froude.promote.choice.step_time import StepTime, of_trials
+from froude.promote.choice.worth import as_in_the_ladder
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
 from froude.promote.ladder.validation_sets import SetForecast
@@ -46,8 +47,8 @@ def promote(
     `overrides` maps the names of checks that may fail to the reasons why. `trust` lets a model from outside the
     package be built, to count its parameters. `fits` saves fitting again. `witnessed_by` is a second store's folder, a
     path or s3:// URL, that is given the seal before the recipe is there to be trained (`froude.promote.witness`).
-    `prefer` (loss, time or price) chooses the batch (`froude.promote.choice.batch`), without it the target's stays; `time`
-    is how long its steps take, without it what the study's trials tell.
+    `prefer` (loss, time or price) chooses the batch (`froude.promote.choice.batch`), without it the target's stays;
+    `time` is how long its steps take, without it what the study's trials tell.
     `cost` returns the FLOPs of all proxies over the target's, to be told beside the forecast.
     """
     bounds = gate.profile_named(profile)
@@ -161,11 +162,6 @@ def same(kept: Recipe, run: Run | None, profile: str, fits: Fits, overrides: Map
         and fits.of_rows(kept.fingerprints)
         and all(overrides.get(name, "").strip() == reason for name, reason in kept.overrides.items())
     )
-
-
-def promoted_run(fits: Fits) -> Run | None:
-    """The target at its own batch with the rate, beta2 and warmup that a recipe would have; None without a rate."""
-    return choose(fits, math.nan, flops_per_token=math.nan).run
 
 
 def predict(fits: Fits, params: int) -> Forecast | None:

@@ -21,9 +21,10 @@ from froude.config import ConfigError
 from froude.laws.loss.draws import WEAK
 from froude.promote import gate
 from froude.promote.checks import RULES
+from froude.promote.choice.choose import promoted_run
 from froude.promote.fits import PRIOR, fingerprint, fit, fit_trials
 from froude.promote.ladder.rates import transfer_rows
-from froude.promote.promotion import extrapolation, parameters, predict, promote, promoted_run
+from froude.promote.promotion import extrapolation, parameters, predict, promote
 from froude.promote.recipe import read
 from froude.report.view import gather
 from froude.study import Study

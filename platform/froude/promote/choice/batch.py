@@ -9,17 +9,16 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 import polars as pl
 
-from froude.config import ConfigError, Run, whole_steps
-from froude.laws.batch.growth import Growth, at_horizon, growth, tokens_of
-from froude.laws.loss.trade import Part, Trade
+from froude.config import ConfigError
+from froude.laws.batch.growth import Growth, growth
 from froude.laws.stats.frames import Array
 from froude.laws.stats.uncertainty import quantiles
 from froude.promote.choice.knob import LEVEL
 from froude.promote.choice.step_time import StepTime
+from froude.promote.choice.worth import parts, trade, with_batch
 from froude.promote.fits import Fits
 
 Prefer = Literal["loss", "time", "price"]
-DRAWS = 2000
 #: Losses so near, relative to one another, are one: a third of what another seed does to the quietest runs here.
 TIE = 1e-3
 #: Hours so near, as a proportion, are one: then the batch of less loss is taken.
@@ -51,7 +50,7 @@ class Priced(NamedTuple):
 class Batches:
     """Every batch that was looked at, small to large; `own` is the target's (a ramp's mean), `critical` at its horizon.
 
-    `critical` is median and 90% interval, `regret` maps batches to what they are expected to cost against the best.
+    `critical` is median and 90% interval, `growth` how it was taken there, `timed` where hours are from.
     """
 
     rows: tuple[Priced, ...]
@@ -60,6 +59,7 @@ class Batches:
     growth: Growth
     timed: str
     _losses: dict[int, Array]
+    _extra: dict[int, Array]  # tokens that take it to the loss of the smallest batch, over the target's
 
     def at(self, batch: int) -> Priced:
         return next(row for row in (*self.rows, self.own) if row.batch == batch)
@@ -70,29 +70,45 @@ class Batches:
         loss: the largest batch whose expected loss is within .1% of the least. time, price: the batch at which one and
         the same loss takes the fewest hours, or hours times workers; the smaller of two that are within 1%.
         """
+        return int(self._picked(prefer, [np.array([draws.mean()]) for draws in self._judged(prefer)])[0])
+
+    def interval(self, prefer: Prefer) -> tuple[float, float]:
+        """90% of the batch that the preference would take if all were known."""
+        low, high = quantiles(self._picked(prefer, self._judged(prefer)), LEVEL)
+        return low, high
+
+    def _judged(self, prefer: Prefer) -> list[Array]:
+        """For each row the draws of what the preference makes least."""
         if prefer == "loss":
-            least = min(row.loss for row in self.rows)
-            return max(row.batch for row in self.rows if row.loss <= least * (1 + TIE))
-        key = "hours_to_one_loss" if prefer == "time" else "worker_hours_to_one_loss"
-        hours = {row.batch: float(getattr(row, key)) for row in self.rows}
-        if not all(map(math.isfinite, hours.values())):
+            return [self._losses[row.batch] for row in self.rows]
+        key = "hours" if prefer == "time" else "worker_hours"
+        hours = [float(getattr(row, key)) for row in self.rows]
+        if not all(map(math.isfinite, hours)):
             raise ConfigError(
                 f"--prefer {prefer} needs how long steps take, but the study has too few timed trials of one worker to "
                 "tell; sweep some, or use --prefer loss"
             )
-        least = min(hours.values())
-        return min(batch for batch, each in hours.items() if each <= least * (1 + HOURS_TIE))
+        return [each * self._extra[row.batch] for each, row in zip(hours, self.rows, strict=True)]
+
+    def _picked(self, prefer: Prefer, judged: list[Array]) -> Array:
+        """The batch of least loss or hours by draw; of those that tie, the largest by loss, the smallest by hours."""
+        table, sizes = np.array(judged), np.array([row.batch for row in self.rows])
+        tie = TIE if prefer == "loss" else HOURS_TIE
+        ties = table <= table.min(axis=0) * (1 + tie)
+        last = sizes.size - 1 - ties[::-1].argmax(axis=0)
+        return np.asarray(sizes[last if prefer == "loss" else ties.argmax(axis=0)])
 
     def regret(self, batch: int) -> float:
-        """What a batch is expected to cost against the best one looked at, nats per token; 0 for a lower loss."""
+        """What a batch is expected to cost in loss against the best one looked at, nats per token."""
         best = np.min([self._losses[row.batch] for row in self.rows], axis=0)
-        return max(float(np.mean(self._losses[batch] - best)), 0.0)
+        return float(np.mean(self._losses[batch] - best))
 
     def words(self, batch: int) -> str:
         """What a batch costs in loss against the smallest one looked at, and what it saves in hours."""
         here, small = self.at(batch), self.rows[0]
+        critical = "critical batch {:,.0f} [{:,.0f}, {:,.0f}] at this horizon".format(*self.critical)
         if here.batch <= small.batch:
-            return f"no batch of less loss among those measured; critical batch {self.critical[0]:,.0f} at this horizon"
+            return f"the smallest that was measured, and so of least loss; {critical}"
         share = 100 * here.above / small.loss
         text = (
             f"costs {here.above:.3f} nats ({share:.1f}%; 90%: {here.low:.3f} to {here.high:.3f}) against a batch of "
@@ -102,7 +118,7 @@ class Batches:
             text += f", saves {small.hours - here.hours:.3g} of {small.hours:.3g} hours"
         else:
             text += "; hours are not known"
-        return f"{text}; critical batch {self.critical[0]:,.0f} [{self.critical[1]:,.0f}, {self.critical[2]:,.0f}] here"
+        return f"{text}; {critical}"
 
 
 def check(prefer: str | None) -> Prefer | None:
@@ -110,40 +126,6 @@ def check(prefer: str | None) -> Prefer | None:
     if prefer is None or prefer in get_args(Prefer):
         return prefer  # type: ignore[return-value]
     raise ConfigError(f"--prefer must be one of {', '.join(get_args(Prefer))}, but got {prefer!r}")
-
-
-def parts(run: Run) -> list[Part]:
-    """The tokens of a run by the batch that they are trained on in."""
-    phases = [*run.phases]
-    ends = [*(phase.tokens for phase in phases[1:]), run.tokens]
-    return [
-        Part(end - phase.tokens, phase.factor * run.batch) for phase, end in zip(phases, ends, strict=True)
-    ]
-
-
-def with_batch(run: Run, batch: int) -> Run:
-    """The run at one batch, its tokens in whole steps; a ramp is given up for it."""
-    if batch == run.phases.mean:
-        return run
-    return run.replace({"batch": batch, "tokens": whole_steps(run.tokens, batch), "schedule.ramp": ()})
-
-
-def trade(fits: Fits, params: float) -> Trade | None:
-    """The loss law by batch for the study's target; None without a critical batch and a loss law."""
-    critical, law = fits.critical, fits.loss
-    if critical is None or law is None or not math.isfinite(law.E) or not math.isfinite(critical.b_crit):
-        return None
-    if not tokens_of(critical) > 0:
-        return None
-    rng = np.random.default_rng(0)
-    draws = at_horizon(critical, fits.target.tokens, growth(fits.horizons), rng, DRAWS)
-    return Trade(law, params, law_batch(fits), draws)
-
-
-def law_batch(fits: Fits) -> float:
-    """The batch of the loss law's rows: their geometric mean, the target's where they do not say."""
-    sizes = fits.rows["loss_law"].filter(pl.col("status") == "finished")["batch"].drop_nulls()
-    return math.exp(float(sizes.log().mean())) if sizes.len() else float(fits.target.phases.mean)  # type: ignore[arg-type]
 
 
 def looked_at(fits: Fits) -> list[int]:
@@ -176,10 +158,10 @@ def batches(fits: Fits, params: float, *, flops_per_token: float, time: StepTime
     losses = {size: priced.losses(parts(run)) for size, run in runs.items()}
     small = min(runs)
     worth = {size: priced.worth(parts(run)) for size, run in runs.items()}
+    extra = {size: worth[small] / each for size, each in worth.items()}
 
     def row(size: int) -> Priced:
         above = losses[size] - losses[small]
-        more = float(np.mean(worth[small] / worth[size]))  # tokens to one loss
         wall = workers = math.nan
         if time is not None:
             few, many = target.min_workers, target.max_workers
@@ -187,6 +169,7 @@ def batches(fits: Fits, params: float, *, flops_per_token: float, time: StepTime
             workers = few * time.hours(parts(runs[size]), flops_per_token=flops_per_token, workers=few)
         low, high = quantiles(above, LEVEL)
         loss = float(np.mean(losses[size]))
+        more = float(np.mean(extra[size]))
         return Priced(
             size, loss, float(np.mean(above)), low, high, wall, workers, wall * more, workers * more
         )
@@ -199,21 +182,5 @@ def batches(fits: Fits, params: float, *, flops_per_token: float, time: StepTime
         growth=growth(fits.horizons),
         timed=time.source if time is not None else "",
         _losses=losses,
+        _extra=extra,
     )
-
-
-def as_in_the_ladder(fits: Fits, params: float) -> tuple[float, float]:
-    """The tokens at the ladder's batch that the target's are worth, and the sd of ln loss by what is not known of them.
-
-    Its own tokens, and 0, where its batch is among the ladder's, which has then measured it, and without a critical one.
-    """
-    target = fits.target
-    sizes = fits.rows["loss_law"].filter(pl.col("status") == "finished")["batch"].drop_nulls().to_list()
-    priced = trade(fits, params)
-    if priced is None or not sizes or min(sizes) <= target.phases.mean <= max(sizes):
-        return float(target.tokens), 0.0
-    worth = priced.worth(parts(target))
-    middle = float(np.median(worth))
-    law = priced.law
-    losses = law.E + law.A / params**law.alpha + law.B / worth**law.beta
-    return middle, float(np.log(losses).std())

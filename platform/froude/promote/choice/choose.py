@@ -7,13 +7,22 @@ from dataclasses import dataclass, replace
 
 from froude.config import ConfigError, Run
 from froude.promote.choice import knobs as told
-from froude.promote.choice.batch import Batches, Prefer, batches, with_batch
+from froude.promote.choice.batch import Batches, Prefer, batches
 from froude.promote.choice.knob import Knob
 from froude.promote.choice.rate import rate
 from froude.promote.choice.recipe_run import moved, searched_run
 from froude.promote.choice.step_time import StepTime
+from froude.promote.choice.worth import with_batch
 from froude.promote.fits import Fits
 from froude.promote.ladder import shape
+
+
+def promoted_run(fits: Fits) -> Run | None:
+    """The study's target at its own batch, as a recipe has it; None where the study has no rate."""
+    start, found = searched_run(fits), rate(fits, fits.target)
+    if start is None or found is None:
+        return None
+    return moved(start, fits.target.phases.mean, found.promoted, at_own_batch=found.promoted)
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 
 from froude.config import Run
+from froude.laws.lr.exponent import NORMAL
 from froude.laws.lr.exponents import KNOBS
 from froude.optimizers.times import cut_off, timescale
 from froude.promote.choice.batch import Batches, Prefer
 from froude.promote.choice.knob import Knob, Source
 from froude.promote.choice.rate import Rate
-from froude.promote.choice.searched import Found, half_life, searched
+from froude.promote.choice.searched import BEND, Found, half_life, searched
 from froude.promote.fits import Fits
 
 NO_CRITICAL = "what it costs is not known: no critical batch; a stage of the role critical_batch would tell"
@@ -50,18 +51,16 @@ def knobs(
 
 
 def _batch(run: Run, priced: Batches | None, prefer: Prefer | None) -> Knob:
+    """The batch; its interval is that of the one that the preference, or least loss, would take."""
     size = run.phases.mean
     if priced is None:
         return Knob("batch", size, "set by you", rule=NO_CRITICAL)
-    source: Source = "set by you" if prefer is None else "measured"
+    grown = priced.growth.source == "measured"
+    source: Source = "set by you" if prefer is None else "measured" if grown else "prior"
     chosen = f"--prefer {prefer}; " if prefer else ""
-    grown = priced.growth
-    low, high = (priced.critical[1], priced.critical[2])
-    buys = (
-        "" if grown.source == "measured" else "stages critical_batch at three losses would measure its growth"
-    )
-    rule = f"{chosen}{priced.words(size)} (interval: the critical batch's)"
-    return Knob("batch", size, source, low, high, priced.regret(size), rule, buys)
+    low, high = priced.interval(prefer or "loss")
+    buys = "" if grown else "stages critical_batch at three losses would measure how the critical batch grows"
+    return Knob("batch", size, source, low, high, priced.regret(size), f"{chosen}{priced.words(size)}", buys)
 
 
 def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) -> Knob:
@@ -80,12 +79,12 @@ def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) 
         return Knob("optimizer.beta2", value, "prior" if fits.beta2_is_prior else "measured", rule=rule)
     # The batch at which the search's half-life is read adds what is not known of its exponent.
     sd = KNOBS["half_life_batch"].prior[1] * abs(math.log(size / own))
-    wide = math.exp(1.645 * sd)
+    wide = math.exp(NORMAL * sd)
     ends = [0.5 ** (size / tokens) for tokens in (found.low / wide, found.high * wide)]
     source: Source = "prior" if fits.beta2_is_prior else found.source
-    cost = loss * (found.regret + 0.5 * 0.015 * sd**2)
+    cost = loss * (found.regret + 0.5 * math.exp(BEND[0]) * sd**2)
     buys = "twice the trials of stage search would halve this" if cost >= 5e-4 else ""
-    return Knob("optimizer.beta2", value, source, *ends, cost, rule, buys)
+    return Knob("optimizer.beta2", value, source, ends[0], ends[1], cost, rule, buys)
 
 
 def _decay(run: Run, target: Run) -> Knob:
@@ -113,7 +112,7 @@ def _warmup(run: Run, found: Found | None, loss: float) -> Knob:
     cost = loss * found.regret
     buys = "twice the trials of stage search would halve this" if cost >= 5e-4 else ""
     ends = (found.low * run.tokens, found.high * run.tokens)
-    return Knob("schedule.warmup_tokens", tokens, found.source, *ends, cost, rule, buys)
+    return Knob("schedule.warmup_tokens", tokens, found.source, ends[0], ends[1], cost, rule, buys)
 
 
 def _schedule(run: Run) -> list[Knob]:

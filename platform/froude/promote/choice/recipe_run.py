@@ -8,7 +8,7 @@ from typing import Any
 
 from froude.config import Run
 from froude.optimizers.times import LEAST_BETA2, MOST_BETA2
-from froude.promote.choice.batch import with_batch
+from froude.promote.choice.worth import with_batch
 from froude.promote.fits import Fits
 
 
@@ -39,8 +39,8 @@ def searched_run(fits: Fits) -> Run | None:
 def moved(run: Run, batch: int, lr: float, *, at_own_batch: float) -> Run:
     """A run taken to another batch at the rate `lr`; `at_own_batch` is the rate that it would have at its own.
 
-    What is held: the decay timescale batch / (lr · weight_decay · tokens) (Wang & Aitchison 2405.13698), the half-life of
-    beta2 in tokens (Marek et al. 2507.07101) with beta2 in .9 to .9999, and the warmup's share of the tokens. AdamW's
+    What is held: the decay timescale batch / (lr · weight_decay · tokens) (Wang & Aitchison 2405.13698), the half-life
+    of beta2 in tokens (Marek et al. 2507.07101) with beta2 in .9 to .9999, the warmup's share of the tokens. AdamW's
     rate for what an optimizer of matrices leaves moves as the other does.
     """
     changes: dict[str, Any] = {"optimizer.lr": _rounded(lr)}

@@ -57,5 +57,7 @@ def of_trials(trials: pl.DataFrame) -> StepTime | None:
     _, overhead, per_flop = found / scale
     if not per_flop > 0:
         return None
-    words = f"by the times of {rows.height} trials of this study, a worker each; what workers wait for one another is not in it"
+    words = (
+        f"by the times of {rows.height} trials of one worker; what workers wait for one another is not in it"
+    )
     return StepTime(float(overhead), float(per_flop), words)
