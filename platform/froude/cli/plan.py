@@ -168,12 +168,24 @@ def _next(
     if write:
         text = space_source(found, template=template, fits=fits, meta=study.meta, study=url, file=write)
         Path(write).write_text(text)
+    batch = _batch(study, fits, trust=trust) if fits.large is not None and not target else ""
     if as_json:
-        emit(found.to_dict(top) | ({"space": write} if write else {}))
+        emit(found.to_dict(top) | ({"space": write} if write else {}) | ({"batch": batch} if batch else {}))
         return
     print("\n".join(found.lines(top)))
+    if batch:
+        print(f"\n{batch}")
     if write:
         print(f"\n{write}: sweep it with `froude sweep {write} --out {url}`")
+
+
+def _batch(study: Study, fits: Fits, *, trust: bool) -> str:
+    """What the target's batch costs in loss and saves in hours, in a line."""
+    from froude.promote.choice.batch import unknown
+    from froude.promote.promotion import chosen
+
+    size, priced = fits.target.phases.mean, chosen(study, fits, trust=trust).batches
+    return f"batch {size:,}: {priced.words(size) if priced is not None else unknown(measured=False)}"
 
 
 def _template(study: Study, fits: Fits) -> Run | None:

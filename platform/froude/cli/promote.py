@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from froude.cli.common import Debug, Json, Trust, emit, verb
 
 if TYPE_CHECKING:
+    from froude.promote.choice.step_time import StepTime
+    from froude.promote.fits import Fits
     from froude.promote.forecast import Forecast
+    from froude.study import Study
 
 
 @verb
@@ -26,6 +29,14 @@ def promote(
         list[str] | None,
         typer.Option("--reason", metavar="TEXT", help="Why the check may fail; one for each --override."),
     ] = None,
+    prefer: Annotated[
+        Literal["loss", "time", "price"] | None,
+        typer.Option(
+            help="Choose the batch: for the least loss at the target's tokens, or for the fewest hours, or hours times "
+            "workers, to one loss; without it the target's own stays.",
+            show_default=False,
+        ),
+    ] = None,
     witness: Annotated[
         str,
         typer.Option(
@@ -39,6 +50,8 @@ def promote(
     debug: Debug = False,
 ) -> int | None:
     """Write the recipe of the target run with a sealed forecast, or refuse with every reason (exit code 3).
+
+    Example: froude promote runs/study --prefer time
 
     Example: froude promote runs/study --override lr_points --reason "five rates suffice for a joint fit"
     """
@@ -67,6 +80,8 @@ def promote(
         trust=trust,
         witnessed_by=witness,
         fits=fits,
+        prefer=prefer,
+        time=_step_time(found, fits, trust=trust) if prefer in ("time", "price") else None,
         cost=lambda: proxies_over_target(found, fits.target),
     )
     witnessed = remembered(found.location)
@@ -83,6 +98,8 @@ def promote(
         f"run       {recipe.run.name}: {recipe.run.steps} steps of {recipe.run.phases}, "
         f"peak lr {recipe.run.optimizer.lr:.3g}"
     )
+    for knob in recipe.knobs:
+        print(f"knob      {knob.line()}")
     print(
         f"forecast  {forecast.loss:.3f} nats per token, {100 * forecast.level:.0f}% in [{forecast.low:.3f}, "
         f"{forecast.high:.3f}], {'certified' if forecast.certified else 'not certified'} ({forecast.status})"
@@ -98,6 +115,19 @@ def promote(
             mark = "warning " if check.kind == "warn" else "unknown "
             print(f"{mark}  {check.name}: {check.value}; {check.remedy}")
     return None
+
+
+def _step_time(study: Study, fits: Fits, *, trust: bool) -> StepTime:
+    """How long the target's steps take: by the study's trials, else as a plan estimates it on this machine."""
+    from froude.promote.choice.step_time import of_trials
+    from froude.sweep.speed import step_time
+    from froude.train.api import check_trust
+
+    found = of_trials(study.trials().collect())
+    if found is not None:
+        return found
+    check_trust(fits.target, trust)
+    return step_time(fits.target)
 
 
 def beside(forecast: Forecast, ratios: Mapping[str, float]) -> list[str]:

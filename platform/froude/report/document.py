@@ -9,7 +9,15 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 import froude
-from froude.report import exponents_section, law_plots, narrative, register_section, run_plots, tables
+from froude.report import (
+    exponents_section,
+    law_plots,
+    narrative,
+    recipe_section,
+    register_section,
+    run_plots,
+    tables,
+)
 from froude.report.query import query
 from froude.report.svg import Plot
 from froude.report.view import View
@@ -32,6 +40,7 @@ def document(view: View) -> str:
         tables=tables,
         kept=register_section,
         exponents=exponents_section,
+        recipe=recipe_section,
         plots=plots(view),
         version=froude.__version__,
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -14,11 +14,12 @@ from froude.laws.curve import Collapse
 from froude.promote import gate
 from froude.promote.case import Case
 from froude.promote.checks import table
+from froude.promote.choice.batch import Batches
 from froude.promote.collapse import curves_apart
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Score, score
 from froude.promote.monitor import Alarm, alarms
-from froude.promote.promotion import extrapolation, parameters, predict
+from froude.promote.promotion import chosen, extrapolation, parameters, predict
 from froude.promote.recipe import FILE, Recipe, read
 from froude.promote.token_audit import TokenAccount, token_account
 from froude.register import scores
@@ -35,7 +36,7 @@ class View:
 
     `unread` says that the target run can't be read. `steps`, `evals` and what the spike policy did (`actions`) are
     the target run's. `checks` are the recipe's, or, before there is one, what the gate would say now. `scores` are what
-    `register` keeps, of all studies; None without one.
+    `register` keeps, of all studies; None without one. `batches` is what each batch would cost the target.
     """
 
     name: str
@@ -58,6 +59,7 @@ class View:
     unread: bool = False
     register: str = ""
     scores: pl.DataFrame | None = None
+    batches: Batches | None = None
 
     @property
     def run(self) -> Run | None:
@@ -118,6 +120,12 @@ def gather(
             collapses = tuple(curves_apart(study, fits))
         except (ValueError, pl.exceptions.PolarsError, OSError) as error:
             problems.append(f"The proxies' loss curves could not be compared: {error}")
+    batches: Batches | None = None
+    if fits is not None and fits.large is not None and fits.critical is not None:
+        try:
+            batches = chosen(study, fits, trust=trust).batches
+        except ValueError as error:
+            problems.append(f"What batches would cost could not be worked out: {error}")
     return View(
         name=study.location.name,
         url=study.location.url,
@@ -130,6 +138,7 @@ def gather(
         register=register.url if register is not None else "",
         scores=kept,
         collapses=collapses,
+        batches=batches,
         **parts,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from froude.config import Run
+from froude.promote.choice.batch import unknown
 from froude.promote.gate import PRODUCTION, Profile
 from froude.space import Space, Trial
 from froude.sweep.preflight import GIB, cores, free_memory
@@ -51,6 +52,7 @@ class Plan:
     free_bytes: int
     probe: Probed
     foretold: Foretold
+    batch: str
 
     @property
     def cost(self) -> float:
@@ -97,6 +99,7 @@ class Plan:
             f"{self.free_bytes / GIB:.1f} GiB are free"
             + ("" if self.needed_bytes <= self.free_bytes else ": too few here, so sweep on a cluster"),
             self._reach(),
+            self.batch,
             *self.probe.lines(),
             *self.foretold.lines(),
         ]
@@ -163,7 +166,14 @@ def plan(
         free_memory(),
         probed,
         foretell(space, profile, proxies=spent, target=target.flops),
+        _batch(space),
     )
+
+
+def _batch(space: Space) -> str:
+    """What is known of the target's batch before anything has run."""
+    measured = any(stage.role == "critical_batch" for stage in space.stages)
+    return f"the target's batch is set, {space.target.phases.mean:,} tokens: {unknown(measured=measured)}"
 
 
 def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive: str) -> StagePlan:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from froude.config import Run
+from froude.promote.choice.step_time import StepTime
 
 SHAPES = 3  # timed, from the cheapest step to the most expensive that is affordable
 #: FLOPs of a step, a second or two of one thread: the models of a GPU study are not run on a CPU to plan it.
@@ -79,6 +80,22 @@ def measure(runs: Sequence[Run]) -> Speed:
     except OSError:
         pass  # a plan without a cache is only slower
     return Speed(points)
+
+
+def step_time(run: Run) -> StepTime:
+    """The run's steps, timed on one thread here at its own batch and at the least: the plan's estimate."""
+    least = run.slots * run.model.context
+    sizes = sorted({least, run.batch})
+    alike = [
+        run.replace({"batch": size, "tokens": size, "schedule.warmup_tokens": 0, "schedule.ramp": ()})
+        for size in sizes
+    ]
+    speed = measure(alike)
+    (few, quick), (many, slow) = (
+        (step_flops(each), speed.seconds(step_flops(each))) for each in (alike[0], alike[-1])
+    )
+    per_flop = (slow - quick) / (many - few) if many > few and slow > quick else slow / many
+    return StepTime(max(slow - per_flop * many, 0.0), per_flop, "estimated: a thread of this machine, timed")
 
 
 def _stand_in(run: Run) -> tuple[float, Run]:

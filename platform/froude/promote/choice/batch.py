@@ -24,8 +24,9 @@ TIE = 1e-3
 #: Hours so near, as a proportion, are one: then the batch of less loss is taken.
 HOURS_TIE = 0.01
 ABOVE = (
-    2.0  # times the largest batch that the critical one was measured at: further up it is not known to hold
+    2.0  # times the largest batch that the critical one was measured at: further up nothing vouches for it
 )
+UNITS = ((1.0, "hours"), (1 / 60, "minutes"), (1 / 3600, "seconds"))
 
 
 class Priced(NamedTuple):
@@ -115,10 +116,18 @@ class Batches:
             f"{small.batch:,}"
         )
         if math.isfinite(here.hours):
-            text += f", saves {small.hours - here.hours:.3g} of {small.hours:.3g} hours"
+            size, unit = next((each for each in UNITS if small.hours >= each[0]), UNITS[-1])
+            text += f", saves {(small.hours - here.hours) / size:.3g} of {small.hours / size:.3g} {unit}"
         else:
             text += "; hours are not known"
         return f"{text}; {critical}"
+
+
+def unknown(*, measured: bool) -> str:
+    """Why nobody knows yet what a batch costs, before a stage has `measured` the critical one."""
+    if measured:
+        return "what it costs in loss and saves in hours is known when stage critical_batch has run"
+    return "what it costs in loss is not known: a stage of the role critical_batch would tell"
 
 
 def check(prefer: str | None) -> Prefer | None:

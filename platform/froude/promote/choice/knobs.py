@@ -8,13 +8,12 @@ from froude.config import Run
 from froude.laws.lr.exponent import NORMAL
 from froude.laws.lr.exponents import KNOBS
 from froude.optimizers.times import cut_off, timescale
-from froude.promote.choice.batch import Batches, Prefer
+from froude.promote.choice.batch import Batches, Prefer, unknown
 from froude.promote.choice.knob import Knob, Source
 from froude.promote.choice.rate import Rate
 from froude.promote.choice.searched import BEND, Found, half_life, searched
 from froude.promote.fits import Fits
 
-NO_CRITICAL = "what it costs is not known: no critical batch; a stage of the role critical_batch would tell"
 UNCOMPARED = "schedules were not compared, each at its own best rate, at two horizons"
 
 
@@ -54,7 +53,7 @@ def _batch(run: Run, priced: Batches | None, prefer: Prefer | None) -> Knob:
     """The batch; its interval is that of the one that the preference, or least loss, would take."""
     size = run.phases.mean
     if priced is None:
-        return Knob("batch", size, "set by you", rule=NO_CRITICAL)
+        return Knob("batch", size, "set by you", rule=unknown(measured=False))
     grown = priced.growth.source == "measured"
     source: Source = "set by you" if prefer is None else "measured" if grown else "prior"
     chosen = f"--prefer {prefer}; " if prefer else ""
