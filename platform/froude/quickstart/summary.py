@@ -84,6 +84,8 @@ def summarize(
             "undisturbed_digest": None,
         },
     }
+    if recipe.knobs:
+        content["knobs"] = {knob.name: knob.to_dict() for knob in recipe.knobs}
     if forecast.sets:
         measured = {name: elastic.set_losses.get(name) for name in forecast.sets}
         content["sets"] = {
@@ -130,6 +132,7 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
     best, transfer, batch = summary["best"], summary["lr_transfer"], summary["critical_batch"]
     forecast, actual, elastic = summary["forecast"], summary["actual"], summary["elastic"]
     seconds, trials, over = summary["seconds"], summary["trials"], forecast["extrapolation"]
+    knobs = summary.get("knobs", {})
 
     def slope(name: str) -> str:
         law = transfer.get(name)
@@ -154,9 +157,10 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
         ),
         (
             "best recipe",
-            f"peak lr {best['lr']:.3g}, warmup {best['warmup_tokens']} tokens, beta2 {best['beta2']:.3g} "
-            f"(set beforehand: batch {best['batch']} tokens, {best['schedule']})",
+            f"peak lr {best['lr']:.3g}, warmup {best['warmup_tokens']} tokens, beta2 {best['beta2']:.3g}"
+            + ("" if knobs else f" (set beforehand: batch {best['batch']} tokens, {best['schedule']})"),
         ),
+        *_knobs(knobs),
         ("LR transfer", f"log2 lr per log2 width: {slopes}"),
         ("critical batch", _batch(batch)),
         (
@@ -189,6 +193,27 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
         lines.append(("installation", f"{install_seconds:.0f} s"))
     lines.append(("report", report))
     return "\n".join(f"{name:<{WIDTH}}{text}" for name, text in lines)
+
+
+def _knobs(knobs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Batch, schedule and decay: found or set by you, and what that costs; then what the rest rests on."""
+    if not knobs:
+        return []
+
+    def said(name: str) -> str:
+        knob = knobs[name]
+        how = knob["source"] if knob["source"] == "set by you" else f"found ({knob['source']})"
+        return f"{knob['value']}, {how}" + (f": {knob['rule']}" if "rule" in knob else "")
+
+    lines = [("batch", said("batch")), ("schedule", said("schedule.name"))]
+    if "schedule.decay_fraction" in knobs:
+        lines.append(("decay", said("schedule.decay_fraction")))
+    costs = [
+        f"{name.rpartition('.')[2]} {knob['regret']:.3f} ({knob['source']})"
+        for name, knob in knobs.items()
+        if "regret" in knob
+    ]
+    return [*lines, ("regret expected", f"{', '.join(costs)} nats")]
 
 
 def _others(forecast: Mapping[str, Any]) -> str:

@@ -120,7 +120,7 @@ def plots(view: View) -> list[Plot]:
         to_loss = [row.hours_to_one_loss for row in found.rows]
         panel = replace(
             curve,
-            y=Axis("hours", base=2),
+            y=Axis("hours", base=2, words=text.number),
             series=(
                 Line(size, hours, style="law of steps", name="the target's tokens"),
                 Line(size, to_loss, style="law of data", name="tokens to one loss"),

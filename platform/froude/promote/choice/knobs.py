@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from froude.config import Run
 from froude.laws.lr.exponent import NORMAL
@@ -46,7 +47,14 @@ def knobs(
         made.append(_beta2(fits, run, target, found.get("half_life"), loss))
     if run.optimizer.weight_decay and run.optimizer.spec.decays:
         made.append(_decay(run, target))
-    return (*made, _warmup(run, found.get("warmup"), loss), *_schedule(run))
+    made += [_warmup(run, found.get("warmup"), loss), *_schedule(run)]
+    return tuple(_rounded(knob) for knob in made)
+
+
+def _rounded(knob: Knob) -> Knob:
+    """To four digits, which is more than is known."""
+    low, high, regret = (float(f"{each:.4g}") for each in (knob.low, knob.high, knob.regret))
+    return replace(knob, low=low, high=high, regret=regret)
 
 
 def _batch(run: Run, priced: Batches | None, prefer: Prefer | None) -> Knob:
