@@ -271,6 +271,8 @@ def fit_trials(
     moved, exponents = of("transfer_exponents"), None
     if moved.height:
         rows["transfer_exponents"], exponents = moved, laws.exponents(moved)
+    if (scheduled := of("schedule")).height:
+        rows["schedule"] = scheduled
     ladders = validation_sets.ladders(ladder, evaluated) if evaluated is not None else {}
     seen = {**rows, **{f"loss_law {name}": own for name, own in ladders.items()}}
     return Fits(

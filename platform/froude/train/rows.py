@@ -72,6 +72,7 @@ def describe(run: Run) -> Row:
         "weight_decay": run.optimizer.weight_decay,
         "optimizer": run.optimizer.name,
         "schedule": run.schedule.name,
+        "decay_fraction": run.schedule.decay_fraction,
         "parametrization": run.parametrization,
         "precision": run.precision,
         "stage": run.stage,

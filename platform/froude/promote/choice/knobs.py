@@ -6,14 +6,15 @@ import math
 from dataclasses import replace
 
 from froude.config import Run
-from froude.laws.lr.exponent import NORMAL
 from froude.laws.lr.exponents import KNOBS
 from froude.optimizers.times import cut_off, timescale
 from froude.promote.choice.batch import Batches, Prefer, unknown
 from froude.promote.choice.knob import Knob, Source
 from froude.promote.choice.rate import Rate
+from froude.promote.choice.schedules import compared
 from froude.promote.choice.searched import BEND, Found, half_life, searched
 from froude.promote.fits import Fits
+from froude.schedules import SCHEDULES
 
 UNCOMPARED = "schedules were not compared, each at its own best rate, at two horizons"
 
@@ -47,7 +48,7 @@ def knobs(
         made.append(_beta2(fits, run, target, found.get("half_life"), loss))
     if run.optimizer.weight_decay and run.optimizer.spec.decays:
         made.append(_decay(run, target))
-    made += [_warmup(run, found.get("warmup"), loss), *_schedule(run)]
+    made += [_warmup(run, found.get("warmup"), loss), *_schedule(fits, run)]
     return tuple(_rounded(knob) for knob in made)
 
 
@@ -86,8 +87,7 @@ def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) 
         return Knob("optimizer.beta2", value, "prior" if fits.beta2_is_prior else "measured", rule=rule)
     # The batch at which the search's half-life is read adds what is not known of its exponent.
     sd = KNOBS["half_life_batch"].prior[1] * abs(math.log(size / own))
-    wide = math.exp(NORMAL * sd)
-    ends = [0.5 ** (size / tokens) for tokens in (found.low / wide, found.high * wide)]
+    ends = [0.5 ** (size / tokens) for tokens in found.wider(sd)]
     source: Source = "prior" if fits.beta2_is_prior else found.source
     cost = loss * (found.regret + 0.5 * math.exp(BEND[0]) * sd**2)
     buys = "twice the trials of stage search would halve this" if cost >= 5e-4 else ""
@@ -122,9 +122,18 @@ def _warmup(run: Run, found: Found | None, loss: float) -> Knob:
     return Knob("schedule.warmup_tokens", tokens, found.source, ends[0], ends[1], cost, rule, buys)
 
 
-def _schedule(run: Run) -> list[Knob]:
-    schedule = run.schedule
-    made = [Knob("schedule.name", schedule.name, "set by you", rule=UNCOMPARED)]
-    if schedule.name == "wsd":
-        made.append(Knob("schedule.decay_fraction", schedule.decay_fraction, "set by you"))
-    return made
+def _schedule(fits: Fits, run: Run) -> list[Knob]:
+    """The schedule and its tail: the target's own, whatever a comparison says, since its ladder was trained by it."""
+    name, tail = run.schedule.name, run.schedule.decay_fraction
+    against = compared(fits.rows["schedule"], run) if "schedule" in fits.rows else ()
+    made = Knob("schedule.name", name, "set by you", rule=UNCOMPARED)
+    if against:
+        better = [each for each in against if each.high < 0]
+        rule = "; ".join(str(each) for each in against)
+        buys = f"with {better[0].name} as the target's, sweep the ladder again" if better else ""
+        source: Source = "set by you" if better else "measured"
+        regret = max(each.regret for each in against)
+        made = Knob("schedule.name", name, source, regret=regret, rule=rule, buys=buys)
+    if SCHEDULES[name].trunk is None:
+        return [made]
+    return [made, replace(made, name="schedule.decay_fraction", value=tail)]

@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 
 from froude.laws.lr.bowl import Belief, bowl
+from froude.laws.lr.exponent import NORMAL
 from froude.laws.stats.uncertainty import quantiles
 from froude.promote.choice.knob import LEVEL, Source
 from froude.promote.ladder.regret import CURVATURE
@@ -31,10 +32,16 @@ NEAR, MOST_TRIALS = 1.2, 100
 class Found:
     """What is believed of one setting's best value, with 90%; and what the promoted value is expected to cost."""
 
+    middle: float
     low: float
     high: float
     regret: float
     source: Source
+
+    def wider(self, sd: float) -> tuple[float, float]:
+        """The interval where the best value has moved by a factor known to this standard deviation of its ln."""
+        low, high = (math.hypot(math.log(end / self.middle), NORMAL * sd) for end in (self.low, self.high))
+        return self.middle * math.exp(-low), self.middle * math.exp(high)
 
 
 def half_life(beta2: float, batch: float) -> float:
@@ -82,7 +89,10 @@ def searched(search: pl.DataFrame, best: Mapping[str, Any]) -> dict[str, Found]:
         i = list(columns).index(name)
         if np.ptp(columns[name]) < 0.05:
             continue
-        low, high = quantiles(np.exp(drawn.best[:, i]), LEVEL)
+        values = np.exp(drawn.best[:, i])
+        low, high = quantiles(values, LEVEL)
         told = float(drawn.best[:, i].std()) < TOLD * beliefs[name].best[1]
-        found[name] = Found(low, high, drawn.regret(i, at), "measured" if told else "prior")
+        found[name] = Found(
+            float(np.median(values)), low, high, drawn.regret(i, at), "measured" if told else "prior"
+        )
     return found
