@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from froude import Study
+from froude.promote.choice.knob import Knob
 from froude.quickstart.summary import closing_block, rounded, stored
 from froude.quickstart.whole import covered, worked_before
 from froude.store import Location
@@ -101,6 +102,23 @@ def test_the_closing_block_says_how_far_the_target_reaches_and_what_its_proxies_
     assert "cost of proxies 3.1x the target's compute, all together" in text
     assert "not certified" in text
     assert "(set beforehand: batch 768 tokens, wsd)" in text
+
+
+def test_the_closing_block_says_what_was_found_and_what_was_set() -> None:
+    rule = "costs 0.048 nats (3.6%) against a batch of 384"
+    knobs = [
+        Knob("optimizer.lr", 0.0055, "prior", regret=0.01),
+        Knob("batch", 768, "set by you", regret=0.048, rule=rule),
+        Knob("schedule.name", "wsd", "measured", rule="cosine +0.012"),
+        Knob("schedule.decay_fraction", 0.2, "set by you"),
+    ]
+    content = summary() | {"knobs": {knob.name: knob.to_dict() for knob in knobs}}
+    lines = closing_block(content, install_seconds=None, report="r").splitlines()
+    assert f"batch           768, set by you: {rule}" in lines
+    assert "schedule        wsd, found (measured): cosine +0.012" in lines
+    assert "decay           0.2, set by you" in lines
+    assert "regret expected lr 0.010 (prior), batch 0.048 (set by you) nats" in lines
+    assert not any("set beforehand" in line for line in lines)
 
 
 def test_the_closing_block_without_installation_restarts_or_a_critical_batch() -> None:

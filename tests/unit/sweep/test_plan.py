@@ -8,13 +8,14 @@ import pytest
 from froude.config import ConfigError, Run
 from froude.launch.trainable import Proxy
 from froude.launch.tuning import Queue
+from froude.laws.loss.trade import Part
 from froude.optimizers import OPTIMIZERS
 from froude.space import Grid, Search, Space, Trial, Uniform
 from froude.store import Location
 from froude.sweep import plan as planning
 from froude.sweep import speed
 from froude.sweep.plan import memory, plan, worker_bytes
-from froude.sweep.speed import Speed, measure, model_size, step_flops
+from froude.sweep.speed import Speed, measure, model_size, step_flops, step_time
 from froude.train.api import build_model, count_parameters
 from froude.train.trainer import Trainer
 
@@ -172,3 +173,23 @@ def test_a_trial_reserves_what_its_runs_may_use(tmp_path):
     assert reserved(without, double) == [{"node:__internal_head__": 0.01}]
     with pytest.raises(ConfigError, match="GPU"):
         reserved(without, RUN.replace(device="cuda"))
+
+
+def test_a_step_of_the_target_is_timed_at_two_batches(monkeypatch):
+    monkeypatch.setattr(speed, "_time", lambda run: 0.5 + step_flops(run) / 1e9)
+    found = step_time(TARGET)
+    assert found.per_flop == pytest.approx(1e-9)
+    assert found.overhead == pytest.approx(0.5)
+    assert "estimated" in found.source
+    part = [Part(TARGET.tokens, TARGET.batch)]
+    hours = found.hours(part, flops_per_token=1e6, workers=1)
+    assert hours * 3600 == pytest.approx(TARGET.steps * (0.5 + 1e-3 * TARGET.batch))
+    assert found.hours(part, flops_per_token=1e6, workers=2) < hours
+
+
+def test_a_plan_says_what_is_known_of_the_batch(space):
+    assert "768 tokens: what it costs in loss and saves in hours is known when stage" in "\n".join(
+        plan(space).lines()
+    )
+    alone = Space("tiny", 3, (space.stages[0],), TARGET)
+    assert "a stage of the role critical_batch would tell" in plan(alone).batch

@@ -74,11 +74,19 @@ def _floors(curve: pl.DataFrame) -> Mapping[int, float]:
         return {}
     means = kept.group_by("lr").agg(pl.col("loss").mean()).sort("lr")
     found = laws.lr_curve(means)
-    if found.status not in ("ok", "flat") or not math.isfinite(found.loss):
+    shape = found.shape()
+    if found.status not in ("ok", "flat") or shape is None:
         return {}
-    level = float(means["loss"].mean())  # type: ignore[arg-type]
-    each = kept.group_by("seed").agg(pl.col("loss").mean()).sort("seed")
-    return {int(seed): found.loss + loss - level for seed, loss in each.iter_rows()}
+    # Each seed's own polynomial at the rate that is best for all: it has the noise of its runs, and no more.
+    ends = shape[0][0] * (1 - 1e-9), shape[0][-1] * (1 + 1e-9)
+    near = kept.filter(pl.col("lr").is_between(*ends)).group_by("seed", "lr").agg(pl.col("loss").mean())
+    floors = {}
+    for (seed,), own in near.sort("seed", "lr").group_by("seed", maintain_order=True):
+        x = np.log(own["lr"].to_numpy() / found.lr)
+        floors[int(seed)] = float(
+            np.polynomial.polynomial.polyfit(x, own["loss"].to_numpy(), found.degree)[0]
+        )  # type: ignore[call-overload]
+    return floors
 
 
 def _against(
