@@ -26,7 +26,7 @@ OVERRIDE = {"forecast_certified": "a study of minutes"}
 
 @pytest.fixture
 def study(tmp_path: Path, study_factory: Callable[..., Path]) -> Study:
-    """Three slots of a window, so that batches of 192 tokens and more are whole; the small study's target has twelve."""
+    """Three slots of a window, so that 192 tokens are a whole batch; the small study's own target has twelve."""
     return Study(study_factory(tmp_path / "study", target=TARGET.replace({"slots": 3}, name=TARGET.name)))
 
 

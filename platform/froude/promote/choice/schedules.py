@@ -85,7 +85,7 @@ def _floors(curve: pl.DataFrame) -> Mapping[int, float]:
         x = np.log(own["lr"].to_numpy() / found.lr)
         floors[int(seed)] = float(
             np.polynomial.polynomial.polyfit(x, own["loss"].to_numpy(), found.degree)[0]
-        )  # type: ignore[call-overload]
+        )
     return floors
 
 
