@@ -339,15 +339,3 @@ def test_a_study_that_cannot_be_fitted_says_why(promoted: Promoted, tmp_path: Pa
 def test_the_target_of_the_law_is_the_promoted_run(view: View) -> None:
     assert view.recipe is not None
     assert view.target == pytest.approx((parameters(view.recipe.run), 998_400))
-
-
-def test_the_recipe_is_shown_knob_by_knob_with_what_batches_cost(html: str) -> None:
-    section = html[html.index('<section id="recipe">') : html.index('<section id="rate">')]
-    for name in ("optimizer.lr", "batch", "optimizer.beta2", "schedule.warmup_tokens", "schedule.name"):
-        assert f"<td>{name}</td>" in section
-    assert section.count("<td>set by you</td>") == 4  # batch, decay, schedule and its tail
-    assert "schedules were not compared" in section
-    assert "tokens^0.46 (prior, ± 0.1)" in section
-    assert "768 (recipe)" in section
-    assert section.count("<svg ") == 1  # the small study's trials take one time each, so hours are not known
-    assert "Steps were not timed" in section

@@ -136,4 +136,5 @@ def _schedule(fits: Fits, run: Run) -> list[Knob]:
         made = Knob("schedule.name", name, source, regret=regret, rule=rule, buys=buys)
     if SCHEDULES[name].trunk is None:
         return [made]
-    return [made, replace(made, name="schedule.decay_fraction", value=tail)]
+    own = replace(made, name="schedule.decay_fraction", value=tail)
+    return [made, own if against else replace(own, rule="")]
