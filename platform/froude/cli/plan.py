@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -125,7 +126,7 @@ def _next(
     from froude.cli.options import point
     from froude.config import ConfigError
     from froude.promote.fits import fit
-    from froude.promote.planner.next_runs import next_runs
+    from froude.promote.planner.next_runs import LINE, next_runs
     from froude.promote.planner.next_space import space_source
     from froude.promote.promotion import parameters
     from froude.study import Study
@@ -174,7 +175,7 @@ def _next(
         return
     print("\n".join(found.lines(top)))
     if batch:
-        print(f"\n{batch}")
+        print("\n" + "\n".join(textwrap.wrap(batch, LINE)))
     if write:
         print(f"\n{write}: sweep it with `froude sweep {write} --out {url}`")
 
