@@ -1,11 +1,10 @@
-"""Train the second bank's proxies, or its larger runs, many at once on one GPU, and keep what they ended at.
+"""Train the second bank, proxies and larger runs, many at once on one GPU, and keep what they ended at.
 
-Each of PROCESSES takes one trial after another (NVIDIA's MPS lets their kernels run side by side; start it first). No
-loss of a larger run is printed. What has ended stays in OUT, a line a trial, and the same command goes on; a trial that
-can't end by --until is not begun.
+Nothing is begun unless what forecasts is as it was frozen (frozen.json). Each of PROCESSES takes one trial after
+another (NVIDIA's MPS lets their kernels run side by side; start it first). No loss is printed. What has ended stays in
+OUT, a line a run, and the same command goes on; a trial that can't end by --until is not begun.
 
-    python benchmarks/second_bank/train.py proxies --out runs/second_bank [--processes 16] [--until SECONDS]
-    python benchmarks/second_bank/train.py larger --out runs/second_bank
+    python benchmarks/second_bank/train.py [--out runs/second_bank] [--processes 16] [--until SECONDS]
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from freeze import refuse_unless_frozen
 from runs import CORPORA, Job, ladders, larger, rates
-
-ROWS = {"proxies": "proxies.jsonl", "larger": "larger.jsonl"}
 
 
 def work(device: str, jobs: Any, done: Any) -> None:
@@ -50,35 +48,32 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=list(ROWS))
     parser.add_argument("--out", type=Path, default=Path("runs/second_bank"))
     parser.add_argument("--texts", type=Path, default=Path("runs/second_bank/texts"))
     parser.add_argument("--processes", type=int, default=16)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds from now")
     given = parser.parse_args()
+    refuse_unless_frozen()
     given.out.mkdir(parents=True, exist_ok=True)
-    kept = {name: given.out / file for name, file in ROWS.items()}
-    rows = {
-        name: [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-        for name, file in kept.items()
-    }
-    began = time.monotonic()
-    of = {corpus: [row for row in rows["proxies"] if row["corpus"] == corpus] for corpus in CORPORA}
-    have = {(row["corpus"], row["trial"]) for row in rows[given.what]}
+    kept, began = given.out / "runs.jsonl", time.monotonic()
+    rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
+    of = {corpus: [row for row in rows if row["corpus"] == corpus] for corpus in CORPORA}
+    have = {(row["corpus"], row["trial"]) for row in rows}
 
     def left(jobs: list[Job]) -> list[Job]:
         return [job for job in jobs if (job.corpus, job.trial) not in have]
 
+    def after_rates(corpus: str) -> list[Job]:
+        found = [*ladders(corpus, given.texts, of[corpus]), *larger(corpus, given.texts, of[corpus])]
+        return left(found)
+
     waiting: list[Job] = []
     searching: dict[str, int] = {}
     for corpus in CORPORA:
-        if given.what == "larger":
-            waiting += left(larger(corpus, given.texts, of[corpus]))
-            continue
         first = left(rates(corpus, given.texts))
         searching[corpus] = len(first)
-        waiting += first or left(ladders(corpus, given.texts, of[corpus]))
+        waiting += first or after_rates(corpus)
     context = multiprocessing.get_context("spawn")
     jobs, done = context.Queue(), context.Queue()
     workers = [context.Process(target=work, args=(given.device, jobs, done)) for _ in range(given.processes)]
@@ -87,9 +82,9 @@ def main() -> int:
     running, pace, failed, late = 0, 0.0, 0, 0
 
     def send() -> None:
-        """Keep every process busy, the longest trial first."""
+        """Keep every process busy."""
         nonlocal running, late
-        waiting.sort(key=lambda job: job.work)
+        waiting.sort(key=lambda job: job.turn, reverse=True)
         while waiting and running < given.processes:
             job = waiting.pop()
             if time.monotonic() - began + pace * job.work > given.until:
@@ -109,12 +104,12 @@ def main() -> int:
             pace = max(pace, (ended - started) / job.work)
             lines = [told(row, job, started) for row in found]
             of[job.corpus] += lines
-            with kept[given.what].open("a") as file:
+            with kept.open("a") as file:
                 file.writelines(json.dumps(line) + "\n" for line in lines)
-        if job.stage in ("rates", "horizon_rates"):
+        if job.stage == "rates":
             searching[job.corpus] -= 1
             if not searching[job.corpus]:
-                waiting += left(ladders(job.corpus, given.texts, of[job.corpus]))
+                waiting += after_rates(job.corpus)
         send()
         seconds = time.monotonic() - began
         print(
