@@ -34,6 +34,7 @@ from froude.promote.checks import table
 from froude.promote.fits import Fits, fit
 from froude.promote.ladder.regret import corrected
 from froude.promote.promotion import extrapolation, predict
+from froude.study import Study
 
 HERE = Path(__file__).resolve().parent
 LEVEL = 0.9
@@ -80,8 +81,17 @@ def _forecasts(design: Design, runs: pl.DataFrame, spent: float, folder: Path) -
         depth=first["depth"],
         name="target",
     )
-    made = study(design, target, folder)
-    fits, params = fit(made), int(first["params"])
+    names = {name: getattr(design, name) for name in ("corpus", "cluster", "ladder")} | {
+        "design": design.name
+    }
+    yield from forecasts_of(study(design, target, folder), names, runs, spent)
+
+
+def forecasts_of(
+    made: Study, names: dict[str, str], runs: pl.DataFrame, spent: float
+) -> Iterator[dict[str, Any]]:
+    """What the package forecasts from a study for larger runs of one size, `spent` being its proxies' FLOPs."""
+    fits, params = fit(made), int(runs["params"][0])
     forecast = predict(fits, params)
     if forecast is None:
         return
@@ -90,10 +100,7 @@ def _forecasts(design: Design, runs: pl.DataFrame, spent: float, folder: Path) -
     own = conformal(fits)
     for run in runs.iter_rows(named=True):
         yield {
-            "corpus": design.corpus,
-            "design": design.name,
-            "cluster": design.cluster,
-            "ladder": design.ladder,
+            **names,
             "target": run["run"],
             "size": str(run["run"]).rpartition("-s")[0],
             "actual": run["loss"],

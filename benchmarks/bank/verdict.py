@@ -25,6 +25,7 @@ NEAR = 10.0
 CERTIFIED, COVERAGE, LEAST = 0.5, (0.88, 0.96), 0.8
 LEVEL = 0.9
 RESAMPLES = 2000
+WORDS = {1: "one", 2: "two", 4: "four"}
 
 
 def scored(frame: pl.DataFrame) -> pl.DataFrame:
@@ -224,14 +225,19 @@ def gates(frame: pl.DataFrame) -> str:
 
 
 def page(
-    found: pl.DataFrame, targets: Mapping[str, pl.DataFrame], differs: Sequence[str], frozen: str
+    found: pl.DataFrame,
+    targets: Mapping[str, pl.DataFrame],
+    differs: Sequence[str],
+    frozen: str,
+    script: str = "benchmarks/bank/replay.py",
 ) -> tuple[str, bool]:
-    """The page, and whether all rules hold."""
+    """The page of what `script` found, and whether all rules hold."""
     frame = scored(found)
     far = frame.filter("far")
     judged = rules(frame)
     said = (
-        f"What forecasts was frozen as {frozen[:12]} before the first larger run began (`benchmarks/bank/frozen.json`)."
+        f"What forecasts was frozen as {frozen[:12]} before the first larger run began "
+        f"(`{Path(script).parent}/frozen.json`)."
         + (f" **Changed since: {', '.join(differs)}.**" if differs else " Nothing of it has changed since.")
         if frozen
         else "A rehearsal: the largest proxies stand in for larger runs; they were seen while the method was made."
@@ -241,7 +247,7 @@ def page(
     )
     text = f"""# Forecasts of larger runs from a bank of proxies
 
-`python benchmarks/bank/replay.py`: {found["design"].n_unique()} sub-studies of two corpora, each
+`python {script}`: {found["design"].n_unique()} sub-studies of {WORDS[len(targets)]} corpora, each
 costing less than the run that it forecasts, through the package's fit, gate and forecast. {said}
 Larger runs: {trained}.
 

@@ -18,7 +18,7 @@ from froude.laws.loss.draws import WEAK
 from froude.optimizers import times
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import history
-from froude.promote.ladder import shape, validation_sets
+from froude.promote.ladder import regime, shape, validation_sets
 from froude.promote.ladder.critical import critical as critical_batches
 from froude.promote.ladder.rates import one_curve_a_width, peak_lr, transfer_rows
 from froude.promote.ladder.regret import Corrected, corrected, with_regret
@@ -287,6 +287,7 @@ def fit_trials(
         rows=rows,
         doubts=(
             *history.doubts(past),
+            *regime.doubts(ladder),
             *(shape.doubts(ladder, target, batches and batches.law) if target is not None else ()),
         ),
         sets={name: loss_law(own) for name, own in ladders.items()},
