@@ -22,7 +22,7 @@ FLOPS = 156.0 * 160**2
 #: An overhead as long as the computing of 2,400 tokens on one worker.
 TIME = StepTime(0.01, 0.01 / (2400 * FLOPS), "made up")
 #: Critical batch 400 at 49 thousand tokens: 2,113 at the target's 1.8 million.
-CLEAR = World(5.5e-3, 0.06, 1e4, (0.05, 0.02, 0.02), -0.1, 0.5, 400.0, 60.0, 0.46, 0.0)
+CLEAR = World(5.5e-3, 0.06, 1e4, (0.05, 0.02, 0.02), -0.1, 0.5, 400.0, 60.0, 0.46, 0.0, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def test_the_best_settings_of_known_worlds_lie_in_their_intervals(ladder: Fits) 
         truth = {
             "optimizer.lr": world.best_rate(batch, TARGET.tokens),
             "optimizer.beta2": world.best_beta2(batch),
-            "schedule.warmup_tokens": world.warmup * TARGET.tokens,
+            "schedule.warmup_tokens": world.best_warmup(TARGET.tokens) * TARGET.tokens,
         }
         for name, value in truth.items():
             held.setdefault(name, []).append(knobs[name].low <= value <= knobs[name].high)

@@ -13,11 +13,14 @@ from froude.promote.choice.decay import best_timescale
 from froude.promote.choice.knob import Knob, Source
 from froude.promote.choice.rate import Rate
 from froude.promote.choice.schedules import compared
-from froude.promote.choice.searched import BEND, Found, half_life, searched
+from froude.promote.choice.searched import BEND, WARMUP, Found, half_life, searched
 from froude.promote.fits import Fits
 from froude.schedules import SCHEDULES
 
 MORE_TRIALS = "twice the trials of stage search would about halve this"
+#: Standard deviation of the exponent by which the best warmup's share of the tokens goes with them: nobody has measured
+#: it here, and the exponents of rate, decay and half-life are believed as widely.
+WARMUP_TOKENS_SD = 0.25
 TOLD = 5e-4  # nats: less is not worth a word
 UNCOMPARED = "schedules were not compared, each at its own best rate, at two horizons"
 
@@ -130,10 +133,15 @@ def _warmup(fits: Fits, run: Run, found: Found | None, loss: float) -> Knob:
     rule = f"{100 * tokens / run.tokens:.1f}% of the tokens, the share of the search's best trial"
     if found is None:
         return Knob("schedule.warmup_tokens", tokens, _unplaced(fits, "warmup_tokens"), rule=rule)
-    cost = loss * found.regret
+    assert fits.best is not None
+    sd = WARMUP_TOKENS_SD * abs(math.log(run.tokens / fits.best["tokens"]))
+    cost = loss * (found.regret + 0.5 * math.exp(BEND[0]) * sd**2)
     buys = MORE_TRIALS if cost >= TOLD else ""
-    ends = (found.low * run.tokens, found.high * run.tokens)
-    return Knob("schedule.warmup_tokens", tokens, found.source, ends[0], ends[1], cost, rule, buys)
+    if sd**2 > math.log(found.high / found.low) ** 2 / 12:
+        buys = "a search at a longer horizon would tell what the share does there"
+    low, high = (end * run.tokens for end in found.wider(sd))
+    source: Source = found.source if sd < WARMUP[1] else "prior"
+    return Knob("schedule.warmup_tokens", tokens, source, low, high, cost, rule, buys)
 
 
 def _schedule(fits: Fits, run: Run) -> list[Knob]:
