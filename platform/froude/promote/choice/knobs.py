@@ -12,6 +12,7 @@ from froude.promote.choice.batch import Batches, Prefer, unknown
 from froude.promote.choice.decay import best_timescale
 from froude.promote.choice.knob import Knob, Source
 from froude.promote.choice.rate import Rate
+from froude.promote.choice.recipe_run import decouples
 from froude.promote.choice.schedules import compared
 from froude.promote.choice.searched import BEND, WARMUP, Found, half_life, searched
 from froude.promote.fits import Fits
@@ -49,10 +50,10 @@ def knobs(
         rate.rule,
         rate.buys(loss),
     )
-    made = [peak, _batch(run, batches, prefer)]
+    made = [peak, _batch(fits, run, batches, prefer)]
     if run.optimizer.has_beta2:
         made.append(_beta2(fits, run, target, found.get("half_life"), loss))
-    if run.optimizer.weight_decay and run.optimizer.spec.decays:
+    if run.optimizer.weight_decay and decouples(run.optimizer):
         made.append(_decay(fits, run, target, loss))
     made += [_warmup(fits, run, found.get("warmup"), loss), *_schedule(fits, run)]
     return tuple(_rounded(knob) for knob in made)
@@ -64,11 +65,11 @@ def _rounded(knob: Knob) -> Knob:
     return replace(knob, low=low, high=high, regret=regret)
 
 
-def _batch(run: Run, priced: Batches | None, prefer: Prefer | None) -> Knob:
+def _batch(fits: Fits, run: Run, priced: Batches | None, prefer: Prefer | None) -> Knob:
     """The batch; its interval is that of the one that the preference, or least loss, would take."""
     size = run.phases.mean
     if priced is None:
-        return Knob("batch", size, "set by you", rule=unknown(measured=False))
+        return Knob("batch", size, "set by you", rule=unknown(fits.critical.status if fits.critical else ""))
     grown = priced.growth.source == "measured"
     source: Source = "set by you" if prefer is None else "measured" if grown else "prior"
     chosen = f"--prefer {prefer}; " if prefer else ""

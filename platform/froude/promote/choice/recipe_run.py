@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from froude.config import Run
+from froude.optimizers.section import Optimizer, Rest
 from froude.optimizers.times import LEAST_BETA2, MOST_BETA2
 from froude.promote.choice.worth import with_batch
 from froude.promote.fits import Fits
@@ -50,19 +51,24 @@ def moved(run: Run, batch: int, lr: float, *, at_own_batch: float) -> Run:
     changed = with_batch(run, batch)
     ratio, faster = batch / own, lr / at_own_batch
     stored = optimizer.stored_rest
-    tables: Mapping[str, Any] = {"optimizer": optimizer} | (
+    tables: Mapping[str, Optimizer | Rest] = {"optimizer": optimizer} | (
         {"optimizer.rest": stored} if stored is not None else {}
     )
     for table, settings in tables.items():
-        if getattr(settings, "weight_decay", 0.0) and not getattr(settings, "timescale", 0.0):
+        if settings.weight_decay and not settings.timescale and decouples(settings):
             changes[f"{table}.weight_decay"] = settings.weight_decay * ratio / faster
-        if getattr(settings, "beta2", 0.0) and not settings.beta2_half_life and _averages(run, table):
+        if settings.beta2 and not settings.beta2_half_life and _averages(run, table):
             changes[f"{table}.beta2"] = min(max(settings.beta2**ratio, LEAST_BETA2), MOST_BETA2)
     if stored is not None:
         changes["optimizer.rest.lr"] = _rounded(stored.lr * faster)
     share = run.schedule.warmup_tokens / run.tokens
     changes["schedule.warmup_tokens"] = round(share * changed.tokens / batch) * batch
     return changed.replace(changes, name=run.name)
+
+
+def decouples(settings: Optimizer | Rest) -> bool:
+    """Whether decay is a share of the weights a step, so that it has a timescale."""
+    return settings.spec.decays and not settings.spec.coupled
 
 
 def _averages(run: Run, table: str) -> bool:
