@@ -53,6 +53,11 @@ def knobs(
     made = [peak, _batch(fits, run, batches, prefer)]
     if run.optimizer.has_beta2:
         made.append(_beta2(fits, run, target, found.get("half_life"), loss))
+    if (rest := run.optimizer.stored_rest) is not None:
+        rule = (
+            "AdamW's where the optimizer takes no matrix: the search's, moved to another batch as the rate is"
+        )
+        made.append(Knob("optimizer.rest.lr", rest.lr, _unplaced(fits, "rest_lr"), rule=rule))
     if run.optimizer.weight_decay and decouples(run.optimizer):
         made.append(_decay(fits, run, target, loss))
     made += [_warmup(fits, run, found.get("warmup"), loss), *_schedule(fits, run)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -56,9 +55,9 @@ def moved(run: Run, batch: int, lr: float, *, at_own_batch: float) -> Run:
     )
     for table, settings in tables.items():
         if settings.weight_decay and not settings.timescale and decouples(settings):
-            changes[f"{table}.weight_decay"] = settings.weight_decay * ratio / faster
+            changes[f"{table}.weight_decay"] = _rounded(settings.weight_decay * ratio / faster)
         if settings.beta2 and not settings.beta2_half_life and _averages(run, table):
-            changes[f"{table}.beta2"] = min(max(settings.beta2**ratio, LEAST_BETA2), MOST_BETA2)
+            changes[f"{table}.beta2"] = _rounded(min(max(settings.beta2**ratio, LEAST_BETA2), MOST_BETA2))
     if stored is not None:
         changes["optimizer.rest.lr"] = _rounded(stored.lr * faster)
     share = run.schedule.warmup_tokens / run.tokens
@@ -76,6 +75,6 @@ def _averages(run: Run, table: str) -> bool:
     return table != "optimizer" or run.optimizer.has_beta2
 
 
-def _rounded(lr: float) -> float:
-    assert math.isfinite(lr)
-    return float(f"{lr:.6g}")
+def _rounded(value: float) -> float:
+    """To six digits, so that the last bits of a fit make no other run."""
+    return float(f"{value:.6g}")
