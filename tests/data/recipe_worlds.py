@@ -12,6 +12,7 @@ import polars as pl
 from froude.config import Run
 from froude.laws.batch.growth import PRIOR as GROWTH
 from froude.laws.lr.exponents import KNOBS
+from froude.promote.choice.knobs import WARMUP_TOKENS_SD
 from froude.promote.choice.searched import BEND, BETA2, HALF_LIFE_SD, WARMUP, half_life
 from froude.promote.fits import Fits, fit_trials
 from froude.promote.ladder.regret import CURVATURE
@@ -57,6 +58,7 @@ class World:
     least_steps: float
     growth: float
     half_life_batch: float
+    warmup_tokens: float
 
     @classmethod
     def draw(cls, rng: np.random.Generator) -> World:
@@ -74,6 +76,7 @@ class World:
             least_steps=60.0,
             growth=normal(*GROWTH),
             half_life_batch=normal(*KNOBS["half_life_batch"].prior),
+            warmup_tokens=normal(0.0, WARMUP_TOKENS_SD),
         )
 
     def best_rate(self, batch: float, tokens: float) -> float:
@@ -81,6 +84,10 @@ class World:
 
     def best_beta2(self, batch: float) -> float:
         return float(0.5 ** (batch / (self.half_life * (batch / BATCH) ** self.half_life_batch)))
+
+    def best_warmup(self, tokens: float) -> float:
+        """A share of the tokens."""
+        return self.warmup * (tokens / SHORT) ** self.warmup_tokens
 
     def critical_at(self, tokens: float) -> float:
         """Measured where the batch itself reaches the goal, with twice the least tokens."""

@@ -185,8 +185,9 @@ def _batch(study: Study, fits: Fits, *, trust: bool) -> str:
     from froude.promote.choice.batch import unknown
     from froude.promote.promotion import chosen
 
+    status = fits.critical.status if fits.critical is not None else ""
     size, priced = fits.target.phases.mean, chosen(study, fits, trust=trust).batches
-    return f"batch {size:,}: {priced.words(size) if priced is not None else unknown(measured=False)}"
+    return f"batch {size:,}: {priced.words(size) if priced is not None else unknown(status)}"
 
 
 def _template(study: Study, fits: Fits) -> Run | None:

@@ -173,7 +173,7 @@ def plan(
 def _batch(space: Space) -> str:
     """What is known of the target's batch before anything has run."""
     measured = any(stage.role == "critical_batch" for stage in space.stages)
-    return f"the target's batch is set, {space.target.phases.mean:,} tokens: {unknown(measured=measured)}"
+    return f"the target's batch is set, {space.target.phases.mean:,} tokens: {unknown('planned' if measured else '')}"
 
 
 def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive: str) -> StagePlan:

@@ -6,23 +6,25 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import pytest
-from recipe_worlds import PARAMS, TARGET, World, ladder_fits, law, study
+from recipe_worlds import GOAL, PARAMS, TARGET, World, ladder_fits, law, rows, study
 
 from froude.config import ConfigError, Run
+from froude.laws.batch.growth import growth
 from froude.laws.lr.lopsided import Lopsided
 from froude.promote.choice.batch import check, looked_at
 from froude.promote.choice.choose import choose, promoted_run
 from froude.promote.choice.recipe_run import moved, searched_run
 from froude.promote.choice.step_time import StepTime
 from froude.promote.choice.worth import parts, with_batch
-from froude.promote.fits import Fits
+from froude.promote.fits import Fits, fit_trials
 
 FLOPS = 156.0 * 160**2
 #: An overhead as long as the computing of 2,400 tokens on one worker.
 TIME = StepTime(0.01, 0.01 / (2400 * FLOPS), "made up")
 #: Critical batch 400 at 49 thousand tokens: 2,113 at the target's 1.8 million.
-CLEAR = World(5.5e-3, 0.06, 1e4, (0.05, 0.02, 0.02), -0.1, 0.5, 400.0, 60.0, 0.46, 0.0)
+CLEAR = World(5.5e-3, 0.06, 1e4, (0.05, 0.02, 0.02), -0.1, 0.5, 400.0, 60.0, 0.46, 0.0, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -134,6 +136,49 @@ def test_a_preference_needs_a_critical_batch_and_a_name(clear: Fits) -> None:
     assert "role critical_batch would tell" in knobs[1].rule
 
 
+def test_without_a_fit_of_the_critical_batch_nothing_is_said_of_its_cost(clear: Fits) -> None:
+    assert clear.critical is not None
+    lost = replace(clear, critical=replace(clear.critical, status="at_bound"))
+    choice = choose(lost, PARAMS, flops_per_token=FLOPS, time=TIME)
+    assert choice.batches is None
+    assert choice.knobs[1].rule == (
+        "what it costs in loss is not known: the critical batch has no fit (`at_bound`); add batch sizes"
+    )
+
+
+def test_critical_batches_at_three_losses_measure_how_it_grows() -> None:
+    grows, found = replace(CLEAR, growth=0.3), []
+    for stage, least in (("first", 30.0), ("second", 120.0), ("third", 480.0)):
+        tokens = 2 * grows.critical * grows.least_steps
+        critical = grows.critical
+        for _ in range(100):  # where it is measured depends on itself
+            critical = grows.critical * (2 * critical * least / tokens) ** grows.growth
+        world = replace(grows, critical=critical, least_steps=least)
+        of = rows(world, np.random.default_rng(int(least))).filter(stage="batches")
+        found.append(
+            of.with_columns(
+                stage=pl.lit(stage), loss=pl.col("loss") + 0.1 * (least < 100) - 0.1 * (least > 200)
+            )
+        )
+    stages = {
+        name: {"role": "critical_batch", "target_loss": GOAL + more}
+        for name, more in (("first", 0.1), ("second", 0.0), ("third", -0.1))
+    }
+    fits = fit_trials(pl.concat(found), stages=stages, target=TARGET)
+    assert len(fits.horizons) == 3
+    assert fits.critical is fits.horizons[-1]
+    assert fits.target_loss == pytest.approx(GOAL - 0.1)
+    grown = growth(fits.horizons)
+    assert (grown.source, grown.horizons) == ("measured", 3)
+    assert grown.exponent == pytest.approx(0.3, abs=2 * grown.sd)
+
+
+def test_sgd_has_no_timescale_to_keep(clear: Fits) -> None:
+    run = TARGET.replace({"optimizer.name": "sgd", "parametrization": "sp"}, name="large")
+    there = moved(run, 3072, 2 * run.optimizer.lr, at_own_batch=run.optimizer.lr)
+    assert there.optimizer.weight_decay == run.optimizer.weight_decay
+
+
 def test_what_moves_with_a_batch_and_what_is_held(clear: Fits) -> None:
     start = searched_run(clear)
     assert start is not None
@@ -198,7 +243,7 @@ def test_the_best_settings_of_known_worlds_lie_in_their_intervals(ladder: Fits) 
         truth = {
             "optimizer.lr": world.best_rate(batch, TARGET.tokens),
             "optimizer.beta2": world.best_beta2(batch),
-            "schedule.warmup_tokens": world.warmup * TARGET.tokens,
+            "schedule.warmup_tokens": world.best_warmup(TARGET.tokens) * TARGET.tokens,
         }
         for name, value in truth.items():
             held.setdefault(name, []).append(knobs[name].low <= value <= knobs[name].high)

@@ -16,9 +16,12 @@ from earlier_study import EXPECTED, SPACE, STOPPED, UNFINISHED, copied, hashes, 
 from froude.cli import main
 from froude.launch import cluster
 from froude.launch.sweep import open_study
+from froude.promote.choice.recipe_run import searched_run
+from froude.promote.fits import fit
 from froude.promote.recipe import read
 from froude.space import load_space
 from froude.store import Location
+from froude.study import Study
 from froude.sweep.trial_store import read_all
 from froude.train.trial import run_trial
 
@@ -102,7 +105,7 @@ def test_its_recipe_stays_when_it_is_promoted_again(study, capsys):
     assert hashes(study) == before
 
 
-def test_without_its_recipe_it_gives_the_same_one(study, capsys):
+def test_without_its_recipe_it_gives_the_same_one_but_for_the_rate(study, capsys):
     kept = read(str(study)).content()
     for name in ("recipe.toml", "forecast.json"):
         (study / name).unlink()
@@ -123,6 +126,16 @@ def test_without_its_recipe_it_gives_the_same_one(study, capsys):
     now, before = said.pop("forecast"), kept.pop("forecast")
     assert now["loss"] == near(before["loss"], rel=0.01)
     assert now["low"] < before["loss"] < now["high"]
+    # What it promoted then is still known, so that its recipe stays; a new one has another rate, and says why.
+    knobs = {knob["name"]: knob for knob in said.pop("knobs")}
+    run = searched_run(fit(Study(study)))
+    assert run is not None
+    assert run.to_dict() == near(kept["run"])
+    assert (
+        knobs["optimizer.lr"]["value"]
+        == said["run"]["optimizer"].pop("lr")
+        != kept["run"]["optimizer"].pop("lr")
+    )
     assert said == near(kept)
 
 

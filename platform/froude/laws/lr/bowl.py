@@ -1,18 +1,19 @@
-"""Where a search places its best settings: loss = floor · exp(Σ ½ κ (ln setting - ln best)²), by importance sampling.
+"""Where a search places its best settings: loss = floor · exp(Σ ½ κ (ln setting - ln best)²), by a sampler.
 
 A few trials of a search say something of each setting at once; what they leave open, a prior does.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import lgamma
 from typing import NamedTuple
 
 import numpy as np
+from scipy.optimize import minimize
 
 from froude.laws.stats.frames import Array
 
-DRAWS, ROUNDS = 6_000, 5
+STARTS, WALKERS, STEPS, BURN_IN, THIN = 1_000, 120, 250, 70, 4
+STRETCH = 2.0
 #: Degrees of freedom and standard deviation (relative, of a loss) that count as the noise's prior.
 NOISE = (4.0, 0.004)
 
@@ -58,25 +59,24 @@ def bowl(
         fit = -0.5 * (spare + dof) * np.log(dof * least**2 + (left**2).sum(axis=1))
         return np.asarray(fit - 0.5 * (((theta - mean) / spread) ** 2).sum(axis=1))
 
-    # Rounds of proposals, each a Student t about what the rounds before have found, and a part from the prior: a
-    # bowl that is open to one side keeps its tail.
-    centre, root = mean, np.diag(spread)
-    for _ in range(ROUNDS):
-        from_prior = rng.random(DRAWS) < 0.2
-        wide = np.sqrt(5 / rng.chisquare(5, DRAWS))[:, None]
-        z = rng.standard_normal((DRAWS, 2 * k))
-        theta = np.where(from_prior[:, None], mean + spread * z, centre + wide * z @ root.T)
-        prior = np.exp(-0.5 * (((theta - mean) / spread) ** 2).sum(axis=1)) / spread.prod()
-        u = np.linalg.solve(root, (theta - centre).T).T
-        # The t's density over the normal's constant: Γ((5 + d)/2) / Γ(5/2) (2/5)^(d/2).
-        d = 2 * k
-        scale = np.exp(lgamma((5 + d) / 2) - lgamma(2.5) + d / 2 * np.log(2 / 5)) / abs(np.linalg.det(root))
-        student = scale * (1 + (u**2).sum(axis=1) / 5) ** (-(5 + d) / 2)
-        log_weight = log_posterior(theta) - np.log(0.2 * prior + 0.8 * student)
-        weight = np.exp(log_weight - log_weight.max())
-        weight /= weight.sum()
-        centre = weight @ theta
-        covariance = (theta - centre).T @ ((theta - centre) * weight[:, None])
-        root = np.linalg.cholesky(covariance + np.diag((0.05 * spread) ** 2))
-    kept = theta[rng.choice(DRAWS, DRAWS // 2, p=weight)]
-    return Bowl(kept[:, :k], np.exp(kept[:, k:]))
+    # Walkers start about the mode, with the curvature there.
+    first = mean + spread * rng.standard_normal((STARTS, 2 * k))
+    top = first[int(np.argmax(log_posterior(first)))]
+    scaled = minimize(lambda z: -float(log_posterior((mean + spread * z)[None])[0]), (top - mean) / spread)
+    root = np.linalg.cholesky(scaled.hess_inv + 1e-6 * np.eye(2 * k))
+    walkers = mean + spread * (scaled.x + rng.standard_normal((WALKERS, 2 * k)) @ root.T)
+    # Affine-invariant ensemble (Goodman & Weare 2010): bowls that are open to one side, or narrow, need no tuning.
+    now, half, kept = log_posterior(walkers), WALKERS // 2, []
+    for step in range(STEPS):
+        for mine, others in ((slice(0, half), slice(half, None)), (slice(half, None), slice(0, half))):
+            stretch = ((STRETCH - 1) * rng.random(half) + 1) ** 2 / STRETCH
+            partner = walkers[others][rng.integers(0, half, half)]
+            moved = partner + stretch[:, None] * (walkers[mine] - partner)
+            new = log_posterior(moved)
+            taken = np.log(rng.random(half)) < (2 * k - 1) * np.log(stretch) + new - now[mine]
+            walkers[mine] = np.where(taken[:, None], moved, walkers[mine])
+            now[mine] = np.where(taken, new, now[mine])
+        if step >= BURN_IN and step % THIN == 0:
+            kept.append(walkers.copy())
+    drawn = np.concatenate(kept)
+    return Bowl(drawn[:, :k], np.exp(drawn[:, k:]))

@@ -123,11 +123,13 @@ class Batches:
         return f"{text}; {critical}"
 
 
-def unknown(*, measured: bool) -> str:
-    """Why nobody knows yet what a batch costs, before a stage has `measured` the critical one."""
-    if measured:
+def unknown(status: str) -> str:
+    """Why nobody knows what a batch costs, by the status of the critical one; "planned" before it has been measured."""
+    if status == "planned":
         return "what it costs in loss and saves in hours is known when stage critical_batch has run"
-    return "what it costs in loss is not known: a stage of the role critical_batch would tell"
+    if not status:
+        return "what it costs in loss is not known: a stage of the role critical_batch would tell"
+    return f"what it costs in loss is not known: the critical batch has no fit (`{status}`); add batch sizes"
 
 
 def check(prefer: str | None) -> Prefer | None:

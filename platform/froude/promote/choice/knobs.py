@@ -9,13 +9,20 @@ from froude.config import Run
 from froude.laws.lr.exponents import KNOBS
 from froude.optimizers.times import cut_off, timescale
 from froude.promote.choice.batch import Batches, Prefer, unknown
+from froude.promote.choice.decay import best_timescale
 from froude.promote.choice.knob import Knob, Source
 from froude.promote.choice.rate import Rate
+from froude.promote.choice.recipe_run import decouples
 from froude.promote.choice.schedules import compared
-from froude.promote.choice.searched import BEND, Found, half_life, searched
+from froude.promote.choice.searched import BEND, WARMUP, Found, half_life, searched
 from froude.promote.fits import Fits
 from froude.schedules import SCHEDULES
 
+MORE_TRIALS = "twice the trials of stage search would about halve this"
+#: Standard deviation of the exponent by which the best warmup's share of the tokens goes with them: nobody has measured
+#: it here, and the exponents of rate, decay and half-life are believed as widely.
+WARMUP_TOKENS_SD = 0.25
+TOLD = 5e-4  # nats: less is not worth a word
 UNCOMPARED = "schedules were not compared, each at its own best rate, at two horizons"
 
 
@@ -43,12 +50,17 @@ def knobs(
         rate.rule,
         rate.buys(loss),
     )
-    made = [peak, _batch(run, batches, prefer)]
+    made = [peak, _batch(fits, run, batches, prefer)]
     if run.optimizer.has_beta2:
         made.append(_beta2(fits, run, target, found.get("half_life"), loss))
-    if run.optimizer.weight_decay and run.optimizer.spec.decays:
-        made.append(_decay(run, target))
-    made += [_warmup(run, found.get("warmup"), loss), *_schedule(fits, run)]
+    if (rest := run.optimizer.stored_rest) is not None:
+        rule = (
+            "AdamW's where the optimizer takes no matrix: the search's, moved to another batch as the rate is"
+        )
+        made.append(Knob("optimizer.rest.lr", rest.lr, _unplaced(fits, "rest_lr"), rule=rule))
+    if run.optimizer.weight_decay and decouples(run.optimizer):
+        made.append(_decay(fits, run, target, loss))
+    made += [_warmup(fits, run, found.get("warmup"), loss), *_schedule(fits, run)]
     return tuple(_rounded(knob) for knob in made)
 
 
@@ -58,11 +70,11 @@ def _rounded(knob: Knob) -> Knob:
     return replace(knob, low=low, high=high, regret=regret)
 
 
-def _batch(run: Run, priced: Batches | None, prefer: Prefer | None) -> Knob:
+def _batch(fits: Fits, run: Run, priced: Batches | None, prefer: Prefer | None) -> Knob:
     """The batch; its interval is that of the one that the preference, or least loss, would take."""
     size = run.phases.mean
     if priced is None:
-        return Knob("batch", size, "set by you", rule=unknown(measured=False))
+        return Knob("batch", size, "set by you", rule=unknown(fits.critical.status if fits.critical else ""))
     grown = priced.growth.source == "measured"
     source: Source = "set by you" if prefer is None else "measured" if grown else "prior"
     chosen = f"--prefer {prefer}; " if prefer else ""
@@ -84,18 +96,26 @@ def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) 
     if cut_off(half_life(value, size), value) and moved:
         rule += ", cut off at an end of .9 to .9999"
     if found is None:
-        return Knob("optimizer.beta2", value, "prior" if fits.beta2_is_prior else "measured", rule=rule)
-    # The batch at which the search's half-life is read adds what is not known of its exponent.
-    sd = KNOBS["half_life_batch"].prior[1] * abs(math.log(size / own))
-    ends = [0.5 ** (size / tokens) for tokens in found.wider(sd)]
+        return Knob("optimizer.beta2", value, _unplaced(fits, "beta2"), rule=rule)
+    # What the half-life does from the batch of the search to this one: its exponent, 0 by the rule.
+    law = fits.exponents.knobs.get("half_life_batch") if fits.exponents is not None else None
+    mean, error = (law.posterior.value, law.posterior.se) if law else KNOBS["half_life_batch"].prior
+    far = math.log(size / own)
+    ends = [0.5 ** (size / (tokens * math.exp(mean * far))) for tokens in found.wider(error * abs(far))]
     source: Source = "prior" if fits.beta2_is_prior else found.source
-    cost = loss * (found.regret + 0.5 * math.exp(BEND[0]) * sd**2)
-    buys = "twice the trials of stage search would halve this" if cost >= 5e-4 else ""
+    cost = loss * (found.regret + 0.5 * math.exp(BEND[0]) * (mean**2 + error**2) * far**2)
+    buys = MORE_TRIALS if cost >= TOLD else ""
     return Knob("optimizer.beta2", value, source, ends[0], ends[1], cost, rule, buys)
 
 
-def _decay(run: Run, target: Run) -> Knob:
-    tau = timescale(
+def _unplaced(fits: Fits, column: str) -> Source:
+    """Where a setting is from that the search does not place: it was yours if all trials had one value of it."""
+    return "prior" if fits.rows["search"][column].n_unique() > 1 else "set by you"
+
+
+def _decay(fits: Fits, run: Run, target: Run, loss: float) -> Knob:
+    """The decay at the target's timescale; its interval is that of the best one, where a stage Exponents has it."""
+    own = timescale(
         lr=run.optimizer.lr, weight_decay=run.optimizer.weight_decay, batch=run.batch, tokens=run.tokens
     )
     held = "the target's own"
@@ -103,23 +123,31 @@ def _decay(run: Run, target: Run) -> Knob:
         held = "the target's timescale"
     elif run.phases.mean != target.phases.mean:
         held = "the target's timescale kept at the new batch"
-    return Knob(
-        "optimizer.weight_decay",
-        run.optimizer.weight_decay,
-        "set by you",
-        rule=f"{held}: {tau:.3g} of the run",
-    )
+    rule = f"{held}: {own:.3g} of the run"
+    name, value = "optimizer.weight_decay", run.optimizer.weight_decay
+    law = fits.exponents.knobs.get("timescale_tokens") if fits.exponents is not None else None
+    found = best_timescale(law, run, own)
+    if found is None:
+        return Knob(name, value, "set by you", rule=rule, buys="a stage Exponents would say which is best")
+    rule += f", where {found.middle:.3g} [{found.low:.3g}, {found.high:.3g}] is best ({found.source})"
+    low, high = (value * own / end for end in (found.high, found.low))
+    return Knob(name, value, "set by you", low, high, loss * found.regret, rule)
 
 
-def _warmup(run: Run, found: Found | None, loss: float) -> Knob:
+def _warmup(fits: Fits, run: Run, found: Found | None, loss: float) -> Knob:
     tokens = run.schedule.warmup_tokens
     rule = f"{100 * tokens / run.tokens:.1f}% of the tokens, the share of the search's best trial"
     if found is None:
-        return Knob("schedule.warmup_tokens", tokens, "prior", rule=rule)
-    cost = loss * found.regret
-    buys = "twice the trials of stage search would halve this" if cost >= 5e-4 else ""
-    ends = (found.low * run.tokens, found.high * run.tokens)
-    return Knob("schedule.warmup_tokens", tokens, found.source, ends[0], ends[1], cost, rule, buys)
+        return Knob("schedule.warmup_tokens", tokens, _unplaced(fits, "warmup_tokens"), rule=rule)
+    assert fits.best is not None
+    sd = WARMUP_TOKENS_SD * abs(math.log(run.tokens / fits.best["tokens"]))
+    cost = loss * (found.regret + 0.5 * math.exp(BEND[0]) * sd**2)
+    buys = MORE_TRIALS if cost >= TOLD else ""
+    if sd**2 > math.log(found.high / found.low) ** 2 / 12:
+        buys = "a search at a longer horizon would tell what the share does there"
+    low, high = (end * run.tokens for end in found.wider(sd))
+    source: Source = found.source if sd < WARMUP[1] else "prior"
+    return Knob("schedule.warmup_tokens", tokens, source, low, high, cost, rule, buys)
 
 
 def _schedule(fits: Fits, run: Run) -> list[Knob]:

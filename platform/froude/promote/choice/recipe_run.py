@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from froude.config import Run
+from froude.optimizers.section import Optimizer, Rest
 from froude.optimizers.times import LEAST_BETA2, MOST_BETA2
 from froude.promote.choice.worth import with_batch
 from froude.promote.fits import Fits
@@ -50,14 +50,14 @@ def moved(run: Run, batch: int, lr: float, *, at_own_batch: float) -> Run:
     changed = with_batch(run, batch)
     ratio, faster = batch / own, lr / at_own_batch
     stored = optimizer.stored_rest
-    tables: Mapping[str, Any] = {"optimizer": optimizer} | (
+    tables: Mapping[str, Optimizer | Rest] = {"optimizer": optimizer} | (
         {"optimizer.rest": stored} if stored is not None else {}
     )
     for table, settings in tables.items():
-        if getattr(settings, "weight_decay", 0.0) and not getattr(settings, "timescale", 0.0):
-            changes[f"{table}.weight_decay"] = settings.weight_decay * ratio / faster
-        if getattr(settings, "beta2", 0.0) and not settings.beta2_half_life and _averages(run, table):
-            changes[f"{table}.beta2"] = min(max(settings.beta2**ratio, LEAST_BETA2), MOST_BETA2)
+        if settings.weight_decay and not settings.timescale and decouples(settings):
+            changes[f"{table}.weight_decay"] = _rounded(settings.weight_decay * ratio / faster)
+        if settings.beta2 and not settings.beta2_half_life and _averages(run, table):
+            changes[f"{table}.beta2"] = _rounded(min(max(settings.beta2**ratio, LEAST_BETA2), MOST_BETA2))
     if stored is not None:
         changes["optimizer.rest.lr"] = _rounded(stored.lr * faster)
     share = run.schedule.warmup_tokens / run.tokens
@@ -65,11 +65,16 @@ def moved(run: Run, batch: int, lr: float, *, at_own_batch: float) -> Run:
     return changed.replace(changes, name=run.name)
 
 
+def decouples(settings: Optimizer | Rest) -> bool:
+    """Whether decay is a share of the weights a step, so that it has a timescale."""
+    return settings.spec.decays and not settings.spec.coupled
+
+
 def _averages(run: Run, table: str) -> bool:
     """Whether beta2 of this table is one that the optimizer averages by."""
     return table != "optimizer" or run.optimizer.has_beta2
 
 
-def _rounded(lr: float) -> float:
-    assert math.isfinite(lr)
-    return float(f"{lr:.6g}")
+def _rounded(value: float) -> float:
+    """To six digits, so that the last bits of a fit make no other run."""
+    return float(f"{value:.6g}")

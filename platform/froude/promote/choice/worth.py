@@ -8,7 +8,7 @@ import numpy as np
 import polars as pl
 
 from froude.config import Run, whole_steps
-from froude.laws.batch.growth import at_horizon, growth, tokens_of
+from froude.laws.batch.growth import at_horizon, growth
 from froude.laws.loss.trade import Part, Trade
 from froude.promote.fits import Fits
 
@@ -36,7 +36,9 @@ def trade(fits: Fits, params: float) -> Trade | None:
     critical, law = fits.critical, fits.loss
     if critical is None or law is None or not math.isfinite(law.E) or not math.isfinite(critical.b_crit):
         return None
-    if not tokens_of(critical) > 0:
+    if (
+        critical.status == "at_bound"
+    ):  # a term of its hyperbola has vanished: any batch may be the critical one
         return None
     rng = np.random.default_rng(0)
     draws = at_horizon(critical, fits.target.tokens, growth(fits.horizons), rng, DRAWS)
