@@ -18,23 +18,21 @@ import json
 import math
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 HERE = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(HERE), str(HERE / "bank")]
+sys.path[:0] = [str(HERE), str(HERE / "bank"), str(HERE / "campaign")]
 import _many_runs as many  # noqa: E402
-from _machine import commit, cpu  # noqa: E402
+from _recipe_page import ROOT, Studied, page  # noqa: E402
 
 from froude.config import Run  # noqa: E402
 
 OUT = Path("runs/whole_recipe")
 STUDIES = tuple((corpus, seed) for corpus in ("kjv", "sympy") for seed in (20, 21, 22))
 CHOSEN, SCORED = 1000, 2000  # added to a study's seed: fresh seeds of the runs
-ROOT = 2**0.5
 SPACE = '''"""The quickstart's study{words}, its target in slots of one window."""
 
 import sys
@@ -199,132 +197,21 @@ def losses(results: list[dict[str, Any]], corpus: str, seed: int) -> dict[str, t
     return found
 
 
-def regret(own: dict[str, tuple[float, float]], names: list[str]) -> tuple[str, float]:
-    """Which of the runs is best by the first seed, and what the recipe costs against it on the second, in nats."""
-    best = min(["recipe", *names], key=lambda name: own[name][0])
-    return best, own["recipe"][1] - own[best][1]
-
-
-def bottom(own: dict[str, tuple[float, float]], seed: int) -> tuple[float, float, float]:
-    """What the recipe's rate costs against the lowest point of a cubic in ln rate, nats, with 90% (both seeds)."""
-    factors = {"rate 1/2": 0.5, "rate 1/√2": 1 / ROOT, "recipe": 1.0, "rate √2": ROOT, "rate 2": 2.0}
-    x = np.log(np.repeat([factors[name] for name in factors], 2))
-    y = np.array([own[name] for name in factors]).ravel()
-    design = np.column_stack([np.tile([1.0, 0.0], 5), np.tile([0.0, 1.0], 5), x, x**2, x**3])
-    fine = np.linspace(x.min(), x.max(), 201)
-    curve = np.column_stack([fine, fine**2, fine**3])
-    theta, *_ = np.linalg.lstsq(design, y, rcond=None)
-    sd = math.sqrt(float(((y - design @ theta) ** 2).sum()) / (y.size - 5))
-    rng = np.random.default_rng(seed)
-    drawn = rng.multivariate_normal(theta, sd**2 * np.linalg.inv(design.T @ design), 4000)
-    costs = -(drawn[:, 2:] @ curve.T).min(axis=1)
-    low, high = np.quantile(costs, [0.05, 0.95])
-    return -float((curve @ theta[2:]).min()), float(low), float(high)
-
-
-def compute(nats: float, content: dict[str, Any]) -> float:
-    """Nats as a proportion of compute, by the study's law, params and tokens growing alike."""
-    return math.expm1(nats / content["nats_per_efold"])
-
-
-SETTINGS = ("rate", "batch", "half-life", "warmup", "tail", "decay")
-
-
-def page(results: list[dict[str, Any]]) -> str:
-    """The campaign's page; studies whose runs have not all ended are named."""
-    head = "| study | batch | recipe, two seeds | set by you | best neighbour | regret, nats | of compute |"
-    rows, parts, rates, peers = [head, "|" + "---|" * 7], [], [], []
-    totals: dict[str, list[float]] = {name: [] for name in ("all", *SETTINGS)}
-    ahead: dict[int, list[float]] = {1: [], 4: [], 16: []}
-    waiting, costs = [], []
+def written(results: list[dict[str, Any]]) -> str:
+    """The page of what has ended; SystemExit where no study has all of its runs."""
+    studies, waiting = [], []
     for corpus, seed in STUDIES:
-        if not (OUT / f"{corpus}-s{seed}.json").exists():
-            waiting.append(f"{corpus} {seed}")
-            continue
-        content, own = recipe(corpus, seed), losses(results, corpus, seed)
-        if len(own) < len(jobs(corpus, seed)) / 2:
-            waiting.append(f"{corpus} {seed}")
-            continue
-        near = [name for name in own if name.startswith(SETTINGS)]
-        best, nats = regret(own, near)
-        totals["all"].append(compute(nats, content))
-        mine, yours = own["recipe"], own["set by you"]
-        rows.append(
-            f"| {corpus} {seed} | {content['run']['batch']} | {mine[0]:.4f}, {mine[1]:.4f} | {yours[0]:.4f}, "
-            f"{yours[1]:.4f} | {best} | {nats:+.4f} | {compute(nats, content):+.1%} |"
-        )
-        cells = []
-        for name in SETTINGS:
-            which, cost = regret(own, [each for each in near if each.startswith(name)])
-            totals[name].append(compute(cost, content))
-            cells.append(f"{cost:+.4f} ({which.removeprefix(name).strip()})")
-        parts.append(f"| {corpus} {seed} | " + " | ".join(cells) + " |")
-        middle, low, high = bottom(own, seed)
-        rates.append(
-            f"| {corpus} {seed} | {middle:.4f} [{low:.4f}, {high:.4f}] | {compute(middle, content):.1%} "
-            f"[{compute(low, content):.1%}, {compute(high, content):.1%}] |"
-        )
-        found = []
-        for cost in ahead:
-            drawn = [f"search {number}" for number in range(cost)]
-            winner = min(drawn, key=lambda name: own[name][0])
-            ahead[cost].append(own[winner][1] - mine[1])
-            found.append(f"{own[winner][1]:.4f} ({own[winner][1] - mine[1]:+.4f})")
-        costs.append(content["proxies_over_target"])
-        peers.append(f"| {corpus} {seed} | {mine[1]:.4f} | {costs[-1]:.1f} | " + " | ".join(found) + " |")
-    if not costs:
+        name = f"{corpus} {seed}"
+        known = (OUT / f"{corpus}-s{seed}.json").exists()
+        own = losses(results, corpus, seed) if known else {}
+        if known and 2 * len(own) == len(jobs(corpus, seed)):
+            studies.append(Studied(name, recipe(corpus, seed), own))
+        else:
+            waiting.append(name)
+    if not studies:
         raise SystemExit("no study has all of its runs yet; go on with `whole_recipe.py train`")
-    own_cost = min((cost for cost in ahead if cost >= np.median(costs)), default=16)
-    whole = totals["all"]
-    lines = [
-        "# The promoted recipe against its neighbours and against a search at the target's size",
-        "",
-        (__doc__ or "").partition("\n\n")[2].partition("\n\n    python")[0].strip(),
-        "",
-        "| asked | measured | holds |",
-        "|---|---|---|",
-        f"| regret of compute, median: ≤ 5% | {np.median(whole):.1%} | {_yes(np.median(whole) <= 0.05)} |",
-        f"| of no study: > 15% | {max(whole):.1%} | {_yes(max(whole) <= 0.15)} |",
-        f"| search at {own_cost} targets minus the recipe, median: ≥ 0 | {np.median(ahead[own_cost]):+.4f} nats | "
-        f"{_yes(np.median(ahead[own_cost]) >= 0)} |",
-        "",
-        *rows,
-        "",
-        "One setting at a time, in nats (the best by the first seed; nothing where it is the recipe's):",
-        "",
-        "| study | " + " | ".join(SETTINGS) + " |",
-        "|" + "---|" * (len(SETTINGS) + 1),
-        *parts,
-        "| median of compute | " + " | ".join(f"{np.median(totals[name]):+.1%}" for name in SETTINGS) + " |",
-        "",
-        "What the rate costs against the lowest point of a cubic through five rates on both seeds, with 90%:",
-        "",
-        "| study | nats | of compute |",
-        "|---|---|---|",
-        *rates,
-        "",
-        "A random search at the target's size, its best by the first seed scored on the second (minus the recipe's):",
-        "",
-        "| study | recipe | its proxies cost, targets | search, 1 | 4 | 16 |",
-        "|---|---|---|---|---|---|",
-        *peers,
-        "| median minus the recipe's | | "
-        + f"{np.median(costs):.1f} | "
-        + " | ".join(f"{np.median(ahead[cost]):+.4f}" for cost in ahead)
-        + " |",
-        "",
-        f"Not finished: {', '.join(waiting)}."
-        if waiting
-        else "All studies that were begun are in the tables.",
-        "",
-        f"{datetime.now(UTC):%Y-%m-%d}, commit {commit('campaign')}; {cpu()}.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _yes(holds: Any) -> str:
-    return "yes" if holds else "NO"
+    about = (__doc__ or "").partition("\n\n")[2].partition("\n\n    python")[0].strip()
+    return page(studies, waiting, about)
 
 
 def main() -> int:
@@ -351,7 +238,7 @@ def main() -> int:
             print(f"{left} runs are left; the same command goes on")
             return 1
     if given.what in (None, "page"):
-        text = page(many.lines(results))
+        text = written(many.lines(results))
         (HERE / "whole_recipe.md").write_text(text)
         print(text)
         return 1 if "| NO |" in text else 0
