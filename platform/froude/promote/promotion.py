@@ -75,9 +75,7 @@ def promote(
     place = study.location / FILE
     kept = read(place) if place.exists() else None
     stays = kept is not None and same(kept, run, profile, fits, overrides or {})
-    if (
-        kept is not None and not kept.knobs and prefer is None
-    ):  # of a version that chose neither batch nor rate
+    if kept is not None and not kept.knobs and prefer is None:  # a version that chose neither batch nor rate
         stays = same(kept, searched_run(fits), profile, fits, overrides or {})
     if kept is not None and stays:
         recipe = kept
