@@ -1,10 +1,11 @@
 """Is the recipe that froude promotes the best at the target's size? Neighbours of it, and a search there.
 
-Each study is the quickstart's sweep on a corpus and a seed; its target may have any batch of whole pairs of windows.
+Each study is the quickstart's sweep on a corpus and a seed; its target may have any batch of whole windows.
 The recipe is what `froude promote --prefer loss` writes. Around it one setting at a time is changed: rate by ½ to 2,
 batch by ½ and 2 with its rate by the root of that × {2^-½, 1, 2^½} at the same half-life and timescale, β₂'s half-life,
 warmup, tail and weight decay by ½ and 2. Random settings at the target's size (those of stage search) are the peer.
-All are trained on two fresh seeds: the best is chosen by the first and scored by the second.
+All are trained on two fresh seeds: the best is chosen by the first and scored by the second. Seen while this was
+designed: one study of another seed (docs/log.md).
 
     python benchmarks/campaign/whole_recipe.py sweep       # studies, recipes and the list of runs: an hour of two cores
     python benchmarks/campaign/whole_recipe.py train [--processes 2] [--device cpu] [--minutes 60]
@@ -26,6 +27,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(HERE), str(HERE / "bank"), str(HERE / "campaign")]
 import _many_runs as many  # noqa: E402
+from _machine import commit  # noqa: E402
 from _recipe_page import ROOT, Studied, page  # noqa: E402
 
 from froude.config import Run  # noqa: E402
@@ -33,7 +35,7 @@ from froude.config import Run  # noqa: E402
 OUT = Path("runs/whole_recipe")
 STUDIES = tuple((corpus, seed) for corpus in ("kjv", "sympy") for seed in (20, 21, 22))
 CHOSEN, SCORED = 1000, 2000  # added to a study's seed: fresh seeds of the runs
-SPACE = '''"""The quickstart's study{words}, its target in slots of one window."""
+SPACE = '''"""The quickstart's study{words}, its target on one worker."""
 
 import sys
 
@@ -47,7 +49,7 @@ own = quickstart.proxy
 def proxy(seed, width=quickstart.BASE_WIDTH, **changes):
     changes.update({data!r})
     if changes.get("slots"):
-        changes.update(slots=2, workers=1)
+        changes.update(slots=1, workers=1)
     return own(seed, width, **changes)
 
 
@@ -114,6 +116,7 @@ def recipe(corpus: str, seed: int) -> dict[str, Any]:
         "nats_per_efold": slope,
         "proxies_over_target": proxies_over_target(study, fits.target),
         "critical_batch": fits.summary().get("critical_batch"),
+        "commit": commit("campaign"),
     }
     kept.write_text(json.dumps(content))
     return content
