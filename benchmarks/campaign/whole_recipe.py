@@ -33,6 +33,7 @@ from _recipe_page import ROOT, Studied, page  # noqa: E402
 from froude.config import Run  # noqa: E402
 
 OUT = Path("runs/whole_recipe")
+KEPT = HERE / "whole_recipe"  # what each study promoted, and what has ended: committed
 STUDIES = tuple((corpus, seed) for corpus in ("kjv", "sympy") for seed in (20, 21, 22))
 CHOSEN, SCORED = 1000, 2000  # added to a study's seed: fresh seeds of the runs
 SPACE = '''"""The quickstart's study{words}, its target on one worker."""
@@ -56,6 +57,10 @@ def proxy(seed, width=quickstart.BASE_WIDTH, **changes):
 quickstart.proxy = proxy
 space = quickstart.space
 '''
+
+
+def _text(corpus: str) -> Path:
+    return OUT / "texts" / f"{corpus}.txt"
 
 
 def folder_of(corpus: str, seed: int) -> Path:
@@ -82,7 +87,7 @@ def sweep(corpus: str, seed: int) -> None:
 
 def recipe(corpus: str, seed: int) -> dict[str, Any]:
     """What the study promotes, preferring loss: the run, its knobs, and what an e-fold of compute is worth there."""
-    kept = OUT / f"{corpus}-s{seed}.json"
+    kept = KEPT / f"{corpus}-s{seed}.json"
     if kept.exists():
         content: dict[str, Any] = json.loads(kept.read_text())
         return content
@@ -118,7 +123,11 @@ def recipe(corpus: str, seed: int) -> dict[str, Any]:
         "critical_batch": fits.summary().get("critical_batch"),
         "commit": commit("campaign"),
     }
-    kept.write_text(json.dumps(content))
+    KEPT.mkdir(exist_ok=True)
+    for settings in (content["run"], content["set"]):
+        if settings["data"].get("path"):  # whatever machine it was
+            settings["data"]["path"] = str(_text(corpus))
+    kept.write_text(json.dumps(content, indent=1) + "\n")
     return content
 
 
@@ -205,7 +214,7 @@ def written(results: list[dict[str, Any]]) -> str:
     studies, waiting = [], []
     for corpus, seed in STUDIES:
         name = f"{corpus} {seed}"
-        known = (OUT / f"{corpus}-s{seed}.json").exists()
+        known = (KEPT / f"{corpus}-s{seed}.json").exists()
         own = losses(results, corpus, seed) if known else {}
         if known and 2 * len(own) == len(jobs(corpus, seed)):
             studies.append(Studied(name, recipe(corpus, seed), own))
@@ -226,12 +235,14 @@ def main() -> int:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="after which no run is begun")
     given = parser.parse_args()
-    listed, results = OUT / "jobs.jsonl", OUT / "results.jsonl"
+    listed, results = OUT / "jobs.jsonl", KEPT / "results.jsonl"
     if given.what in (None, "sweep"):
         made = []
         for corpus, seed in STUDIES:
-            sweep(corpus, seed)
+            if not (KEPT / f"{corpus}-s{seed}.json").exists():
+                sweep(corpus, seed)
             made += jobs(corpus, seed)
+            OUT.mkdir(parents=True, exist_ok=True)
             listed.write_text("".join(json.dumps(job) + "\n" for job in made))
     if given.what in (None, "train"):
         left = many.train(
