@@ -35,6 +35,9 @@ from froude.config import Run  # noqa: E402
 OUT = Path("runs/whole_recipe")
 KEPT = HERE / "whole_recipe"  # what each study promoted, and what has ended: committed
 STUDIES = tuple((corpus, seed) for corpus in ("kjv", "sympy") for seed in (20, 21, 22))
+#: To which stage critical_batch counts steps, nats per token. Code needs another than the quickstart's 2.2, which
+#: batches below 3,072 did not reach on its first seed here.
+TARGET_LOSS = {"kjv": 2.2, "sympy": 2.5}
 CHOSEN, SCORED = 1000, 2000  # added to a study's seed: fresh seeds of the runs
 SPACE = '''"""The quickstart's study{words}, its target on one worker."""
 
@@ -45,6 +48,7 @@ import quickstart
 from quickstart import *
 
 own = quickstart.proxy
+quickstart.TARGET_LOSS = {loss}
 
 
 def proxy(seed, width=quickstart.BASE_WIDTH, **changes):
@@ -79,7 +83,7 @@ def sweep(corpus: str, seed: int) -> None:
         words = f" on {corpus}"
     space = OUT / f"{corpus}.py"
     folder = str(HERE.parent / "search_spaces")
-    space.write_text(SPACE.format(folder=folder, data=data, words=words))
+    space.write_text(SPACE.format(folder=folder, data=data, words=words, loss=TARGET_LOSS[corpus]))
     froude = str(Path(sys.executable).with_name("froude"))
     call = [froude, "sweep", str(space), "--seed", str(seed), "--out", str(folder_of(corpus, seed))]
     subprocess.run(call, check=True)

@@ -77,6 +77,9 @@ def promote(
     stays = kept is not None and same(kept, run, profile, fits, overrides or {})
     if kept is not None and not kept.knobs and prefer is None:  # a version that chose neither batch nor rate
         stays = same(kept, searched_run(fits), profile, fits, overrides or {})
+    began = kept is not None and LogReader(study.location / "runs" / kept.run.name).head() is not None
+    # Once a run has begun, the same run under another preference is the same.
+    stays = stays and kept is not None and (began or kept.prefer == (prefer or ""))
     if kept is not None and stays:
         recipe = kept
     else:
@@ -94,9 +97,10 @@ def promote(
             checks=checks,
             forecast=forecast,
             knobs=choice.knobs,
+            prefer=prefer or "",
             material=study.meta.get("material"),
         )
-    begun = LogReader(study.location / "runs" / (kept or recipe).run.name).head() is not None
+    begun = began or LogReader(study.location / "runs" / recipe.run.name).head() is not None
     if begun and not stays:
         raise ConfigError(
             f"a recipe must stay as it was sealed once its run has begun, but these fits or settings give another than "

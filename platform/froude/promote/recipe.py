@@ -33,7 +33,8 @@ class Recipe:
     `fits` holds the numbers of the laws, `fingerprints` the SHA-256 of the rows that each was fitted to,
     `extrapolation` the target over the largest proxy in params, tokens, compute and batch, `checks` the
     gate's table. `sealed_at` is in UTC (ISO 8601), `sha256` the seal. `material` is what corpus and code the study had
-    (froude.material), {} where 0.1 swept it. `knobs` says of each setting where it is from, () in recipes of before.
+    (froude.material), {} where 0.1 swept it. `knobs` says of each setting where it is from, () in recipes of before;
+    `prefer` is what chose the batch, "" where it was set.
     """
 
     run: Run
@@ -47,6 +48,7 @@ class Recipe:
     sha256: str
     material: Mapping[str, Any] = field(default_factory=dict)
     knobs: tuple[Knob, ...] = ()
+    prefer: str = ""
 
     @property
     def overrides(self) -> dict[str, str]:
@@ -57,6 +59,7 @@ class Recipe:
         """Everything that the seal covers, in plain JSON and TOML types."""
         later: dict[str, Any] = {"material": dict(self.material)} if self.material else {}
         later |= {"knobs": [knob.to_dict() for knob in self.knobs]} if self.knobs else {}
+        later |= {"prefer": self.prefer} if self.prefer else {}
         return {
             "froude": "recipe",
             "schema": SCHEMA,
@@ -101,11 +104,12 @@ def seal(
     forecast: Forecast,
     material: Mapping[str, Any] | None = None,
     knobs: tuple[Knob, ...] = (),
+    prefer: str = "",
 ) -> Recipe:
     """The recipe with the present time and its hash."""
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     fields = (run, profile, fits, fingerprints, extrapolation, checks, forecast, now)
-    unsealed = Recipe(*fields, sha256="", material=material or {}, knobs=knobs)
+    unsealed = Recipe(*fields, sha256="", material=material or {}, knobs=knobs, prefer=prefer)
     return replace(unsealed, sha256=digest(unsealed.content()))
 
 
@@ -144,7 +148,7 @@ def read(location: Location | str) -> Recipe:
     if actual != stored:
         raise ConfigError(
             f"a recipe must stay as it was sealed, but {place} hashes to {actual[:12]}… instead of "
-            f"{stored[:12] or 'nothing'}…; it was edited: restore it or run `froude promote` again"
+            f"{stored[:12] or 'nothing'}…; it was edited: restore it, or delete it and run `froude promote` again"
         )
     try:
         return _of(content, stored)
@@ -168,4 +172,5 @@ def _of(content: Mapping[str, Any], sha256: str) -> Recipe:
         sha256=sha256,
         material=content.get("material", {}),
         knobs=tuple(Knob.from_dict(knob) for knob in content.get("knobs", ())),
+        prefer=content.get("prefer", ""),
     )

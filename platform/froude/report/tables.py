@@ -203,7 +203,7 @@ def stages(view: View) -> Table | None:
     frame = (
         view.trials.with_columns(trial=pl.coalesce("trial", "run"))
         .group_by("stage", "trial", maintain_order=True)
-        .agg(*counts, longest, pl.col("seconds").max())
+        .agg(*counts, longest, pl.col("seconds").sum())
         .group_by("stage", maintain_order=True)
         .agg(pl.len().alias("trials"), pl.exclude("trial").sum())
     )

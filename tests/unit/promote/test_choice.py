@@ -94,7 +94,9 @@ def test_a_preset_batch_far_above_the_critical_one_says_what_it_costs_and_saves(
     assert "saves" in knob.rule
     assert choice.batches is not None
     here = choice.batches.at(7680)
-    assert knob.regret == pytest.approx(here.above, rel=0.02)
+    assert (
+        here.above < knob.regret < 1.1 * here.above
+    )  # a batch between the slots was measured, and is a little better
     assert here.above > 0.02
     untimed = choose(large, PARAMS, flops_per_token=FLOPS).knobs[1]
     assert "hours are not known" in untimed.rule
@@ -128,7 +130,9 @@ def test_hours_that_nobody_timed_are_not_preferred(clear: Fits, prefer: str) -> 
 
 
 def test_a_preference_needs_a_critical_batch_and_a_name(clear: Fits) -> None:
-    with pytest.raises(ConfigError, match=r"needs a critical batch inside the batches tried.*has none"):
+    with pytest.raises(
+        ConfigError, match=r"needs a critical batch inside the batches tried.*has no critical batch"
+    ):
         choose(replace(clear, critical=None), PARAMS, flops_per_token=FLOPS, prefer="loss")
     with pytest.raises(ConfigError, match="must be one of loss, time, price, but got 'speed'"):
         check("speed")

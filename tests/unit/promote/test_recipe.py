@@ -96,7 +96,9 @@ def test_an_edit_by_hand_is_refused(written: Path, old: str, new: str) -> None:
     text = written.read_text()
     assert text.count(old) >= 1
     written.write_text(text.replace(old, new, 1))
-    with pytest.raises(ConfigError, match=r"as it was sealed.*edited: restore it or run `froude promote`"):
+    with pytest.raises(
+        ConfigError, match=r"as it was sealed.*edited: restore it, or delete it and run `froude promote`"
+    ):
         read(str(written))
 
 

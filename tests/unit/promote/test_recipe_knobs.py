@@ -57,6 +57,16 @@ def test_knobs_are_sealed_and_read(study: Study) -> None:
         read(study.location)
 
 
+def test_a_preference_is_sealed_and_another_makes_another_recipe(study: Study) -> None:
+    first = promote(study, overrides=OVERRIDE)
+    assert first.prefer == ""
+    preferred = promote(study, overrides=OVERRIDE, prefer="loss")
+    assert (preferred.prefer, read(study.location).prefer) == ("loss", "loss")
+    assert preferred.sha256 != first.sha256
+    assert promote(study, overrides=OVERRIDE, prefer="loss").sha256 == preferred.sha256
+    assert promote(study, overrides=OVERRIDE).prefer == ""
+
+
 def test_a_recipe_of_before_has_none_and_stays(study: Study) -> None:
     fits = fit(study)
     first = promote(study, overrides=OVERRIDE)

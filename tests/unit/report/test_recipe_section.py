@@ -30,8 +30,8 @@ def test_the_recipe_is_shown_knob_by_knob_with_what_batches_cost(finished: Study
     assert "schedules were not compared" in told
     assert "tokens^0.46 (prior, ± 0.1)" in told
     assert "768 (recipe)" in told
-    assert told.count("<svg ") == 1  # the small study's trials take one time each, so hours are not known
-    assert "Steps were not timed" in told
+    assert told.count("<svg ") == 2
+    assert "Hours are by the times of" in told
 
 
 def test_where_steps_were_timed_hours_are_drawn_too(finished: Study, promoted: Any) -> None:

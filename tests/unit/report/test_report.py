@@ -100,7 +100,7 @@ def test_no_id_stands_twice_and_every_reference_has_its_target(html: str) -> Non
         re.findall(r"url\(#([^)]+)\)", html)
     )
     assert targets <= set(page.ids)
-    assert page.tags.count("svg") == 11  # two of them twice, for wide and for narrow screens
+    assert page.tags.count("svg") == 12  # two of them twice, for wide and for narrow screens
 
 
 def test_sections_come_in_the_order_of_what_matters(html: str) -> None:

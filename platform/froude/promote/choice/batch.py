@@ -11,6 +11,7 @@ import polars as pl
 
 from froude.config import ConfigError
 from froude.laws.batch.growth import Growth, growth
+from froude.laws.loss.trade import Part
 from froude.laws.stats.frames import Array
 from froude.laws.stats.uncertainty import quantiles
 from froude.promote.choice.knob import LEVEL
@@ -51,7 +52,8 @@ class Priced(NamedTuple):
 class Batches:
     """Every batch that was looked at, small to large; `own` is the target's (a ramp's mean), `critical` at its horizon.
 
-    `critical` is median and 90% interval, `growth` how it was taken there, `timed` where hours are from.
+    `critical` is median and 90% interval, `growth` how it was taken there, `timed` where hours are from,
+    `measured` the best batch of stage critical_batch, in tokens.
     """
 
     rows: tuple[Priced, ...]
@@ -59,6 +61,8 @@ class Batches:
     critical: tuple[float, float, float]
     growth: Growth
     timed: str
+    measured: float
+    _reference: Array  # losses at the best batch that was measured, whatever the slots
     _losses: dict[int, Array]
     _extra: dict[int, Array]  # tokens that take it to the loss of the smallest batch, over the target's
 
@@ -100,8 +104,8 @@ class Batches:
         return np.asarray(sizes[last if prefer == "loss" else ties.argmax(axis=0)])
 
     def regret(self, batch: int) -> float:
-        """What a batch is expected to cost in loss against the best one looked at, nats per token."""
-        best = np.min([self._losses[row.batch] for row in self.rows], axis=0)
+        """What a batch is expected to cost in loss against the best one looked at or measured, nats per token."""
+        best = np.min([self._reference, *(self._losses[row.batch] for row in self.rows)], axis=0)
         return float(np.mean(self._losses[batch] - best))
 
     def words(self, batch: int) -> str:
@@ -109,7 +113,13 @@ class Batches:
         here, small = self.at(batch), self.rows[0]
         critical = "critical batch {:,.0f} [{:,.0f}, {:,.0f}] at this horizon".format(*self.critical)
         if here.batch <= small.batch:
-            return f"the smallest that was measured, and so of least loss; {critical}"
+            bound = (
+                f"the smallest in whole slots × context; {self.measured:,.0f}, the best that was measured, would lose "
+                f"{self.regret(small.batch):.3f} nats less (give the target fewer slots)"
+                if small.batch > 1.1 * self.measured
+                else "the best that was measured, and so of least loss"
+            )
+            return f"{bound}; {critical}"
         share = 100 * here.above / small.loss
         text = (
             f"costs {here.above:.3f} nats ({share:.1f}%; 90%: {here.low:.3f} to {here.high:.3f}) against a batch of "
@@ -139,11 +149,10 @@ def check(prefer: str | None) -> Prefer | None:
     raise ConfigError(f"--prefer must be one of {', '.join(get_args(Prefer))}, but got {prefer!r}")
 
 
-def looked_at(fits: Fits) -> list[int]:
-    """Batches half an octave apart: from the best that was measured to twice the largest, in whole slots.
+def best_measured(fits: Fits) -> float:
+    """The batch that reached the loss of stage critical_batch with the fewest tokens; of several as good the smallest.
 
-    The best that was measured reached the loss of stage critical_batch with the fewest tokens; of several as good, by
-    the scatter of the fit, the smallest. Below it nothing says that a still smaller one would not be worse.
+    As good is within the scatter of the fit. Below it nothing says that a still smaller one would not be worse.
     """
     critical = fits.critical
     assert critical is not None
@@ -151,9 +160,16 @@ def looked_at(fits: Fits) -> list[int]:
     tokens = (tried["batch"].cast(pl.Float64) * tried["steps"]).to_numpy()
     batch = tried["batch"].cast(pl.Float64).to_numpy()
     scatter = critical.noise if math.isfinite(critical.noise) else 0.0
-    floor = float(batch[tokens <= tokens.min() * math.exp(scatter)].min())
+    return float(batch[tokens <= tokens.min() * math.exp(scatter)].min())
+
+
+def looked_at(fits: Fits) -> list[int]:
+    """Batches half an octave apart: from the best that was measured to twice the largest, in whole slots × context."""
+    assert fits.critical is not None
+    floor = best_measured(fits)
+    largest = float(fits.critical.rows.filter(pl.col("steps").is_finite())["batch"].max())  # type: ignore[arg-type]
     unit = fits.target.slots * fits.target.model.context
-    steps = math.floor(2 * math.log2(ABOVE * float(batch.max()) / floor) + 1e-9)
+    steps = math.floor(2 * math.log2(ABOVE * largest / floor) + 1e-9)
     found = {max(unit, round(floor * 2 ** (i / 2) / unit) * unit) for i in range(steps + 1)}
     return sorted(size for size in found if size <= fits.target.tokens)
 
@@ -163,7 +179,7 @@ def batches(fits: Fits, params: float, *, flops_per_token: float, time: StepTime
     priced = trade(fits, params)
     if priced is None:
         return None
-    target = fits.target
+    target, floor = fits.target, best_measured(fits)
     mean = target.phases.mean
     runs = {size: with_batch(target, size) for size in looked_at(fits)} | {mean: target}
     losses = {size: priced.losses(parts(run)) for size, run in runs.items()}
@@ -192,6 +208,8 @@ def batches(fits: Fits, params: float, *, flops_per_token: float, time: StepTime
         critical=(middle, *quantiles(priced.critical, LEVEL)),
         growth=growth(fits.horizons),
         timed=time.source if time is not None else "",
+        measured=floor,
+        _reference=priced.losses([Part(float(target.tokens), floor)]),
         _losses=losses,
         _extra=extra,
     )

@@ -53,10 +53,16 @@ def choose(
     priced = batches(fits, params, flops_per_token=flops_per_token, time=time)
     target = fits.target
     if prefer is not None and (priced is None or fits.critical is None or fits.critical.status != "ok"):
-        status = "none" if fits.critical is None else f"`{fits.critical.status}`"
+        status = (
+            "no critical batch"
+            if fits.critical is None
+            else f"a critical batch `{fits.critical.status}`"
+            if fits.critical.status != "ok"
+            else "no loss law"
+        )
         raise ConfigError(
             f"--prefer {prefer} needs a critical batch inside the batches tried, and a loss law, but the study has "
-            f"{status}; sweep a stage of the role critical_batch, or leave --prefer out"
+            f"{status}; sweep a stage of the role critical_batch and one of loss_law, or leave --prefer out"
         )
     size = priced.chosen(prefer) if prefer is not None and priced is not None else target.phases.mean
     chosen = _at(fits, with_batch(target, size)) if size != target.phases.mean else fits

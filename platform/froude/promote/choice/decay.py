@@ -10,7 +10,7 @@ import polars as pl
 from froude.config import Run
 from froude.laws.lr.exponent import NORMAL, Exponent
 from froude.promote.choice.rate import LINE
-from froude.promote.choice.searched import BEND, Found
+from froude.promote.choice.searched import MEAN_BEND, Found
 
 
 def best_timescale(law: Exponent | None, run: Run, own: float) -> Found | None:
@@ -29,6 +29,6 @@ def best_timescale(law: Exponent | None, run: Run, own: float) -> Found | None:
     far = math.log(run.tokens) - float(np.average(tokens, weights=weights))
     best = float(np.average(at, weights=weights)) + law.posterior.value * far
     sd = math.hypot(float(weights.sum()) ** -0.5, law.posterior.se * far)
-    regret = 0.5 * math.exp(BEND[0]) * ((math.log(own) - best) ** 2 + sd**2)
+    regret = 0.5 * MEAN_BEND * ((math.log(own) - best) ** 2 + sd**2)
     reach = NORMAL * sd
     return Found(math.exp(best), math.exp(best - reach), math.exp(best + reach), regret, law.source)

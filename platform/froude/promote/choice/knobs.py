@@ -14,7 +14,7 @@ from froude.promote.choice.knob import Knob, Source
 from froude.promote.choice.rate import Rate
 from froude.promote.choice.recipe_run import decouples
 from froude.promote.choice.schedules import compared
-from froude.promote.choice.searched import BEND, WARMUP, Found, half_life, searched
+from froude.promote.choice.searched import MEAN_BEND, WARMUP, Found, half_life, searched
 from froude.promote.fits import Fits
 from froude.schedules import SCHEDULES
 
@@ -77,7 +77,8 @@ def _batch(fits: Fits, run: Run, priced: Batches | None, prefer: Prefer | None) 
         return Knob("batch", size, "set by you", rule=unknown(fits.critical.status if fits.critical else ""))
     grown = priced.growth.source == "measured"
     source: Source = "set by you" if prefer is None else "measured" if grown else "prior"
-    chosen = f"--prefer {prefer}; " if prefer else ""
+    hours = f", hours {priced.timed}" if prefer in ("time", "price") else ""
+    chosen = f"--prefer {prefer}{hours}; " if prefer else ""
     low, high = priced.interval(prefer or "loss")
     buys = "" if grown else "stages critical_batch at three losses would measure how the critical batch grows"
     return Knob("batch", size, source, low, high, priced.regret(size), f"{chosen}{priced.words(size)}", buys)
@@ -103,7 +104,9 @@ def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) 
     far = math.log(size / own)
     ends = [0.5 ** (size / (tokens * math.exp(mean * far))) for tokens in found.wider(error * abs(far))]
     source: Source = "prior" if fits.beta2_is_prior else found.source
-    cost = loss * (found.regret + 0.5 * math.exp(BEND[0]) * (mean**2 + error**2) * far**2)
+    cost = loss * (found.regret + 0.5 * MEAN_BEND * (mean**2 + error**2) * far**2)
+    if not min(ends) <= value <= max(ends):
+        rule += ", kept since the loss law's proxies were trained with it"
     buys = MORE_TRIALS if cost >= TOLD else ""
     return Knob("optimizer.beta2", value, source, ends[0], ends[1], cost, rule, buys)
 
@@ -118,7 +121,7 @@ def _decay(fits: Fits, run: Run, target: Run, loss: float) -> Knob:
     own = timescale(
         lr=run.optimizer.lr, weight_decay=run.optimizer.weight_decay, batch=run.batch, tokens=run.tokens
     )
-    held = "the target's own"
+    held = "the target's own timescale"
     if run.optimizer.timescale:
         held = "the target's timescale"
     elif run.phases.mean != target.phases.mean:
@@ -141,7 +144,7 @@ def _warmup(fits: Fits, run: Run, found: Found | None, loss: float) -> Knob:
         return Knob("schedule.warmup_tokens", tokens, _unplaced(fits, "warmup_tokens"), rule=rule)
     assert fits.best is not None
     sd = WARMUP_TOKENS_SD * abs(math.log(run.tokens / fits.best["tokens"]))
-    cost = loss * (found.regret + 0.5 * math.exp(BEND[0]) * sd**2)
+    cost = loss * (found.regret + 0.5 * MEAN_BEND * sd**2)
     buys = MORE_TRIALS if cost >= TOLD else ""
     if sd**2 > math.log(found.high / found.low) ** 2 / 12:
         buys = "a search at a longer horizon would tell what the share does there"

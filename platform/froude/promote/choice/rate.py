@@ -100,7 +100,7 @@ def rate(fits: Fits, run: Run) -> Rate | None:
     for part in (_horizon(fits, grid, run), _batch(fits, grid, run)):
         if part is not None:
             parts.append(part)
-    bend = curvature(law)[0] if law.curvature > 0 else math.exp(CURVATURE[0])
+    bend = curvature(law)[0] if law.curvature > 0 else math.exp(CURVATURE[0] + CURVATURE[1] ** 2 / 2)
     return Rate(
         value=peak.value * math.exp(sum(part.shift for part in parts)),
         sd=math.sqrt(sum(part.sd**2 for part in parts)),

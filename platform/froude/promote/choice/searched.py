@@ -22,6 +22,8 @@ RATE_SD, WARMUP, HALF_LIFE_SD = 1.5, (math.log(0.06), 0.7), 0.8
 BETA2 = 0.95
 #: ln κ of warmup and half-life: .015, from 1% for a factor of three in the warmup of byte-level proxies.
 BEND = (math.log(0.015), 1.0)
+#: The mean of κ by that belief.
+MEAN_BEND = math.exp(BEND[0] + BEND[1] ** 2 / 2)
 TOLD = 0.7  # of its prior's standard deviation: with more left, a setting is the prior's
 LEAST_TRIALS = 6
 #: Trials farther above the best lie where no bowl does; of more than so many the best are kept.

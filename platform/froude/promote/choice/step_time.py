@@ -35,17 +35,26 @@ class StepTime:
 def of_trials(trials: pl.DataFrame) -> StepTime | None:
     """Least squares over finished trials of one worker (rows of `trials()`); None where they do not tell.
 
-    seconds = start + overhead · steps + per_flop · FLOPs, none below zero, by relative residuals. Of a trunk with
-    branches the longest counts.
+    seconds = start + overhead · steps + per_flop · FLOPs, none below zero, by relative residuals. A trunk with branches
+    is trained once, and the tail of each branch but the longest besides: so its seconds, told branch by branch, are
+    for. Trunks of studies that do not say how long tails are do not count.
     """
     columns = ("seconds", "steps", "flops")
+    longest = pl.col("steps") == pl.col("steps").max().over("trial")
+    trained = pl.when(longest).then(1.0).otherwise(pl.col("decay_fraction"))
     rows = (
         trials.filter(pl.col("status") == "finished", pl.col("workers").fill_null(1) == 1)
         .drop_nulls(columns)
         .with_columns(trial=pl.coalesce("trial", "run"))
+        .with_columns(trained=trained)
         .group_by("trial")
-        .agg(pl.col("seconds").max(), pl.col("steps").max(), pl.col("flops").max())
-        .filter(pl.col("seconds") > 0)
+        .agg(
+            pl.col("seconds").sum(),
+            (pl.col("steps") * pl.col("trained")).sum(),
+            (pl.col("flops") * pl.col("trained")).sum(),
+            told=pl.col("trained").is_not_null().all(),
+        )
+        .filter(pl.col("seconds") > 0, "told")
         .sort("trial")
     )
     if rows.height < TRIALS:
