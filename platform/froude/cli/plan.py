@@ -183,11 +183,11 @@ def _next(
 def _batch(study: Study, fits: Fits, *, trust: bool) -> str:
     """What the target's batch costs in loss and saves in hours, in a line."""
     from froude.promote.choice.batch import unknown
-    from froude.promote.promotion import chosen
+    from froude.promote.promotion import priced
 
     status = fits.critical.status if fits.critical is not None else ""
-    size, priced = fits.target.phases.mean, chosen(study, fits, trust=trust).batches
-    return f"batch {size:,}: {priced.words(size) if priced is not None else unknown(status)}"
+    size, found = fits.target.phases.mean, priced(study, fits, trust=trust)
+    return f"batch {size:,}: {found.words(size) if found is not None else unknown(status)}"
 
 
 def _template(study: Study, fits: Fits) -> Run | None:

@@ -14,7 +14,7 @@ from froude.promote import gate, witness
 from froude.promote.band import with_band
 from froude.promote.case import Case, beyond
 from froude.promote.checks import table
-from froude.promote.choice.batch import check
+from froude.promote.choice.batch import Batches, batches, check
 from froude.promote.choice.choose import Choice, choose
 from froude.promote.choice.recipe_run import searched_run
 from froude.promote.choice.step_time import StepTime, of_trials
@@ -69,7 +69,8 @@ def promote(
             f"and loss_law to be promoted, but lacks {lacks}; {remedy}"
         )
     choice = chosen(study, fits, trust=trust, prefer=prefer, time=time)
-    run, params, fits = choice.run, parameters(fits.target, trust=trust), choice.fits
+    run, params, name = choice.run, parameters(fits.target, trust=trust), fits.target.name
+    fits = choice.fits
     forecast, ratios = predict(fits, params), extrapolation(fits, params)
     checks = gate.override(table(Case(study, fits, forecast, ratios), bounds), overrides or {})
     place = study.location / FILE
@@ -77,9 +78,9 @@ def promote(
     stays = kept is not None and same(kept, run, profile, fits, overrides or {})
     if kept is not None and not kept.knobs and prefer is None:  # a version that chose neither batch nor rate
         stays = same(kept, searched_run(fits), profile, fits, overrides or {})
-    began = kept is not None and LogReader(study.location / "runs" / kept.run.name).head() is not None
+    begun = LogReader(study.location / "runs" / (kept.run.name if kept else name)).head() is not None
     # Once a run has begun, the same run under another preference is the same.
-    stays = stays and kept is not None and (began or kept.prefer == (prefer or ""))
+    stays = stays and kept is not None and (begun or kept.prefer == (prefer or ""))
     if kept is not None and stays:
         recipe = kept
     else:
@@ -100,7 +101,6 @@ def promote(
             prefer=prefer or "",
             material=study.meta.get("material"),
         )
-    begun = began or LogReader(study.location / "runs" / recipe.run.name).head() is not None
     if begun and not stays:
         raise ConfigError(
             f"a recipe must stay as it was sealed once its run has begun, but these fits or settings give another than "
@@ -220,6 +220,16 @@ def chosen(
         flops_per_token=token_flops(fits.target, trust=trust),
         prefer=check(prefer),
         time=time or of_trials(study.trials().collect()),
+    )
+
+
+def priced(study: Study, fits: Fits, *, trust: bool = False) -> Batches | None:
+    """What each batch would cost the study's target; None without a critical batch or a loss law."""
+    return batches(
+        fits,
+        parameters(fits.target, trust=trust),
+        flops_per_token=token_flops(fits.target, trust=trust),
+        time=of_trials(study.trials().collect()),
     )
 
 

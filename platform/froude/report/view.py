@@ -19,7 +19,7 @@ from froude.promote.collapse import curves_apart
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Score, score
 from froude.promote.monitor import Alarm, alarms
-from froude.promote.promotion import chosen, extrapolation, parameters, predict
+from froude.promote.promotion import extrapolation, parameters, predict, priced
 from froude.promote.recipe import FILE, Recipe, read
 from froude.promote.token_audit import TokenAccount, token_account
 from froude.register import scores
@@ -123,7 +123,7 @@ def gather(
     batches: Batches | None = None
     if fits is not None and fits.large is not None and fits.critical is not None:
         try:
-            batches = chosen(study, fits, trust=trust).batches
+            batches = priced(study, fits, trust=trust)
         except ValueError as error:
             problems.append(f"What batches would cost could not be worked out: {error}")
     return View(

@@ -14,7 +14,7 @@ from froude.config import ConfigError, Run
 from froude.laws.batch.growth import growth
 from froude.laws.lr.lopsided import Lopsided
 from froude.promote.choice.batch import check, looked_at
-from froude.promote.choice.choose import choose, promoted_run
+from froude.promote.choice.choose import choose
 from froude.promote.choice.recipe_run import moved, searched_run
 from froude.promote.choice.step_time import StepTime
 from froude.promote.choice.worth import parts, with_batch
@@ -201,7 +201,7 @@ def test_what_moves_with_a_batch_and_what_is_held(clear: Fits) -> None:
 def test_the_rate_of_the_proxies_own_horizon_and_batch_is_only_made_safe(clear: Fits) -> None:
     short = TARGET.replace({"tokens": 768 * 170}, name="large")
     fits = replace(clear, large=short)
-    run, peak = promoted_run(fits), fits.peak_lr
+    run, peak = choose(fits, PARAMS, flops_per_token=FLOPS).run, fits.peak_lr
     assert run is not None
     assert peak is not None
     # Known to a thousandth: the same rate, to the digits that a recipe has.

@@ -94,11 +94,25 @@ class Posterior:
         law = np.log(self.floor[:, None] + size + data)
         return np.asarray(law + self.drifts(n, d))
 
+    def paired(self, n: Array, d: Array) -> Array:
+        """Return the loss, without a run's noise, of one draw at each point; where draws are few they come again."""
+        pick = np.arange(n.size) % self.floor.size
+        size = self.size[pick] * np.exp(-self.alpha[pick] * n)
+        data = self.data[pick] * np.exp(-self.beta[pick] * d)
+        known, new = self._bends(n, d)
+        drift = (self.drift[pick] * known + self.beyond[pick] * new).sum(axis=1)
+        return np.asarray((self.floor[pick] + size + data) * np.exp(drift))
+
     def drifts(self, n: Array, d: Array) -> Array:
         """Return draws × points of what the exponents' drift does to ln loss."""
+        known, new = self._bends(n, d)
+        return np.asarray(self.drift @ known.T + self.beyond @ new.T)
+
+    def _bends(self, n: Array, d: Array) -> tuple[Array, Array]:
+        """Points × exponents: what a unit of drift does to ln loss within the rows, and what one beyond them does."""
         outside = np.stack([n, d], axis=1) > self.span.edge
         known, new = (bends(self.bent, n, d, at) for at in (self.span.middle, self.span.edge))
-        return np.asarray(self.drift @ known.T + self.beyond @ (new * outside).T)
+        return known, new * outside
 
     def log_losses(self, n: Array, d: Array, rng: np.random.Generator) -> Array:
         """Return draws × points of the ln loss of one new run each, its own noise included."""

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from froude.laws.loss.draws import bends
 from froude.laws.loss.law import LossLaw
 from froude.laws.stats.frames import Array
 
@@ -43,13 +42,6 @@ class Trade:
     def losses(self, parts: Sequence[Part]) -> Array:
         """Draws of the loss, nats per token, without the noise of a run; those of two batches belong together."""
         problem, _ = self.law._fit
-        drawn = self.law._posterior
-        pick = np.arange(self.critical.size) % drawn.floor.size
-        n = np.full(pick.size, math.log(self.params) - problem.n_mean)
+        n = np.full(self.critical.size, math.log(self.params) - problem.n_mean)
         d = np.log(self.worth(parts)) - problem.d_mean
-        size = drawn.size[pick] * np.exp(-drawn.alpha[pick] * n)
-        data = drawn.data[pick] * np.exp(-drawn.beta[pick] * d)
-        outside = np.stack([n, d], axis=1) > drawn.span.edge
-        known, new = (bends(drawn.bent, n, d, at) for at in (drawn.span.middle, drawn.span.edge))
-        drift = (drawn.drift[pick] * known + drawn.beyond[pick] * new * outside).sum(axis=1)
-        return np.asarray((drawn.floor[pick] + size + data) * np.exp(drift))
+        return self.law._posterior.paired(n, d)

@@ -24,9 +24,8 @@ Prefer = Literal["loss", "time", "price"]
 TIE = 1e-3
 #: Hours so near, as a proportion, are one: then the batch of less loss is taken.
 HOURS_TIE = 0.01
-ABOVE = (
-    2.0  # times the largest batch that the critical one was measured at: further up nothing vouches for it
-)
+#: Times the largest batch that the critical one was measured at: further up nothing vouches for it.
+ABOVE = 2.0
 UNITS = ((1.0, "hours"), (1 / 60, "minutes"), (1 / 3600, "seconds"))
 
 

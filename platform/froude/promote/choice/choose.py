@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from froude.config import ConfigError, Run
 from froude.promote.choice import knobs as told
 from froude.promote.choice.batch import Batches, Prefer, batches
@@ -15,14 +17,6 @@ from froude.promote.choice.step_time import StepTime
 from froude.promote.choice.worth import with_batch
 from froude.promote.fits import Fits
 from froude.promote.ladder import shape
-
-
-def promoted_run(fits: Fits) -> Run | None:
-    """The study's target at its own batch, as a recipe has it; None where the study has no rate."""
-    start, found = searched_run(fits), rate(fits, fits.target)
-    if start is None or found is None:
-        return None
-    return moved(start, fits.target.phases.mean, found.promoted, at_own_batch=found.promoted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,4 +82,4 @@ def _loss(fits: Fits, params: float) -> float:
     law = fits.loss
     if law is None or not math.isfinite(law.E):
         return math.nan
-    return float(law.E + law.A / params**law.alpha + law.B / fits.target.tokens**law.beta)
+    return float(law.curve(params, np.array(fits.target.tokens)))

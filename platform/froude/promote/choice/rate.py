@@ -163,8 +163,8 @@ def _drift(fits: Fits, grid: pl.DataFrame, far: float) -> tuple[float, float] | 
 
 
 def _batch(fits: Fits, grid: pl.DataFrame, run: Run) -> Part | None:
-    """From the grid's batch to the run's."""
-    far = _apart(grid, "batch", run.phases.mean if not run.schedule.ramp else run.batch)
+    """From the grid's batch to the run's, the first of a ramp."""
+    far = _apart(grid, "batch", run.batch)
     if not far:
         return None
     mean, sd, source = _exponent(fits, "lr_batch")

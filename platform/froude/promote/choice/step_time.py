@@ -36,8 +36,8 @@ def of_trials(trials: pl.DataFrame) -> StepTime | None:
     """Least squares over finished trials of one worker (rows of `trials()`); None where they do not tell.
 
     seconds = start + overhead · steps + per_flop · FLOPs, none below zero, by relative residuals. A trunk with branches
-    is trained once, and the tail of each branch but the longest besides: so its seconds, told branch by branch, are
-    for. Trunks of studies that do not say how long tails are do not count.
+    is its longest run and the tails of the others, whose seconds are told branch by branch. Trunks of studies that do
+    not say how long tails are do not count.
     """
     columns = ("seconds", "steps", "flops")
     longest = pl.col("steps") == pl.col("steps").max().over("trial")

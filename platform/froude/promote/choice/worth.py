@@ -25,7 +25,7 @@ def parts(run: Run) -> list[Part]:
 
 
 def with_batch(run: Run, batch: int) -> Run:
-    """The run at one batch, its tokens in whole steps; a ramp is given up for it."""
+    """The run at one batch, its tokens in whole steps, without a ramp; as it is where that is its mean already."""
     if batch == run.phases.mean:
         return run
     return run.replace({"batch": batch, "tokens": whole_steps(run.tokens, batch), "schedule.ramp": ()})
@@ -64,5 +64,5 @@ def as_in_the_ladder(fits: Fits, params: float) -> tuple[float, float]:
     worth = priced.worth(parts(target))
     middle = float(np.median(worth))
     law = priced.law
-    losses = law.E + law.A / params**law.alpha + law.B / worth**law.beta
+    losses = law.curve(params, worth)
     return middle, float(np.log(losses).std())
