@@ -103,6 +103,17 @@ def test_no_id_stands_twice_and_every_reference_has_its_target(html: str) -> Non
     assert page.tags.count("svg") == 12  # two of them twice, for wide and for narrow screens
 
 
+def test_a_check_that_warns_is_told(view: View) -> None:
+    assert view.recipe is not None
+    value = "768 against 340 tokens at the target's horizon"
+    checks = [
+        replace(check, passed=False, value=value) if check.name == "batch_below_critical" else check
+        for check in view.recipe.checks
+    ]
+    text = Page(document(replace(view, recipe=replace(view.recipe, checks=checks)))).text
+    assert f"Warning: batch_below_critical. {value}; " in text
+
+
 def test_sections_come_in_the_order_of_what_matters(html: str) -> None:
     assert [name for name in Page(html).ids if name in SECTIONS] == SECTIONS
 
@@ -135,7 +146,6 @@ def test_what_limits_the_forecast_is_said_in_words(html: str) -> None:
     assert "Not certified." in text
     assert "2 checks overridden." in text
     assert "five rates suffice for a joint fit" in text
-    assert "Warning: batch_below_critical." in text
     assert "The fit with free exponents says" in text
 
 

@@ -57,6 +57,12 @@ def growth(laws: Sequence[CriticalBatch]) -> Growth:
     return Growth(value, error, "measured" if own**-0.5 < sd else "prior", len(apart))
 
 
+def middle_at(law: CriticalBatch, tokens: float, found: Growth) -> float:
+    """The critical batch of a run of `tokens` tokens, in the law's unit of batch; NaN for a law without one."""
+    known = law.e_min > 0 and math.isfinite(law.b_crit)
+    return law.b_crit * (tokens / tokens_of(law)) ** found.exponent if known else math.nan
+
+
 def at_horizon(
     law: CriticalBatch, tokens: float, found: Growth, rng: np.random.Generator, draws: int
 ) -> Array:
@@ -64,4 +70,4 @@ def at_horizon(
     exponents = found.exponent + found.sd * rng.standard_normal(draws)
     spread = log_error(law) * rng.standard_normal(draws)
     far = math.log(tokens / tokens_of(law))
-    return np.asarray(np.exp(math.log(law.b_crit) + spread + exponents * far))
+    return np.asarray(law.b_crit * np.exp(spread + exponents * far))

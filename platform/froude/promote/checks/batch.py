@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from froude.laws.batch.growth import growth, middle_at
 from froude.promote.case import Case
 from froude.promote.gate import Finding, Rule
 
@@ -14,7 +15,7 @@ NO_STAGE = "no such stage"
 
 
 class Batches(NamedTuple):
-    """The target's last batch and the critical one in tokens (NaN without one), with its fit's status and reasons."""
+    """The target's last batch and the critical one at its horizon, in tokens (NaN without one); its fit's status."""
 
     batch: int
     critical: float
@@ -31,7 +32,9 @@ def batches(case: Case) -> Batches:
     law = case.fits.critical
     if law is None:
         return Batches(case.target.phases.last, math.nan, NO_STAGE)
-    return Batches(case.target.phases.last, law.b_crit, law.status, law.reasons)
+    # The loss of the stage is one that small runs reach: a longer run may have larger batches at its end.
+    critical = middle_at(law, case.target.tokens, growth(case.fits.horizons))
+    return Batches(case.target.phases.last, critical, law.status, law.reasons)
 
 
 def _inside(found: Batches, _: float) -> Finding:
@@ -51,7 +54,7 @@ def _below(found: Batches, _: float) -> Finding:
         f"this batch needs {100 * (found.batch / found.critical):.0f}% more tokens to reach a loss than a small one: "
         "the price of its parallelism"
     )
-    value = f"{found.batch} against {found.critical:.0f} tokens"
+    value = f"{found.batch} against {found.critical:.0f} tokens at the target's horizon"
     return Finding(found.batch <= found.critical, value, price, kind="warn")
 
 

@@ -38,7 +38,9 @@ def knobs(
 ) -> tuple[Knob, ...]:
     """Those of `run`, which was chosen for `target`; `loss` is the forecast's, nats per token."""
     assert fits.best is not None
-    found = searched(fits.rows["search"], fits.best)
+    # The best half-life goes with the batch: what the recipe's would have been at the search's.
+    kept = half_life(run.optimizer.beta2, run.phases.mean) * math.exp(-_half_life_moved(fits, run, target)[0])
+    found = searched(fits.rows["search"], fits.best, promoted_half_life=kept)
     low, high = rate.interval
     peak = Knob(
         "optimizer.lr",
@@ -81,7 +83,11 @@ def _batch(fits: Fits, run: Run, priced: Batches | None, prefer: Prefer | None) 
     chosen = f"--prefer {prefer}{hours}; " if prefer else ""
     low, high = priced.interval(prefer or "loss")
     buys = "" if grown else "stages critical_batch at three losses would measure how the critical batch grows"
-    return Knob("batch", size, source, low, high, priced.regret(size), f"{chosen}{priced.words(size)}", buys)
+    looked = [row.batch for row in priced.rows]
+    ends = [name for name, end in (("smallest", looked[0]), ("largest", looked[-1])) if end in (low, high)]
+    open_ended = f"; its interval ends at the {' and '.join(ends)} that was looked at" if ends else ""
+    rule = f"{chosen}{priced.words(size)}{open_ended}"
+    return Knob("batch", size, source, low, high, priced.regret(size), rule, buys)
 
 
 def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) -> Knob:
@@ -98,17 +104,22 @@ def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) 
         rule += ", cut off at an end of .9 to .9999"
     if found is None:
         return Knob("optimizer.beta2", value, _unplaced(fits, "beta2"), rule=rule)
-    # What the half-life does from the batch of the search to this one: its exponent, 0 by the rule.
-    law = fits.exponents.knobs.get("half_life_batch") if fits.exponents is not None else None
-    mean, error = (law.posterior.value, law.posterior.se) if law else KNOBS["half_life_batch"].prior
-    far = math.log(size / own)
-    ends = [0.5 ** (size / (tokens * math.exp(mean * far))) for tokens in found.wider(error * abs(far))]
+    shift, sd = _half_life_moved(fits, run, target)
+    ends = [0.5 ** (size / (tokens * math.exp(shift))) for tokens in found.wider(sd)]
     source: Source = "prior" if fits.beta2_is_prior else found.source
-    cost = loss * (found.regret + 0.5 * MEAN_BEND * (mean**2 + error**2) * far**2)
+    cost = loss * (found.regret + 0.5 * MEAN_BEND * sd**2)
     if not min(ends) <= value <= max(ends):
         rule += ", kept since the loss law's proxies were trained with it"
     buys = MORE_TRIALS if cost >= TOLD else ""
     return Knob("optimizer.beta2", value, source, ends[0], ends[1], cost, rule, buys)
+
+
+def _half_life_moved(fits: Fits, run: Run, target: Run) -> tuple[float, float]:
+    """How far the best half-life moves from the search's batch to the run's, in ln, and that standard deviation."""
+    law = fits.exponents.knobs.get("half_life_batch") if fits.exponents is not None else None
+    mean, error = (law.posterior.value, law.posterior.se) if law else KNOBS["half_life_batch"].prior
+    far = math.log(run.phases.mean / target.phases.mean)
+    return mean * far, error * abs(far)
 
 
 def _unplaced(fits: Fits, column: str) -> Source:

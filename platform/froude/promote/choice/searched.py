@@ -51,10 +51,12 @@ def half_life(beta2: float, batch: float) -> float:
     return batch * math.log(0.5) / math.log(beta2) if 0 < beta2 < 1 else math.nan
 
 
-def searched(search: pl.DataFrame, best: Mapping[str, Any]) -> dict[str, Found]:
+def searched(
+    search: pl.DataFrame, best: Mapping[str, Any], *, promoted_half_life: float = math.nan
+) -> dict[str, Found]:
     """`warmup` (a share of the tokens) and `half_life` (tokens), as far as the search's rows varied them.
 
-    `regret` is a proportion of the loss, of the best trial's settings.
+    `regret` is a proportion of the loss, of the best trial's settings, or of another half-life if one is given.
     """
     batch = best["batch"] * 1.0
     rows = search.filter(
@@ -80,7 +82,9 @@ def searched(search: pl.DataFrame, best: Mapping[str, Any]) -> dict[str, Found]:
     }
     here = {
         "warmup": math.log(best["warmup_tokens"] / best["tokens"]),
-        "half_life": math.log(half_life(best["beta2"], batch)),
+        "half_life": math.log(
+            promoted_half_life if promoted_half_life > 0 else half_life(best["beta2"], batch)
+        ),
     }
     groups = (
         rows.select(pl.struct("batch", "schedule", "tokens", "width").rank("dense") - 1).to_series().to_list()
