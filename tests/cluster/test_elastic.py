@@ -21,6 +21,7 @@ from froude.config import ConfigError, Run
 from froude.launch.cluster import SimulatedCluster, simulated
 from froude.launch.control_channel import ControlChannel
 from froude.launch.elastic import ElasticResult, NoProgress, Progress, RunFailed, train
+from froude.launch.step_trial import time_steps
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study
@@ -336,3 +337,11 @@ def test_a_run_goes_on_with_its_own_recipe_only(
 def test_a_cluster_without_gpus_cannot_serve_them(cluster: SimulatedCluster, study: Study) -> None:
     with pytest.raises(ConfigError, match="no node of the cluster has a GPU"):
         train(RUN.replace(name="gpu", device="cuda"), Location.parse(study.location), cluster=cluster)
+
+
+def test_steps_are_timed_by_the_fewest_workers_and_by_the_most(cluster: SimulatedCluster) -> None:
+    timed = time_steps(RUN, [768, 2304])
+    assert [(each.workers, each.batch) for each in timed] == [(1, 768), (1, 2304), (3, 768), (3, 2304)]
+    assert all(each.seconds > 0 for each in timed)
+    with pytest.raises(ConfigError, match="room"):
+        time_steps(RUN.replace(workers=(1, 200)), [768])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from froude.cli.common import Debug, Json, Trust, emit, verb
+from froude.cli.common import Address, Debug, Json, Shared, Simulate, Trust, cluster, emit, verb
 
 if TYPE_CHECKING:
     from froude.promote.choice.step_time import StepTime
@@ -37,6 +37,17 @@ def promote(
             show_default=False,
         ),
     ] = None,
+    time_steps: Annotated[
+        bool,
+        typer.Option(
+            "--time-steps",
+            help="First time a few of the target's steps on the cluster, by its fewest workers and by its most; the "
+            "study keeps what was found.",
+        ),
+    ] = False,
+    address: Address = "",
+    simulate: Simulate = 0,
+    shared: Shared = False,
     witness: Annotated[
         str,
         typer.Option(
@@ -53,10 +64,13 @@ def promote(
 
     Example: froude promote runs/study --prefer time
 
+    Example: froude promote runs/study --prefer price --time-steps --address auto
+
     Example: froude promote runs/study --override lr_points --reason "five rates suffice for a joint fit"
     """
     from froude.config import ConfigError
     from froude.promote.fits import fit
+    from froude.promote.gate import profile_named
     from froude.promote.promotion import promote as write_recipe
     from froude.promote.witness import remembered
     from froude.store import probe_writable
@@ -72,7 +86,15 @@ def promote(
     found = Study(study)
     if found.exists:
         probe_writable(found.location)
+    if not time_steps and (address or simulate or shared):
+        raise ConfigError(
+            "a cluster is only used by --time-steps, which was not given; add it, or drop the cluster"
+        )
     fits = fit(found)
+    if time_steps:
+        profile_named(profile)
+        with cluster(address, simulate, found.location, shared=shared):
+            _time_steps(found, fits, trust=trust, quiet=as_json)
     recipe = write_recipe(
         found,
         profile=profile,
@@ -117,13 +139,32 @@ def promote(
     return None
 
 
+def _time_steps(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> None:
+    """Time the target's steps at the least and the largest batch that it may get, and keep that in the study."""
+    from froude.launch.display import Display
+    from froude.launch.step_trial import time_steps
+    from froude.promote.choice.batch import looked_at
+    from froude.promote.choice.step_time import keep
+
+    target = fits.target
+    sizes = sorted({target.phases.mean, *(looked_at(fits) if fits.critical is not None else ())})
+    batches = sizes if len(sizes) == 1 else [sizes[0], sizes[-1]]
+    display = Display(quiet=quiet)
+    display.stage("steps")
+    timed = time_steps(target, batches, trust=trust, progress=display.line)
+    keep(study, target, timed)
+    for each in timed:
+        display.line(f"workers {each.workers}, batch {each.batch:,}: {each.seconds:.3g} s a step")
+    display.done(f"kept in {study.location}")
+
+
 def _step_time(study: Study, fits: Fits, *, trust: bool) -> StepTime:
-    """How long the target's steps take: by the study's trials, else as a plan estimates it on this machine."""
-    from froude.promote.choice.step_time import of_trials
+    """How long the target's steps take: measured, or by the study's trials, else as a plan estimates it here."""
+    from froude.promote.choice.step_time import of_study
     from froude.sweep.speed import step_time
     from froude.train.api import check_trust
 
-    found = of_trials(study.trials().collect())
+    found = of_study(study, fits.target)
     if found is not None:
         return found
     check_trust(fits.target, trust)

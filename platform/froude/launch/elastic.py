@@ -12,9 +12,9 @@ from typing import Any
 
 from froude.config import ConfigError, Run
 from froude.launch import ray_internals, worker
-from froude.launch.admission import Unfit
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
 from froude.launch.control_channel import ControlChannel
+from froude.launch.hosts.admission import Unfit
 from froude.launch.readiness import spares_after
 from froude.launch.worker import Fatal, Order, work
 from froude.runlog import LogReader, Record
@@ -215,7 +215,7 @@ def _trainer(
     import ray.train
     from ray.train.torch import TorchTrainer
 
-    from froude.launch.interfaces import NodeInterface
+    from froude.launch.hosts.interfaces import NodeInterface
 
     api: Any = ray.train  # its names are those of Train V2 or of V1, as an environment variable says
     scaling = api.ScalingConfig(

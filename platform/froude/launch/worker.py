@@ -11,8 +11,8 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from froude.config import ConfigError, Run
-from froude.launch.admission import admit
 from froude.launch.control_channel import Beat, ControlChannel
+from froude.launch.hosts.admission import admit
 from froude.store import Location
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from froude.promote.checks import table
 from froude.promote.choice.batch import Batches, batches, check
 from froude.promote.choice.choose import Choice, choose
 from froude.promote.choice.recipe_run import searched_run
-from froude.promote.choice.step_time import StepTime, of_trials
+from froude.promote.choice.step_time import StepTime, of_study
 from froude.promote.choice.worth import as_in_the_ladder
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
@@ -219,7 +219,7 @@ def chosen(
         parameters(fits.target, trust=trust),
         flops_per_token=token_flops(fits.target, trust=trust),
         prefer=check(prefer),
-        time=time or of_trials(study.trials().collect()),
+        time=time or of_study(study, fits.target),
     )
 
 
@@ -229,7 +229,7 @@ def priced(study: Study, fits: Fits, *, trust: bool = False) -> Batches | None:
         fits,
         parameters(fits.target, trust=trust),
         flops_per_token=token_flops(fits.target, trust=trust),
-        time=of_trials(study.trials().collect()),
+        time=of_study(study, fits.target),
     )
 
 

@@ -13,7 +13,7 @@ from s3_server import refusing_server, s3, s3_server
 
 from froude.checkpoint.run_store import RunStore
 from froude.config import Run
-from froude.launch.admission import SHOWN, Unfit, admit
+from froude.launch.hosts.admission import SHOWN, Unfit, admit
 from froude.store import Location
 from froude.train.exact import environment
 

@@ -10,8 +10,8 @@ import pytest
 import ray
 from ray.train.torch import TorchConfig
 
-from froude.launch import interfaces
-from froude.launch.interfaces import GLOO, NCCL, NodeInterface, interface_of, use_node_interface
+from froude.launch.hosts import interfaces
+from froude.launch.hosts.interfaces import GLOO, NCCL, NodeInterface, interface_of, use_node_interface
 
 
 def card(*addresses: str) -> list[SimpleNamespace]:

@@ -14,8 +14,8 @@ from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScali
 
 from froude.config import Run
 from froude.launch import control_channel
-from froude.launch.admission import Unfit
 from froude.launch.control_channel import Beat, ControlChannel
+from froude.launch.hosts.admission import Unfit
 from froude.launch.ray_internals import resizing
 from froude.launch.ray_internals.failures import BoundedFailures
 from froude.launch.ray_internals.resizing import HOLD_SECONDS, PlannedResize

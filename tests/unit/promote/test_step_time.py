@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import polars as pl
 import pytest
 
-from froude.promote.choice.step_time import of_trials
+from froude.config import ConfigError, Run
+from froude.laws.loss.trade import Part
+from froude.promote.choice.step_time import FILE, StepTime, Timed, keep, of_cluster, of_study, of_trials
+from froude.study import Study
+
+TARGET = Run(name="target", tokens=768 * 100)
 
 START, OVERHEAD, PER_FLOP, TAIL = 0.5, 0.004, 2e-11, 0.2
 SCHEMA = {
@@ -55,3 +62,35 @@ def test_trunks_that_do_not_say_how_long_their_tails_are_do_not_count() -> None:
 
 def test_too_few_trials_tell_nothing() -> None:
     assert of_trials(trials(trunks=2, alone=2)) is None
+
+
+def test_what_a_cluster_took_goes_by_its_number_of_workers() -> None:
+    timed = [Timed(1, 100, 1.1), Timed(1, 300, 3.1), Timed(4, 100, 0.5), Timed(4, 300, 0.9)]
+    found = of_cluster(timed, StepTime(0.1, 0.001, "trials"))
+    run = [Part(3600 * 200.0, 200)]
+    assert found.hours(run, flops_per_token=10.0, workers=1) == pytest.approx(2.1)
+    assert found.hours(run, flops_per_token=10.0, workers=4) == pytest.approx(0.7)
+    assert found.hours(run, flops_per_token=10.0, workers=2) == pytest.approx(0.1 + 0.001 * 10 * 200 / 2)
+    assert "by 1 and 4 workers" in found.source
+
+
+@pytest.mark.parametrize(("small", "large"), [(2.0, 1.0), (1.0, 4.0)])
+def test_no_step_is_said_to_take_less_than_nothing(small: float, large: float) -> None:
+    """Steps of the larger batch that were quicker, or grew by more than the batch did, are noise."""
+    found = of_cluster([Timed(1, 100, small), Timed(1, 300, large)], None).measured[1]
+    assert found.overhead >= 0
+    assert found.per_token >= 0
+    assert found.overhead + 300 * found.per_token == pytest.approx(large)
+
+
+def test_a_study_keeps_what_was_measured_for_its_target(tmp_path: Path) -> None:
+    study = Study(tmp_path)
+    assert of_study(study, TARGET) is None
+    keep(study, TARGET, [Timed(2, 768, 0.5)])
+    found = of_study(Study(tmp_path), TARGET)
+    assert found is not None
+    assert found.measured[2] == (0.5, 0.0)
+    assert of_study(study, TARGET.replace(seed=1)) is None  # another run's steps may take another time
+    (tmp_path / FILE).write_text("{")
+    with pytest.raises(ConfigError, match="delete it"):
+        of_study(study, TARGET)

@@ -10,8 +10,8 @@ from ray.train.v2.api.config import FailureConfig
 from ray.train.v2.api.exceptions import TrainingFailedError
 
 from froude.config import ConfigError
-from froude.launch.admission import Unfit
 from froude.launch.control_channel import ControlChannel
+from froude.launch.hosts.admission import Unfit
 from froude.launch.ray_internals.resizing import hosts
 from froude.runlog import LogReader
 from froude.store import Location

@@ -1,35 +1,98 @@
-"""How long a target's steps take, by their batch and workers: from the study's own trials."""
+"""How long a target's steps take, by batch and workers: measured on its cluster, or from the study's own trials."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 import polars as pl
 from scipy.optimize import nnls
 
+from froude.config import ConfigError, Run
 from froude.laws.loss.trade import Part
+from froude.study import Study
 
+FILE = "target-steps.json"  # of a study: how long the target's steps took on a cluster
 HOUR = 3600.0
 TRIALS = 6  # from which a time by step and FLOP can be told apart from what a trial takes to start
 
 
+class Timed(NamedTuple):
+    """Seconds of a step of `batch` tokens by so many workers."""
+
+    workers: int
+    batch: int
+    seconds: float
+
+
+class Line(NamedTuple):
+    """Seconds of a step: `overhead`, and `per_token` for each token of the batch."""
+
+    overhead: float
+    per_token: float
+
+
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds of a step: `overhead`, and `per_flop` for each FLOP of a worker; `source` says where they are from."""
+    """Seconds of a step: `overhead`, and `per_flop` for each FLOP of a worker; `source` says where they are from.
+
+    `measured` has those of a cluster by its number of workers, what they wait for one another included.
+    """
 
     overhead: float
     per_flop: float
     source: str
+    measured: Mapping[int, Line] = field(default_factory=dict)
 
     def hours(self, parts: Sequence[Part], *, flops_per_token: float, workers: int) -> float:
-        """Wall hours of a run of these parts, without evaluations, failures and what workers wait for one another."""
-        seconds = 0.0
-        for part in parts:
-            step = self.overhead + self.per_flop * flops_per_token * part.batch / workers
-            seconds += part.tokens / part.batch * step
-        return seconds / HOUR
+        """Wall hours of a run of these parts, without evaluations and failures.
+
+        What workers wait for one another is in it for numbers of workers that were measured.
+        """
+        line = self.measured.get(workers, Line(self.overhead, self.per_flop * flops_per_token / workers))
+        steps = sum(part.tokens / part.batch for part in parts)
+        return (steps * line.overhead + sum(part.tokens for part in parts) * line.per_token) / HOUR
+
+
+def of_study(study: Study, target: Run) -> StepTime | None:
+    """What was measured on a cluster for this target; else what the study's trials tell, if they do."""
+    trials = of_trials(study.trials().collect())
+    place = study.location / FILE
+    if not place.exists():
+        return trials
+    try:
+        content = json.loads(place.read())
+        timed = [Timed(int(w), int(b), float(s)) for w, b, s in content["times"]]
+        of = content["target"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigError(
+            f"{place} must hold times of steps, but reading it gave: {error}; delete it"
+        ) from None
+    return of_cluster(timed, trials) if of == target.fingerprint else trials
+
+
+def keep(study: Study, target: Run, timed: Sequence[Timed]) -> None:
+    """Store what was measured for this target."""
+    content = {"target": target.fingerprint, "times": [[*each] for each in timed]}
+    (study.location / FILE).replace(json.dumps(content, indent=1).encode())
+
+
+def of_cluster(timed: Sequence[Timed], trials: StepTime | None) -> StepTime:
+    """A line over batches for each number of workers; `trials` says what another number would take."""
+    lines = {}
+    for workers in {each.workers for each in timed}:
+        own = sorted((each.batch, each.seconds) for each in timed if each.workers == workers)
+        (few, quick), (many, slow) = own[0], own[-1]
+        slope = (slow - quick) / (many - few) if many > few and slow > quick else 0.0
+        slope = min(slope, slow / many)  # a step of no tokens takes no less than nothing
+        lines[workers] = Line(slow - slope * many, slope)
+    numbers = " and ".join(str(workers) for workers in sorted(lines))
+    source = f"measured on the target's cluster by {numbers} worker{'s' * (numbers != '1')}"
+    overhead, per_flop = (trials.overhead, trials.per_flop) if trials else (float("nan"), float("nan"))
+    return StepTime(overhead, per_flop, source, lines)
 
 
 def of_trials(trials: pl.DataFrame) -> StepTime | None:

@@ -1,0 +1,1 @@
+"""Which hosts take part in a run, and how its workers on them find each other."""
