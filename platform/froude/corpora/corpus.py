@@ -99,9 +99,9 @@ def _opened(path: str, options: Options, found: tuple[Listed, ...], held: tuple[
             f"`data.options.validation` must leave shards to train on, but {options.validation!r} names all of "
             f"{path!r}; name fewer"
         )
-    kind, training = recognised(path, files, options.format)
-    validation = recognised(options.validation, held_files, kind)[1] if held else []
     names = listing.with_companions([*files, *held_files])
+    kind, training = recognised(path, files, names, options.format)
+    validation = recognised(options.validation, held_files, names, kind)[1] if held else []
     described = description.read(names, [*training, *validation])
     return Corpus(
         path,

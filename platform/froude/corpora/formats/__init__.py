@@ -58,9 +58,13 @@ def format_of(file: File, names: Mapping[str, File]) -> str | None:
     return next((name for name, kind in FORMATS.items() if kind.is_of(file, names)), None)
 
 
-def recognised(path: str, files: Sequence[File], wanted: str) -> tuple[str, list[File]]:
-    """The one format of these files, and those of them that are shards; ConfigError unless there is exactly one."""
-    names = {file.url: file for file in files}
+def recognised(
+    path: str, files: Sequence[File], names: Mapping[str, File], wanted: str
+) -> tuple[str, list[File]]:
+    """The one format of these files, and those of them that are shards; ConfigError unless there is exactly one.
+
+    `names` are these files and others that lie beside them.
+    """
     if wanted != AUTO:
         if wanted not in FORMATS:
             raise ConfigError(

@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from froude.config import Run, Scalar
 
 Documents = Callable[[int, int], npt.NDArray[np.int64]]
-DEFAULTS: dict[str, Scalar] = {"format": "auto", "dtype": "uint16", "column": "", "validation": "", "held_out": 0.01}
+DEFAULTS: dict[str, Scalar] = {
+    "format": "auto",
+    "dtype": "uint16",
+    "column": "",
+    "validation": "",
+    "held_out": 0.01,
+}
 
 
 class Shards:
@@ -26,14 +32,14 @@ class Shards:
 
     Files in the order of their names are one stream; window i begins at token i * context of its split.
 
-    `data.options`: `format` ("auto": by names and magic numbers), `dtype` of files that don't say it ("uint16"; "uint32",
-    "int32"), `column` of Parquet and Arrow (`input_ids`, or the only one of lists of whole numbers), `validation` (shards
-    that are held out: a path, absolute or relative to `data.path`; "": documents are held out by a hash), `held_out`
-    (their share, 0.01).
+    `data.options`: `format` ("auto": by names and magic numbers), `dtype` of files that don't say it ("uint16";
+    "uint32", "int32"), `column` of Parquet and Arrow (`input_ids`, or the only one of lists of whole numbers),
+    `validation` (shards that are held out: a path, absolute or relative to `data.path`; "": documents are held out by
+    a hash), `held_out` (their share, 0.01).
 
-    `documents(first, n)`, where the format has boundaries, else None: for each token of these windows the number, in all
-    shards, of the document that it belongs to, int64 [n, context + 1]. `bytes_per_token` of the validation split where
-    a `data.json` beside the shards says it, else None.
+    `documents(first, n)`, where the format has boundaries, else None: for each token of these windows the number, in
+    all shards, of the document that it belongs to, int64 [n, context + 1]. `bytes_per_token` of the validation split
+    where a `data.json` beside the shards says it, else None.
     """
 
     def __init__(self, run: Run, split: Split) -> None:
@@ -89,7 +95,8 @@ class Shards:
     def _unknown(self, first: int, tokens: npt.NDArray[Any]) -> ConfigError:
         odd = int(((tokens >= self._vocab) | (tokens < 0)).argmax())
         number, place, _ = next(self._stream.places(first + odd, 1))
+        name = self._stream.shards[number].name
         return ConfigError(
-            f"token ids must be from 0 to {self._vocab - 1}, below `model.vocab`, but {self._stream.shards[number].name} "
+            f"token ids must be from 0 to {self._vocab - 1}, below `model.vocab`, but {name} "
             f"holds {tokens[odd]} at token {place}; raise `model.vocab`, or correct `data.path` or `data.options.dtype`"
         )
