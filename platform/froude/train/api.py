@@ -83,6 +83,9 @@ class Source(Protocol):
 
     A source of validation windows may also have `sets() -> Mapping[str, Source]`: other validation sets by name, for
     each of which a study gets a law and a forecast of its own. `sha256` names their content, too.
+
+    A source that reads from afar may have `expect(numbers: Sequence[int])`, which begins to fetch windows and does not
+    wait for them: it is called with those of a slot before they are read, and with those of the next batch.
     """
 
     length: int
