@@ -122,3 +122,18 @@ class Section(BaseModel):
         except ValidationError as error:
             known = {self.section: list(type(self).model_fields)}
             raise ConfigError(_explain(error, self.section, known)) from None
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one with dotted keys; of a list of tables each by its name, or its place."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            value = {str(table.get("name", place)): table for place, table in enumerate(value, 1)}
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def shown(value: object) -> str:
+    """A value in a line of text: of a long string its beginning."""
+    return f"{value[:12]}…" if isinstance(value, str) and len(value) > 40 else f"{value}"
