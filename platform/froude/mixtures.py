@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+from fractions import Fraction
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
@@ -39,7 +40,7 @@ class Part(Corpus):
                 "`data.parts.name` names a validation set, so it must be letters, digits and _, and not train or "
                 f"validation, but got {self.name!r}; rename the part"
             )
-        _check_weight("weight", self.name, self.weight)
+        _check_weight("parts.weight", self.name, self.weight)
         return self
 
 
@@ -115,30 +116,37 @@ class Data(Corpus):
         """Share of a run's tokens up to which its data do not depend on the run's length."""
         return next((phase.from_share for phase in self.phases if phase.from_share), 1.0)
 
+    @property
+    def shares(self) -> list[dict[str, Fraction]]:
+        """Each phase's exact share of the tokens by part; the first phase is from the start."""
+        found = []
+        for table in (
+            {part.name: part.weight for part in self.parts},
+            *(each.weights for each in self.phases),
+        ):
+            weights = {part.name: Fraction(table.get(part.name, 0)) for part in self.parts}
+            found.append({name: weight / sum(weights.values()) for name, weight in weights.items()})
+        return found
+
     def mixture(self) -> list[dict[str, float]]:
-        """Each phase's share of the tokens by part, the first that of the start."""
-        weights = [{part.name: part.weight for part in self.parts}, *(phase.weights for phase in self.phases)]
-        return [
-            {part.name: table.get(part.name, 0.0) / math.fsum(table.values()) for part in self.parts}
-            for table in weights
-            if table
-        ]
+        """The same, rounded to numbers that people read."""
+        return [{name: round(float(share), 6) for name, share in table.items()} for table in self.shares]
 
     def settings_of(self, tokens: int) -> str:
-        """The source's own options as JSON; of a mixture its shares, and from which shares of such a run on."""
+        """The source's own options as JSON; of a mixture its shares, and from which part of such a run on.
+
+        A phase that the run does not reach begins with its end: the run is validated in its shares.
+        """
         if not self.parts:
             return self.settings
-        starts = [0.0, *(round(phase.tokens(tokens) / tokens, 4) for phase in self.phases)]
-        shares = [{name: round(share, 6) for name, share in each.items()} for each in self.mixture()]
-        limits = {part.name: part.epochs for part in self.parts if part.epochs}
-        return json.dumps(
-            {
-                **self.options,
-                "mixture": list(zip(starts, shares, strict=True)),
-                **({"epochs": limits} if limits else {}),
-            },
-            sort_keys=True,
-        )
+        starts = [
+            0.0,
+            *(round(min(1.0, phase.from_share or phase.from_tokens / tokens), 4) for phase in self.phases),
+        ]
+        found = {**self.options, "mixture": list(zip(starts, self.mixture(), strict=True))}
+        if limits := {part.name: part.epochs for part in self.parts if part.epochs}:
+            found["epochs"] = limits
+        return json.dumps(found, sort_keys=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -155,7 +163,7 @@ class Data(Corpus):
     @model_validator(mode="after")
     def _mixes(self) -> Self:
         if self.source.startswith("froude.") and (self.source == MIXTURE) != bool(self.parts):
-            got = f"{len(self.parts)} parts" if self.parts else "none"
+            got = f"{len(self.parts)} of them" if self.parts else "none"
             raise ConfigError(
                 f'`data.parts` are for `data.source` = "{MIXTURE}", which needs some, but got {got} with '
                 f"{self.source}; {'set that source' if self.parts else 'add [[data.parts]], or name another source'}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,21 +25,21 @@ if TYPE_CHECKING:
     from froude.config import Run
 
 Ints = npt.NDArray[np.int64]
-#: Samples that are dealt at once: in each such period a part has a whole number of them.
+#: Samples that are dealt at once.
 PERIOD = 1 << 16
 
 
 class Stretch(NamedTuple):
-    """From sample `first` (from 0) on, a period has so many samples of each part."""
+    """From sample `first` (from 0) on, parts have these shares of the samples; they sum to 1."""
 
     first: int
-    counts: tuple[int, ...]
+    shares: tuple[Fraction, ...]
 
 
-def shares_of(weights: Sequence[float], total: int) -> tuple[int, ...]:
-    """Whole numbers in the proportion of the weights that sum to `total`, by largest remainder."""
-    exact = [Fraction(weight) for weight in weights]
-    ideal = [weight * total / sum(exact) for weight in exact]
+@functools.lru_cache(maxsize=64)
+def apportioned(shares: tuple[Fraction, ...], total: int) -> tuple[int, ...]:
+    """The shares of `total`, each rounded up or down to a whole number, in sum `total`: by largest remainder."""
+    ideal = [share * total for share in shares]
     counts = [int(each) for each in ideal]
     by_rest = sorted(range(len(ideal)), key=lambda part: counts[part] - ideal[part])
     for part in by_rest[: total - sum(counts)]:
@@ -65,6 +66,14 @@ def _dealt(key: tuple[int, ...], counts: tuple[int, ...]) -> tuple[Ints, Ints]:
     return parts, turns
 
 
+def _alike(one: Ints, other: Ints) -> Iterator[tuple[int, int, npt.NDArray[np.bool_]]]:
+    """Each pair of values that come together, and where."""
+    for first in np.unique(one).tolist():
+        here = one == first
+        for second in np.unique(other[here]).tolist():
+            yield first, second, here & (other == second)
+
+
 class Deal:
     """Which part each sample of a run is of, and the how-many-eth of that part: a function of seed and sample number.
 
@@ -74,7 +83,7 @@ class Deal:
     def __init__(self, seed: int, stretches: Sequence[Stretch]) -> None:
         self._seed, self._stretches = seed, stretches
         self._firsts = np.array([stretch.first for stretch in stretches])
-        self._before = [np.zeros(len(stretches[0].counts), dtype=np.int64)]
+        self._before = [np.zeros(len(stretches[0].shares), dtype=np.int64)]
         for place, (stretch, after) in enumerate(zip(stretches, stretches[1:], strict=False)):
             self._before.append(self._before[-1] + self._within(place, after.first - stretch.first))
 
@@ -88,27 +97,30 @@ class Deal:
         places = np.searchsorted(self._firsts, samples, side="right") - 1
         periods, rests = np.divmod(samples - self._firsts[places], PERIOD)
         parts, turns = np.empty_like(samples), np.empty_like(samples)
-        for place, period in np.unique(np.stack([places, periods]), axis=1).T.tolist():
-            mine = (places == place) & (periods == period)
-            counts = self._stretches[place].counts
-            part, turn = _dealt((self._seed, place, period), counts)
-            had = self._before[place] + period * np.array(counts)
+        for place, period, mine in _alike(places, periods):
+            had, part, turn = self._period(place, period)
             parts[mine] = part[rests[mine]]
-            turns[mine] = had[parts[mine]] + turn[rests[mine]]
+            turns[mine] = (self._before[place] + had)[parts[mine]] + turn[rests[mine]]
         return parts, turns
 
     def _place(self, sample: int) -> int:
         return int(np.searchsorted(self._firsts, sample, side="right")) - 1
 
+    def _period(self, place: int, period: int) -> tuple[Ints, Ints, Ints]:
+        """How many of each part come before a period of a stretch; part and turn of each of its samples.
+
+        What is rounded off in one period is made up in the next ones. A count never falls, as no share is below one in
+        PERIOD.
+        """
+        shares = self._stretches[place].shares
+        had, after = (np.array(apportioned(shares, count * PERIOD)) for count in (period, period + 1))
+        return had, *_dealt((self._seed, place, period), tuple((after - had).tolist()))
+
     def _within(self, place: int, samples: int) -> Ints:
         """Of each part among a stretch's first samples."""
-        counts = self._stretches[place].counts
-        periods, rest = divmod(samples, PERIOD)
-        had = periods * np.array(counts)
-        if rest:
-            part, _ = _dealt((self._seed, place, periods), counts)
-            had += np.bincount(part[:rest], minlength=len(counts))
-        return had
+        period, rest = divmod(samples, PERIOD)
+        had, part, _ = self._period(place, period)
+        return had + np.bincount(part[:rest], minlength=had.size)
 
 
 class Mixture:
@@ -169,8 +181,7 @@ class Mixture:
         parts, turns = _deal(seed, self._stretches).at(np.asarray(samples, dtype=np.int64))
         found = np.empty_like(parts)
         epochs, places = np.divmod(turns, self._lengths[parts])
-        for part, epoch in np.unique(np.stack([parts, epochs]), axis=1).T.tolist():
-            mine = (parts == part) & (epochs == epoch)
+        for part, epoch, mine in _alike(parts, epochs):
             length = int(self._lengths[part])
             found[mine] = permute(places[mine], length, (seed, epoch, part)) + (self._ends[part] - length)
         return found
@@ -208,27 +219,34 @@ class Mixture:
 
     def _chosen(self, run: Run) -> Ints:
         """Windows of the parts, evenly spread over each, as many as evaluations use and as shares allow, in one order."""
-        weights = [run.data.mixture()[-1][name] for name in self.names]
+        shares = self._stretches[-1].shares
         lengths = self._lengths.tolist()
-        most = min(int(length / Fraction(weight)) for length, weight in zip(lengths, weights, strict=True) if weight)
-        counts = shares_of(weights, max(1, min(run.eval_windows, most)))
+        most = min(int(length / share) for length, share in zip(lengths, shares, strict=True) if share)
+        counts = apportioned(shares, min(run.eval_windows, most))
         parts, turns = _dealt((0,), counts)
         places = turns * self._lengths[parts] // np.array(counts)[parts]
         return np.asarray(self._ends[parts] - self._lengths[parts] + places)
 
 
 def opened(run: Run, part: Part, split: Split) -> Source:
-    """The source of a part; its errors name it."""
-    try:
+    """The source of a part."""
+    with named(part):
         source = api.build_source(on_part(run, part), split)
-    except ConfigError as error:
-        raise ConfigError(f"part {part.name!r} of the mixture: {error}") from error
     if source.length < 1:
         raise ConfigError(
             f"a part must hold at least one window, but the {split} split of {part.name!r} has length {source.length}; "
             "use a longer corpus or a shorter `model.context`"
         )
     return source
+
+
+@contextmanager
+def named(part: Part) -> Iterator[None]:
+    """What is wrong with a part is said with its name."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"part {part.name!r} of the mixture: {error}") from error
 
 
 def on_part(run: Run, part: Part) -> Run:
@@ -239,16 +257,15 @@ def on_part(run: Run, part: Part) -> Run:
 def stretches(run: Run, tokens: int) -> tuple[Stretch, ...]:
     """The phases of a run of so many tokens in samples; each begins with the first at or past its token."""
     starts = [0, *(-(-phase.tokens(tokens) // run.model.context) for phase in run.data.phases)]
-    found = []
-    for start, table in zip(starts, run.data.mixture(), strict=True):
-        counts = shares_of(list(table.values()), PERIOD)
-        if lost := [name for name, count in zip(table, counts, strict=True) if table[name] and not count]:
+    for name, share in (pair for table in run.data.shares for pair in table.items()):
+        if 0 < share * PERIOD < 1:
             raise ConfigError(
-                f"a weight must be 0 or at least one in {PERIOD:,} of the mixture, but that of {lost[0]!r} is "
-                f"{table[lost[0]]:.3g} of it; raise it, or leave the part out"
+                f"a part's weight must be 0 or at least one in {PERIOD:,} of the mixture, but that of {name!r} is "
+                f"{float(share):.3g} of it; raise it, or leave the part out"
             )
-        found.append(Stretch(start, counts))
-    return tuple(found)
+    return tuple(
+        Stretch(start, tuple(table.values())) for start, table in zip(starts, run.data.shares, strict=True)
+    )
 
 
 @functools.lru_cache(maxsize=16)

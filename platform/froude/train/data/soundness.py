@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from froude.config import ConfigError, Run
 from froude.train import api
-from froude.train.data.mixture import Mixture, on_part
+from froude.train.data.mixture import Mixture, named, on_part
 from froude.train.data.split import Split
 from froude.user_code import call_user
 
@@ -23,7 +23,8 @@ def check_corpus(run: Run) -> list[str]:
     """
     notes = []
     for part in run.data.parts:  # each has windows looked at, however small its share of all
-        check_corpus(on_part(run, part))
+        with named(part):
+            check_corpus(on_part(run, part))
     for split in ("train", "validation"):
         found = _check_split(run, split)
         if split == "validation" and found < run.eval_windows:
@@ -43,7 +44,10 @@ def _mixed(run: Run) -> str:
     shares = [
         ", ".join(f"{name} {share:.4g}" for name, share in each.items() if share) for each in run.data.mixture()
     ]
-    starts = [f"from {phase.tokens(run.tokens):,} tokens on " for phase in run.data.phases]
+    begins = [phase.tokens(run.tokens) for phase in run.data.phases]
+    starts = [
+        f"from {tokens:,} tokens on{' (beyond its end)' if tokens >= run.tokens else ''} " for tokens in begins
+    ]
     told = "; ".join(f"{start}{share}" for start, share in zip(["", *starts], shares, strict=True))
     epochs = ", ".join(f"{name} {times:.3g}" for name, times in used.items())
     return f"mixture: {told}" + (f"; epochs in {run.tokens:,} tokens: {epochs}" if used else "")
