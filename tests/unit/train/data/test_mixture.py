@@ -290,9 +290,9 @@ def test_the_probe_looks_at_every_part_and_says_what_is_used_how_often() -> None
     )
     beyond = RUN.replace({"data.phases": [{"from_tokens": 9999, "weights": {"web": 1}}], "eval_windows": 8})
     assert "from 9,999 tokens on (beyond its end) web 1;" in check_corpus(beyond)[0]
-    rare = [PARTS[0], part("rare", 250, 3, 0.001)]
+    rare = [part("web", 2, 100, 0.7), part("rare", 250, 3, 0.001)]
     with pytest.raises(ConfigError, match=r"part 'rare' of the mixture: token ids .* holds 250"):
-        check_corpus(RUN.replace({"data.parts": rare, "data.phases": [], "model.vocab": 249}))
+        check_corpus(RUN.replace({"data.parts": rare, "data.phases": [], "model.vocab": 200}))
 
 
 def test_what_one_part_trains_on_and_another_is_validated_on_is_a_leak() -> None:
