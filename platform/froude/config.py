@@ -18,7 +18,7 @@ from froude.optimizers import OPTIMIZERS, times
 from froude.optimizers.section import Optimizer
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization
 from froude.schedules.phases import Phases, whole_steps
-from froude.section import ConfigError, Section, flat, listing, one_of, shown
+from froude.section import ConfigError, Section, flat, inner, listing, one_of, shown
 from froude.sections import Model, Scalar, Schedule
 
 __all__ = [
@@ -275,7 +275,8 @@ class Run(Section):
         ]
 
     def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Run:
-        """A validated copy with some keys changed; dotted keys such as "optimizer.lr" reach into sections.
+        """A validated copy with some keys changed; dotted keys such as "optimizer.lr" reach into sections, and
+        "data.parts.web.weight" into the table of that name.
 
         Slots that were not named follow the workers of the copy. A stored run names its slots, so they stay. A time of
         the optimizer takes the place of its number, and a number that of its time. Where the run has the defaults of
@@ -292,7 +293,7 @@ class Run(Section):
             *sections, last = key.split(".")
             place = content
             for section in sections:
-                place = place.setdefault(section, {})
+                place = inner(place, section, key)
             place.pop(times.replaced(key, value, changes), None)
             place[last] = value.to_dict() if isinstance(value, Run) else value
         return Run.from_dict(content)

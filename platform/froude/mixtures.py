@@ -143,7 +143,8 @@ class Data(Corpus):
             0.0,
             *(round(min(1.0, phase.from_share or phase.from_tokens / tokens), 4) for phase in self.phases),
         ]
-        found: dict[str, Any] = {**self.options, "mixture": list(zip(starts, self.mixture(), strict=True))}
+        shares = [{name: share for name, share in each.items() if share} for each in self.mixture()]
+        found: dict[str, Any] = {**self.options, "mixture": list(zip(starts, shares, strict=True))}
         if limits := {part.name: part.epochs for part in self.parts if part.epochs}:
             found["epochs"] = limits
         return json.dumps(found, sort_keys=True)

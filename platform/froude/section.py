@@ -124,6 +124,19 @@ class Section(BaseModel):
             raise ConfigError(_explain(error, self.section, known)) from None
 
 
+def inner(place: Any, name: str, key: str) -> Any:
+    """The table of this name in another, where it is made if need be, or among tables; `key` is the whole path."""
+    if isinstance(place, dict):
+        return place.setdefault(name, {})
+    tables = {table["name"]: table for table in place if isinstance(table, dict) and "name" in table}
+    if name not in tables:
+        raise ConfigError(
+            f"`{key}` must lead to a table that there is, but {name!r} is none{did_you_mean(name, tables)}; known: "
+            f"{', '.join(tables) or 'none'}"
+        )
+    return tables[name]
+
+
 def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as one with dotted keys; of a list of tables each by its name, or its place."""
     found: dict[str, Any] = {}

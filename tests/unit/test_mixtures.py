@@ -69,11 +69,22 @@ def test_code_of_a_part_is_code_that_needs_the_users_word() -> None:
     assert mixed(WEB, {**CODE, "source": "mine:Code"}).foreign == ("mine:Code",)
 
 
+def test_a_part_is_changed_by_its_name() -> None:
+    run = mixed(phases=[{"from_share": 0.5, "weights": {"web": 1}}])
+    assert run.replace({"data.parts.code.weight": 7.0}).data.mixture()[0] == {"web": 0.5, "code": 0.5}
+    with pytest.raises(ConfigError, match=r"but 'cod' is none \(did you mean 'code'\?\); known: web, code"):
+        run.replace({"data.parts.cod.weight": 7.0})
+    with pytest.raises(
+        ConfigError, match=r"`data.phases.0.from_share` must lead .* but '0' is none; known: none"
+    ):
+        run.replace({"data.phases.0.from_share": 0.6})
+
+
 def test_rows_name_the_shares_and_when_they_hold() -> None:
     by_share = [{"from_share": 0.8, "weights": {"code": 1}}]
     settings = [mixed(phases=by_share, tokens=n).data.settings_of(n) for n in (768, 76800)]
     assert settings[0] == settings[1] != mixed().data.settings_of(768)
-    assert '[0.8, {"code": 1.0, "web": 0.0}]' in settings[0]
+    assert '[0.8, {"code": 1.0}]' in settings[0]
     by_tokens = [{"from_tokens": 61440, "weights": {"code": 1}}]
     seen = [mixed(phases=by_tokens, tokens=n).data.settings_of(n) for n in (768, 7680, 76800)]
     assert seen[0] == seen[1] != seen[2] == settings[0]  # two never reach it

@@ -11,8 +11,11 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+import honest_run
 
 from froude import Study
 from froude.checkpoint.run_store import RunStore
@@ -246,6 +249,21 @@ def test_the_ledger_of_one_source_and_those_before_name_no_parts(tmp_path: Path)
     for file in (tmp_path / "runs" / "large" / "parts").glob("ledger-*"):
         pl.read_parquet(file).drop("parts").write_parquet(file)
     assert Study(tmp_path).ledger().collect().equals(rows)
+
+
+def test_verify_run_knows_whose_windows_a_slot_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = RUN.replace(reduction="exact", checkpoint_every=2)
+    monkeypatch.setattr(honest_run, "RUN", run)
+    honest_run.train(tmp_path, honest_run.sealed(tmp_path, run=run))
+    torch.use_deterministic_algorithms(False)
+    assert honest_run.failed(tmp_path) == []
+    file = min((tmp_path / "runs" / "large" / "parts").glob("ledger-*"))
+    rows = pl.read_parquet(file)
+    rows.with_columns(pl.col("parts").shift(1).fill_null(strategy="backward")).write_parquet(file)
+    assert honest_run.failed(tmp_path) == [
+        "what the run's commits keep is whole",
+        "every slot names its parts of the mixture",
+    ]
 
 
 @pytest.mark.parametrize("share", [0.55, 0.9])
