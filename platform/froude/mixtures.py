@@ -144,10 +144,8 @@ class Data(Corpus):
             *(round(min(1.0, phase.from_share or phase.from_tokens / tokens), 4) for phase in self.phases),
         ]
         shares = [{name: share for name, share in each.items() if share} for each in self.mixture()]
-        found: dict[str, Any] = {**self.options, "mixture": list(zip(starts, shares, strict=True))}
-        if limits := {part.name: part.epochs for part in self.parts if part.epochs}:
-            found["epochs"] = limits
-        return json.dumps(found, sort_keys=True)
+        mixture = list(zip(starts, shares, strict=True))
+        return json.dumps({**self.options, "mixture": mixture}, sort_keys=True)
 
     @model_validator(mode="before")
     @classmethod

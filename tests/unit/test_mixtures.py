@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from froude import schedules
 from froude.config import ConfigError, Run
 from froude.mixtures import MIXTURE
-from froude.space import Trial
+from froude.space import Trial, load_space
+from froude.train.data.soundness import check_corpus
 
 TOML = """
 tokens = 76800
@@ -67,6 +69,16 @@ def test_its_fingerprint_is_of_all_but_its_paths(tmp_path: Path) -> None:
 
 def test_code_of_a_part_is_code_that_needs_the_users_word() -> None:
     assert mixed(WEB, {**CODE, "source": "mine:Code"}).foreign == ("mine:Code",)
+
+
+def test_what_the_guide_shows_is_what_it_says(root: Path, tmp_path: Path) -> None:
+    page = (root / "docs" / "guide" / "mixtures.md").read_text()
+    toml, space = (re.findall(rf"```{kind}\n(.*?)```", page, re.DOTALL)[0] for kind in ("toml", "python"))
+    (tmp_path / "mixed.py").write_text(space)
+    target = load_space(tmp_path / "mixed.py").target
+    assert target.data == Run.from_toml("tokens = 153600\n" + toml).data
+    (note,) = check_corpus(target)
+    assert note in page
 
 
 def test_a_part_is_changed_by_its_name() -> None:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -151,30 +151,29 @@ class Mixture:
 
     def _sha256(self, run: Run) -> str:
         parts = [[name, source.sha256] for name, source in self.parts.items()]
-        phases = [phase.model_dump(mode="json") for phase in run.data.phases]
-        limits = [part.epochs for part in run.data.parts]
-        content = json.dumps([parts, run.data.mixture(), phases, limits], sort_keys=True)
-        return hashlib.sha256(content.encode()).hexdigest()
+        shares = [[str(share) for share in table.values()] for table in run.data.shares]
+        starts = [[phase.from_tokens, phase.from_share] for phase in run.data.phases]
+        return hashlib.sha256(json.dumps([parts, shares, starts]).encode()).hexdigest()
 
-    def read(self, first: int, n: int) -> npt.NDArray[Any]:
-        """Windows first … first + n − 1 as integers [n, context + 1]; ValueError outside the source."""
+    def read(self, first: int, n: int) -> Ints:
+        """Windows first … first + n − 1 as int64 [n, context + 1]; ValueError outside the source."""
         if not 0 <= first <= first + n <= self.length:
             raise ValueError(f"windows must lie in [0, {self.length}), but got first={first}, n={n}")
-        if self._held is not None:
-            rows = [self._read(int(number), 1) for number in self._held[first : first + n]]
-        else:
-            rows = [self._read(first, n)]
+        if self._held is None:
+            return self._read(first, n)
+        rows = [self._read(number, 1) for number in self._held[first : first + n].tolist()]
         return np.concatenate(rows) if rows else self._read(0, 0)
 
-    def _read(self, first: int, n: int) -> npt.NDArray[Any]:
-        found: list[npt.NDArray[Any]] = []
-        for source, end, length in zip(self.parts.values(), self._ends, self._lengths, strict=True):
-            start = int(end - length)
-            low, high = max(first, start), min(first + n, int(end))
-            if low < high or (not n and not found):
-                found.append(source.read(low - start, max(0, high - low)))
-        # Unsigned and signed words together would be floating-point numbers.
-        return found[0] if len(found) == 1 else np.concatenate([each.astype(np.int64) for each in found])
+    def _read(self, first: int, n: int) -> Ints:
+        part = min(int(np.searchsorted(self._ends, first, side="right")), len(self.names) - 1)
+        rows, sources = [], list(self.parts.values())
+        while True:
+            end = int(self._ends[part])
+            count = min(n, end - first)
+            rows.append(np.asarray(sources[part].read(first - end + sources[part].length, count), dtype=np.int64))
+            first, n, part = first + count, n - count, part + 1
+            if not n:
+                return np.concatenate(rows)
 
     def numbers(self, seed: int, samples: Ints) -> Ints:
         """Windows that samples of a run are, counted from its start; of the training split."""
