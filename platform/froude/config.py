@@ -342,6 +342,6 @@ def _drop_later(table: Section, content: dict[str, Any]) -> None:
         if isinstance(value, Section) and key in content:
             _drop_later(value, content[key])
         elif isinstance(value, tuple) and key in content:
-            for each, inner in zip(value, content[key], strict=True):
+            for each, written in zip(value, content[key], strict=True):
                 if isinstance(each, Section):
-                    _drop_later(each, inner)
+                    _drop_later(each, written)

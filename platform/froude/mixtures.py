@@ -23,7 +23,7 @@ class Part(Corpus):
     """A corpus of a mixture; `weight` is its share of the tokens, relative to the other parts'."""
 
     section: ClassVar[str] = "data.parts"
-    LATER: ClassVar[tuple[str, ...]] = ("path", "sha256", "options", "epochs")
+    LATER: ClassVar[tuple[str, ...]] = (*Corpus.LATER, "path", "sha256", "options", "epochs")
     name: str
     weight: float = Field(description="until the first of `data.phases`; 0 for a part that only those use")
     epochs: float = Field(default=0, ge=0, description="most times that its windows may be used; 0: no limit")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import hashlib
 import json
@@ -140,6 +141,7 @@ class Mixture:
         self.parts = {part.name: opened(run, part, split) for part in run.data.parts}
         self._lengths: Ints = np.array([source.length for source in self.parts.values()], dtype=np.int64)
         self._ends: Ints = np.cumsum(self._lengths)
+        self._sources, self._bounds = list(self.parts.values()), [0, *self._ends.tolist()]
         self._stretches = stretches(run, run.tokens)
         self.length, self.sha256 = int(self._ends[-1]), self._sha256(run)
         self._held: Ints | None = None
@@ -165,15 +167,14 @@ class Mixture:
         return np.concatenate(rows) if rows else self._read(0, 0)
 
     def _read(self, first: int, n: int) -> Ints:
-        part = min(int(np.searchsorted(self._ends, first, side="right")), len(self.names) - 1)
-        rows, sources = [], list(self.parts.values())
+        part = min(bisect.bisect_right(self._bounds, first) - 1, len(self.names) - 1)
+        rows = []
         while True:
-            end = int(self._ends[part])
-            count = min(n, end - first)
-            rows.append(np.asarray(sources[part].read(first - end + sources[part].length, count), dtype=np.int64))
+            count = min(n, self._bounds[part + 1] - first)
+            rows.append(self._sources[part].read(first - self._bounds[part], count).astype(np.int64))
             first, n, part = first + count, n - count, part + 1
             if not n:
-                return np.concatenate(rows)
+                return rows[0] if len(rows) == 1 else np.concatenate(rows)
 
     def numbers(self, seed: int, samples: Ints) -> Ints:
         """Windows that samples of a run are, counted from its start; of the training split."""

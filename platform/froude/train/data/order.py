@@ -97,7 +97,7 @@ class Batches:
                 f"windows_per_slot and slots must be positive, but got {windows_per_slot} and {slots}"
             )
         self.source, self.seed, self.windows_per_slot, self.slots = source, seed, windows_per_slot, slots
-        self._own = functools.lru_cache(maxsize=4)(self._ask) if hasattr(source, "numbers") else None
+        self._own = functools.lru_cache(maxsize=4)(self._ask) if callable(getattr(source, "numbers", None)) else None
 
     def windows(self, batch: int, slot: int, factor: int = 1) -> list[int]:
         """Numbers of the source's windows that a slot of a batch (both from 0) holds, in order.
