@@ -125,6 +125,8 @@ LEDGER = pa.schema(
         ("tokens", _I),
         ("digest", _S),  # xxh3-64 of the tensor handed to forward
         ("disposition", _S),  # trained | skipped_by_policy
+        # How many of the samples are of which part of a mixture; null for one source.
+        ("parts", pa.list_(pa.struct([("part", _S), ("samples", _I)]))),
     ]
 )
 

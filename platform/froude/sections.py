@@ -67,8 +67,8 @@ class Model(Section):
         return self
 
 
-class Data(Section):
-    """Import path of the source of training windows, and the file that it reads, if any."""
+class Corpus(Section):
+    """Import path of a source of training windows, and the file that it reads, if any."""
 
     section: ClassVar[str] = "data"
     source: str = Field(default="froude.train.data.kjv:KingJames", pattern=r"^[\w.]+:\w+$")
@@ -173,7 +173,7 @@ def _sha256(path: str) -> str:
         return ""
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def _hashed(path: str, modified: int, size: int) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -83,6 +83,11 @@ class Source(Protocol):
 
     A source of validation windows may also have `sets() -> Mapping[str, Source]`: other validation sets by name, for
     each of which a study gets a law and a forecast of its own. `sha256` names their content, too.
+
+    A source of training windows may also have `numbers(seed, samples) -> NDArray`: the windows that samples, counted
+    from the run's start, are, if they are to come in another order than the package's. It must be a function of these
+    alone, and no sample may need those before it. And `parts_of(numbers) -> Mapping[str, int]`: how many of these
+    windows are of which part, for the ledger's column `parts`.
     """
 
     length: int
@@ -210,7 +215,7 @@ def validation_sets(run: Run, validation: Source) -> dict[str, Source]:
 def material_of(run: Run) -> Material:
     """What the run's config cannot say of it, as it is here and now; both splits are asked for their hashes."""
     train, validation = (build_source(run, split).sha256 for split in get_args(Split))
-    paths = [run.model.factory, run.data.source]
+    paths = [run.model.factory, *run.data.sources]
     if run.optimizer.imported:
         paths.append(run.optimizer.name)
     if run.optimizer.imported or run.optimizer.spec.library:

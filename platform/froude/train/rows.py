@@ -82,7 +82,7 @@ def describe(run: Run) -> Row:
         "head_dim": run.model.head_dim,
         "context": run.model.context,
         "vocab": run.model.vocab,
-        "data_options": run.data.settings,
+        "data_options": run.data.settings_of(run.tokens),
         "rest_lr": rest and rest.lr,
         "rest_beta2": rest and rest.beta2,
         "timescale": timescale(run),

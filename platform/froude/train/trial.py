@@ -60,6 +60,7 @@ def run_trial(
         tail = trunk
         if run is not longest and fine:
             trunk.commit()
+            _draw_as(trainer, run)
             tail = _loop(run, trainer, memory, counter)
         finished = fine and _until(tail, run.steps)
         loss = tail.evaluate() if finished else math.nan
@@ -81,6 +82,7 @@ def run_trial(
         if stop_loss is not None and loss <= stop_loss:
             break
         if tail is not trunk:
+            _draw_as(trainer, longest)
             trunk.reload()
     return outcome
 
@@ -119,6 +121,12 @@ class _Counter(Observer):
 
 def _loop(run: Run, trainer: Trainer, memory: InMemory, counter: _Counter) -> Loop:
     return Loop(run, trainer, memory, [counter], ledger=False)
+
+
+def _draw_as(trainer: Trainer, run: Run) -> None:
+    """Where a mixture's phases are shares of a run, a branch has its own data from the first of them on."""
+    if run.data.common < 1:
+        trainer.draw_as(run)
 
 
 def _until(loop: Loop, step: int) -> bool:

@@ -45,7 +45,7 @@ KINDS = (
     Axis("context", "context length", lambda run: run.model.context),
     Axis("vocab", "vocabulary", lambda run: run.model.vocab),
     Axis("corpus", "data source", lambda run: run.data.corpus),
-    Axis("data_options", "data mixture", lambda run: run.data.settings),
+    Axis("data_options", "data mixture", lambda run: run.data.settings_of(run.tokens)),
     Axis("optimizer", "optimizer", lambda run: run.optimizer.name),
     Axis("schedule", "schedule", lambda run: run.schedule.name),
     Axis("parametrization", "parametrization", lambda run: run.parametrization),

@@ -78,12 +78,16 @@ def check(runs: Iterable[Run], skip: Collection[str] = ()) -> Probed:
     """
     runs, skipped = list(runs), check_names(skip)
     notes: list[str] = []
-    by_windows = sorted(runs, key=lambda run: run.eval_windows)
-    corpora = {_key(run, "data", context=run.model.context, vocab=run.model.vocab): run for run in by_windows}
+    # Of a mixture the longest run uses its parts most often.
+    by_need = sorted(runs, key=lambda run: (bool(run.data.parts) * run.tokens, run.eval_windows))
+    corpora = {_key(run, "data", context=run.model.context, vocab=run.model.vocab): run for run in by_need}
     if "corpus" in skipped:
         corpora = {}
     for run in corpora.values():
-        key = _key(run, "data", "eval_windows", context=run.model.context, vocab=run.model.vocab)
+        length = run.tokens if run.data.parts else 0
+        key = _key(
+            run, "data", "eval_windows", context=run.model.context, vocab=run.model.vocab, tokens=length
+        )
         if key not in _sound:
             _sound[key] = tuple(check_corpus(run))
         notes += _sound[key]
