@@ -73,6 +73,11 @@ class Stream:
             self.shards[number].expect(start, count)
 
     @property
+    def remote(self) -> bool:
+        """Whether a read may have to wait for a store, so that it is worth asking ahead."""
+        return any(shard.name.startswith("s3://") for shard in self.shards)
+
+    @property
     def documented(self) -> bool:
         """Whether all shards say where documents begin."""
         return all(shard.documented for shard in self.shards)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from froude.config import Run, Scalar
 
 Documents = Callable[[int, int], npt.NDArray[np.int64]]
+Expect = Callable[[Sequence[int]], None]
 DEFAULTS: dict[str, Scalar] = {
     "format": "auto",
     "dtype": "uint16",
@@ -39,7 +40,7 @@ class Shards:
 
     `documents(first, n)`, where the format has boundaries, else None: for each token of these windows the number, in
     all shards, of the document that it belongs to, int64 [n, context + 1]. `bytes_per_token` of the validation split
-    where a `data.json` beside the shards says it, else None.
+    where a `data.json` beside the shards says it, else None. `expect(numbers)`, on S3: windows that will be read soon.
     """
 
     def __init__(self, run: Run, split: Split) -> None:
@@ -58,6 +59,7 @@ class Shards:
         self.sha256 = corpus.sha256
         windows.check_sha256(run, self.sha256, repr(self._path))
         self.documents: Documents | None = self._documents if self._stream.documented else None
+        self.expect: Expect | None = self._expect if self._stream.remote else None
         self.bytes_per_token = bytes_per_token(corpus.described)
 
     def read(self, first: int, n: int) -> npt.NDArray[Any]:
@@ -73,8 +75,7 @@ class Shards:
             return tokens[None]
         return self._cut(tokens, n)
 
-    def expect(self, numbers: Sequence[int]) -> None:
-        """Windows that will be read soon: what is far away is on its way then."""
+    def _expect(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             self._stream.expect(number * self._context, self._context + 1)
 
