@@ -1,8 +1,8 @@
 """Loading of tokens: froude, a plain memory map, Hugging Face datasets and Mosaic Streaming, in one go, by turns.
 
 The same random tokens for all, in each one's own form: windows of 1,024 in batches of 16, in random order, as int64
-arrays, each side in a process of its own without further workers. Then how long it takes to go to a place in the middle
-of an epoch, and to sample 10^8 of a sparse file. The peers are installed into environments of their own in a folder that
+arrays, each side in a process of its own without further workers. Then how long it takes to go to a place in mid-epoch,
+and to sample 10^8 of a sparse file. The peers are installed into environments of their own, in a folder that
 may be named. Writes benchmarks/data_loading.md.
 
     OMP_NUM_THREADS=1 python benchmarks/data_loading.py [--folder FOLDER] [--rounds 9] [--batches 200]
@@ -199,8 +199,8 @@ def page(
     ]
     size = 2 * CONTEXT * FAR / 1e9
     lines += [
-        f"Sample 10^8 of a run on a sparse file of {size:,.0f} GB: {spread([t for _, t in far])} ms, in a source that took",
-        f"{spread([t for t, _ in far], 0)} ms to open.",
+        f"Sample 10^8 of a run on a sparse file of {size:,.0f} GB: {spread([t for _, t in far])} ms, in a source that",
+        f"took {spread([t for t, _ in far], 0)} ms to open.",
         NOTES,
         f"Measured on {datetime.now(UTC):%Y-%m-%d}, commit {commit('data_loading.py', '_loading_sides.py')}, seed 0; "
         f"{hardware()}.",
