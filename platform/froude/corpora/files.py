@@ -7,7 +7,6 @@ import os
 import resource
 import threading
 from collections import deque
-from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -105,7 +104,9 @@ class Remote:
         """As File.read, a copy."""
         if offset + length > self.size:
             raise truncated(self, offset, length)
-        found = [blocks.CACHE.get(self, number) for number in self._blocks(offset, length)]
+        numbers = self._blocks(offset, length)
+        blocks.CACHE.expect(self, numbers)
+        found = [blocks.CACHE.get(self, number) for number in numbers]
         start = offset % blocks.BLOCK
         if len(found) == 1:
             return np.frombuffer(found[0], np.uint8)[start : start + length]
@@ -133,7 +134,7 @@ class Remote:
             return self._reader
 
     @staticmethod
-    def _blocks(offset: int, length: int) -> Iterable[int]:
+    def _blocks(offset: int, length: int) -> range:
         return range(offset // blocks.BLOCK, -(-(offset + length) // blocks.BLOCK))
 
 

@@ -74,6 +74,12 @@ def with_companions(files: Sequence[File]) -> Mapping[str, File]:
     return names
 
 
+def companion(file: File, names: Mapping[str, File]) -> File | None:
+    """The file beside a shard that says more of it, if there is one."""
+    found = (file.url.removesuffix(e) + other for e, other in COMPANIONS.items() if file.url.endswith(e))
+    return names.get(next(found, ""))
+
+
 def _plain(pattern: str) -> str:
     """The folder that a pattern begins with."""
     first = min(pattern.index(mark) for mark in "*?[" if mark in pattern)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
@@ -59,7 +60,7 @@ class Stream:
 
     def document_of(self, first: int, n: int) -> npt.NDArray[np.int64]:
         """The number of the document, over all shards, that each token of the stream belongs to."""
-        before = self._documents_before()
+        before = self._before
         return np.concatenate(
             [
                 self.shards[number].document_of(start, count) + before[number]
@@ -82,10 +83,10 @@ class Stream:
         """Whether all shards say where documents begin."""
         return all(shard.documented for shard in self.shards)
 
-    def _documents_before(self) -> list[int]:
-        if not hasattr(self, "_before"):
-            self._before = list(accumulate((shard.documents or 0 for shard in self.shards), initial=0))
-        return self._before
+    @functools.cached_property
+    def _before(self) -> list[int]:
+        """Documents of the shards before each."""
+        return list(accumulate((shard.documents or 0 for shard in self.shards), initial=0))
 
 
 def each_document(shards: Sequence[Shard]) -> Iterator[tuple[int, int]]:
