@@ -60,7 +60,6 @@ def _parsed(file: File) -> dict[str, Any]:
 def _bytes_per_token(content: Mapping[str, Any]) -> float | None:
     splits = content.get("splits", content)
     counts = splits.get("validation") if isinstance(splits, Mapping) else None
-    found = [counts.get(name) for name in ("bytes", "tokens")] if isinstance(counts, Mapping) else []
-    if not found or not all(isinstance(n, int | float) and math.isfinite(n) and n > 0 for n in found):
-        return None
-    return float(found[0]) / float(found[1])
+    size, tokens = (counts.get(name) if isinstance(counts, Mapping) else None for name in ("bytes", "tokens"))
+    known = all(isinstance(n, int | float) and math.isfinite(n) and n > 0 for n in (size, tokens))
+    return float(size) / float(tokens) if known else None  # type: ignore[arg-type]
