@@ -28,8 +28,11 @@ from _loading_sides import BATCH, CONTEXT
 from _machine import commit, hardware
 
 from froude.config import Run
+from froude.store import Location
 from froude.train.api import build_source
+from froude.train.data import kjv
 from froude.train.data.order import Batches
+from froude.train.trainer import Trainer
 
 HERE = Path(__file__).resolve().parent
 RESULT = HERE / "data_loading.md"
@@ -43,6 +46,8 @@ NAMES = {
     "streaming": "Mosaic Streaming",
 }
 FAR = 10**8
+STEPS = 60
+WIDTH = 160  # of the quickstart's large run
 HEAD = """# Loading of tokens
 
 {TOKENS:,} random ids of 16 bits, the same for all; windows of {CONTEXT:,} in batches of {BATCH}, in random order, as
@@ -58,7 +63,7 @@ batch; froude computes which windows come next. In a source that is open: openin
 hashes files of up to 256 MiB whole, and the peers hash nothing, so at this size a process that opens and resumes is no
 faster than theirs. `datasets` is compared with froude on the same Arrow files, of which froude holds out documents by a
 hash, which is most of its opening there. Not shown: several loader processes a side, compressed shards, data that are
-not in the page cache, S3.
+not in the page cache, a store that is far away.
 """
 
 
@@ -135,6 +140,53 @@ def seek(folder: Path) -> tuple[float, float]:
     return 1e3 * (opened - began), 1e3 * (time.perf_counter() - opened)
 
 
+def training(folder: Path, rounds: int, steps: int) -> list[tuple[float, float]] | None:
+    """Seconds of as many steps on shards of the embedded text on disk, and on S3, by turns; None without a gateway."""
+    sys.path.insert(0, str(HERE.parent / "tests" / "data"))
+    import gateway
+
+    if not gateway.installed():
+        return None
+    place = folder / "text"
+    place.mkdir(exist_ok=True)
+    for name, stream in kjv.streams()._asdict().items():
+        stream.astype(np.uint16).tofile(place / f"{name}.bin")
+    with gateway.serve() as server, gateway.reached(server):
+        bucket = Location.parse(f"s3://{gateway.new_bucket()}")
+        for path in place.iterdir():
+            (bucket / path.name).replace(path.read_bytes())
+        local, remote = (Trainer(large_run(path, rounds * steps)) for path in (str(place), bucket.url))
+        local.step(local.run, 0)
+        remote.step(remote.run, 0)
+        found = []
+        for i in range(rounds):
+            seconds = []
+            for trainer in (local, remote) if i % 2 else (remote, local):
+                began = time.perf_counter()
+                for step in range(1 + i * steps, 1 + (i + 1) * steps):
+                    trainer.step(trainer.run, step)
+                seconds.append(time.perf_counter() - began)
+            found.append((seconds[0], seconds[1]) if i % 2 else (seconds[1], seconds[0]))
+    return found
+
+
+def large_run(path: str, steps: int) -> Run:
+    """The shape of the quickstart's large run, on shards."""
+    data = {
+        "source": "froude.train.data.shards:Shards",
+        "path": path,
+        "options": {"validation": "validation.bin"},
+    }
+    return Run(
+        batch=768,
+        tokens=768 * (steps + 1),
+        slots=12,
+        reduction="exact",
+        model={"width": WIDTH, "depth": 2},
+        data=data,
+    )
+
+
 def spread(values: Sequence[float], digits: int = 2) -> str:
     """Median, and lowest to highest."""
     low, middle, high = min(values), statistics.median(values), max(values)
@@ -168,6 +220,7 @@ def page(
     results: tuple[dict[str, list[float]], ...],
     versions: dict[str, str],
     far: list[tuple[float, float]],
+    trained: list[tuple[float, float]] | None,
     rounds: int,
     batches: int,
 ) -> str:
@@ -201,11 +254,26 @@ def page(
     lines += [
         f"Sample 10^8 of a run on a sparse file of {size:,.0f} GB: {spread([t for _, t in far])} ms, in a source that",
         f"took {spread([t for t, _ in far], 0)} ms to open.",
+        "",
+        on_s3(trained),
         NOTES,
         f"Measured on {datetime.now(UTC):%Y-%m-%d}, commit {commit('data_loading.py', '_loading_sides.py')}, seed 0; "
         f"{hardware()}.",
     ]
     return "\n".join(lines) + "\n"
+
+
+def on_s3(trained: list[tuple[float, float]] | None) -> str:
+    """What training on S3 took."""
+    if trained is None:
+        return "Ceph's RADOS Gateway is not installed, so training on S3 was not measured."
+    ratio = spread([remote / local for local, remote in trained])
+    alone = spread([remote for _, remote in trained], 1)
+    return (
+        f"Training of the shape of the quickstart's large run (width {WIDTH}), on shards of the embedded text in\n"
+        f"Ceph's RADOS Gateway on this machine takes {ratio} times what it takes on disk, paired;\n"
+        f"{alone} s for {STEPS} steps."
+    )
 
 
 def main() -> None:
@@ -233,7 +301,8 @@ def main() -> None:
                 (folder / "made" / name).mkdir(parents=True)
         results = measure(sides, chosen.rounds, chosen.batches)
         far = [seek(folder) for _ in range(chosen.rounds)]
-        text = page(results, versions, far, chosen.rounds, chosen.batches)
+        trained = training(folder, chosen.rounds, STEPS)
+        text = page(results, versions, far, trained, chosen.rounds, chosen.batches)
     RESULT.write_text(text, encoding="utf-8")
     print(text)
 
