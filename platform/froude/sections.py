@@ -17,6 +17,7 @@ from froude.schedules import SCHEDULES, RampRate, Tail
 from froude.section import ConfigError, Section, one_of
 
 Scalar = str | int | float | bool
+SHARDS = "froude.train.data.shards:Shards"
 
 
 class Model(Section):
@@ -96,7 +97,10 @@ class Corpus(Section):
         if not isinstance(content, dict) or not isinstance(content.get("path"), str) or not content["path"]:
             return content
         path = os.path.abspath(os.path.expanduser(content["path"]))
-        if not str(content.get("source", "froude.")).startswith("froude."):
+        source = str(content.get("source", "froude."))
+        if source == SHARDS:  # terabytes, perhaps: the source itself names their content (froude.material)
+            return content if "://" in content["path"] else {**content, "path": path}
+        if not source.startswith("froude."):
             # A source of one's own may mean a URL by it, or a name; its content is asked of it (froude.material).
             return {**content, "path": path} if os.path.exists(path) else content
         return {**content, "path": path, "sha256": content.get("sha256") or _sha256(path)}

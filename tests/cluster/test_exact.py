@@ -103,6 +103,12 @@ EXACT = {
         "schedule.ramp": [[1536, 2]],
         "tokens": 768 * 6,
     },
+    "token shards": {
+        "data.source": "froude.train.data.shards:Shards",
+        "data.path": str(Path(__file__).parents[1] / "data/shards/megatron"),
+        "model.vocab": 1000,
+        "resume": "shards",
+    },
     "sharded by layers, block": {"keep_gathered": 0, "micro_batch": 64, "slot_schedule": "block", **FIVE},
 }
 #: Each optimizer at one to three workers, and from the checkpoint of one worker less.

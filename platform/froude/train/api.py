@@ -88,6 +88,9 @@ class Source(Protocol):
     from the run's start, are, if they are to come in another order than the package's. It must be a function of these
     alone, and no sample may need those before it. And `parts_of(numbers) -> Mapping[str, int]`: how many of these
     windows are of which part, for the ledger's column `parts`.
+
+    A source that reads from afar may have `expect(numbers: Sequence[int])`, which begins to fetch windows and does not
+    wait for them: it is called with those of a slot before they are read, and with those of the next batch.
     """
 
     length: int

@@ -6,7 +6,7 @@ import bisect
 import functools
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
@@ -142,6 +142,9 @@ class Mixture:
         self._lengths: Ints = np.array([source.length for source in self.parts.values()], dtype=np.int64)
         self._ends: Ints = np.cumsum(self._lengths)
         self._sources, self._bounds = list(self.parts.values()), [0, *self._ends.tolist()]
+        self._from_afar: dict[int, Callable[[Sequence[int]], None]] = {
+            part: source.expect for part, source in enumerate(self._sources) if hasattr(source, "expect")
+        }
         self._stretches = stretches(run, run.tokens)
         self.length, self.sha256 = int(self._ends[-1]), self._sha256(run)
         self._held: Ints | None = None
@@ -185,6 +188,17 @@ class Mixture:
             length = int(self._lengths[part])
             found[mine] = permute(places[mine], length, (seed, epoch, part)) + (self._ends[part] - length)
         return found
+
+    def expect(self, numbers: Sequence[int]) -> None:
+        """Let the parts that read from afar begin to fetch these windows."""
+        if not self._from_afar:
+            return
+        wanted: dict[int, list[int]] = {}
+        for number in numbers:
+            part = bisect.bisect_right(self._bounds, number) - 1
+            wanted.setdefault(part, []).append(number - self._bounds[part])
+        for part in wanted.keys() & self._from_afar.keys():
+            self._from_afar[part](wanted[part])
 
     def parts_of(self, numbers: Ints) -> dict[str, int]:
         """How many of these windows are of which part."""

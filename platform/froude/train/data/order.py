@@ -119,9 +119,12 @@ class Batches:
     def slot(self, batch: int, slot: int, factor: int = 1) -> Slot:
         """The tokens of a slot of a batch (both from 0), or of `factor` batches from it on as one."""
         windows = self.windows(batch, slot, factor)
+        found = _gather(self.source, windows)
+        if (expect := getattr(self.source, "expect", None)) is not None:
+            expect(self.windows(batch + factor, slot, factor))
         parts_of = getattr(self.source, "parts_of", None)
         parts = parts_of(np.array(windows)) if parts_of else None
-        return Slot(_gather(self.source, windows), self._first(batch, slot, factor), parts)
+        return Slot(found, self._first(batch, slot, factor), parts)
 
     def _first(self, batch: int, slot: int, factor: int) -> int:
         return (batch * self.slots + slot * factor) * self.windows_per_slot
@@ -155,6 +158,8 @@ def validation_windows(source: Source, n: int) -> npt.NDArray[np.int64]:
 
 
 def _gather(source: Source, numbers: list[int]) -> npt.NDArray[np.int64]:
+    if (expect := getattr(source, "expect", None)) is not None:
+        expect(numbers)
     rows = [source.read(number, 1) for number in numbers]
     shapes = {row.shape for row in rows}
     if len(shapes) != 1 or (shape := shapes.pop())[0] != 1 or len(shape) != 2:

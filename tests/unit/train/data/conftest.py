@@ -5,8 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from s3_server import s3_server
 
 from froude.config import Run
+
+__all__ = ["make_run", "s3_server", "text_run"]
 
 
 @pytest.fixture

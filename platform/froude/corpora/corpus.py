@@ -1,0 +1,132 @@
+"""Token shards at a path, opened: their format, their streams of both splits, the hash of their content."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from froude.config import ConfigError
+from froude.corpora import content, description, held_out, listing
+from froude.corpora.blocks import REQUESTS
+from froude.corpora.files import File
+from froude.corpora.formats import DTYPES, FORMATS, recognised
+from froude.corpora.formats.shard import Shard
+from froude.corpora.listing import Listed
+from froude.corpora.stream import Stream
+from froude.section import listing as listing_of
+
+
+@dataclass(frozen=True)
+class Options:
+    """How shards are read; what `data.options` of a run says."""
+
+    format: str = "auto"
+    dtype: str = "uint16"
+    column: str = ""
+    validation: str = ""
+    held_out: float = 0.01
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Shards that train, and those that are held out by name, if any; `files` are theirs, with those beside them."""
+
+    path: str
+    options: Options
+    kind: str
+    training: Sequence[Shard]
+    held: Sequence[Shard]
+    files: Sequence[File]
+    bytes_per_token: float | None
+    _streams: dict[int, dict[str, Stream]] = field(default_factory=dict)
+
+    def stream(self, split: str, context: int) -> Stream:
+        """The tokens of a split; what is held out of shards without documents depends on the context."""
+        if context not in self._streams:
+            self._streams[context] = self._divided(context)
+        return self._streams[context][split]
+
+    def _divided(self, context: int) -> dict[str, Stream]:
+        if self.held:
+            return {"train": Stream(self.training), "validation": Stream(self.held)}
+        found = held_out.divide(
+            self.training, self.options.held_out, block=64 * context, least=context + 1, path=self.path
+        )
+        return {name: Stream(self.training, ranges) for name, ranges in found._asdict().items()}
+
+    @functools.cached_property
+    def sha256(self) -> str:
+        """Names the content and what is made of it; the same wherever it lies."""
+        chosen = {"format": self.kind, "dtype": "", "column": ""}
+        if setting := FORMATS[self.kind].setting:
+            chosen[setting] = str(getattr(self.options, setting))
+        split = len(self.training) if self.held else self.options.held_out
+        text = json.dumps([chosen, split, content.sha256(self.files)], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def open_corpus(path: str, options: Options) -> Corpus:
+    """The shards at a path, the same object as long as nothing there is written; ConfigError for what can't be read."""
+    if options.dtype not in DTYPES:
+        raise ConfigError(
+            f"`data.options.dtype` must be {listing_of(DTYPES)}, but got {options.dtype!r}; correct it"
+        )
+    if not 0 < options.held_out < 1:
+        raise ConfigError(
+            f"`data.options.held_out` must be a share between 0 and 1, but got {options.held_out}; the default is 0.01"
+        )
+    found = listing.find(path, "data.path")
+    name = options.validation
+    if name and "://" not in name and not os.path.isabs(os.path.expanduser(name)):
+        name = f"{found.folder}/{name}"
+    held = listing.find(name, "data.options.validation").files if name else ()
+    return _opened(path, options, found.files, held)
+
+
+@functools.lru_cache(maxsize=8)
+def _opened(path: str, options: Options, found: tuple[Listed, ...], held: tuple[Listed, ...]) -> Corpus:
+    held_urls = {listed.url for listed in held}
+    files = [listed.open() for listed in found if listed.url not in held_urls]
+    held_files = [listed.open() for listed in held]
+    if not files:
+        raise ConfigError(
+            f"`data.options.validation` must leave shards to train on, but {options.validation!r} names all of "
+            f"{path!r}; name fewer"
+        )
+    names = listing.with_companions([*files, *held_files])
+    kind, training = recognised(path, files, names, options.format)
+    validation = recognised(options.validation, held_files, names, kind)[1] if held else []
+    described = description.read(names, [*training, *validation])
+    if not held:
+        validation = [file for file in training if file.url in described.held_out]
+        training = [file for file in training if file.url not in described.held_out]
+    both = [*training, *validation]
+    beside = [other for file in both if (other := listing.companion(file, names)) is not None]
+    return Corpus(
+        path,
+        options,
+        kind,
+        _shards(kind, training, options, names),
+        _shards(kind, validation, options, names),
+        [*both, *beside],
+        described.bytes_per_token,
+    )
+
+
+def _shards(kind: str, files: Sequence[File], options: Options, names: Mapping[str, File]) -> list[Shard]:
+    """All shards, opened; several at a time on S3, where each takes requests that wait for one another."""
+    known = FORMATS[kind]
+    setting = str(getattr(options, known.setting)) if known.setting else ""
+
+    def opened(file: File) -> Shard:
+        return known.open(file, setting, names)
+
+    if not any(file.url.startswith("s3://") for file in files):
+        return [opened(file) for file in files]
+    with ThreadPoolExecutor(REQUESTS) as pool:
+        return list(pool.map(opened, files))
