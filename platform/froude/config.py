@@ -18,7 +18,7 @@ from froude.optimizers.section import Optimizer
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization
 from froude.schedules.phases import Phases, whole_steps
 from froude.section import ConfigError, Section, listing, one_of
-from froude.sections import Data, Model, Scalar, Schedule
+from froude.sections import FILES, Data, Model, Scalar, Schedule
 
 __all__ = [
     "ConfigError",
@@ -247,6 +247,7 @@ class Run(Section):
         for key in self.UNFINGERPRINTED:
             content.pop(key, None)
         content["data"].pop("path", None)
+        content["data"]["options"] = self.data.identity
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -262,7 +263,7 @@ class Run(Section):
     def differences(self, other: Run) -> list[str]:
         """The fingerprint's keys in which two runs differ, dotted, with both values: "batch 768 instead of 384"."""
         own, new = (_flat(run.to_dict()) for run in (self, other))
-        left_out = {*self.UNFINGERPRINTED, "data.path"}
+        left_out = {*self.UNFINGERPRINTED, "data.path", *(f"data.options.{name}" for name in FILES)}
         return [
             f"{key} {_shown(new.get(key))} instead of {_shown(own.get(key))}"
             for key in sorted({*own, *new} - left_out)

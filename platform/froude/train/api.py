@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -83,6 +84,9 @@ class Source(Protocol):
 
     A source of validation windows may also have `sets() -> Mapping[str, Source]`: other validation sets by name, for
     each of which a study gets a law and a forecast of its own. `sha256` names their content, too.
+
+    It may have `bytes_per_token`, bytes of text (UTF-8) over tokens of all of it: losses are then told in bits per byte
+    as well, in which runs with other tokenizers compare.
     """
 
     length: int
@@ -205,6 +209,19 @@ def validation_sets(run: Run, validation: Source) -> dict[str, Source]:
             f"{listing(get_args(Split))}, but sets() of {run.data.source} has {odd[0]!r}; rename it"
         )
     return dict(found)
+
+
+def bytes_per_token(run: Run, source: Source) -> float | None:
+    """What a source says of itself; None if it says nothing, ConfigError if it is no positive number."""
+    given = getattr(source, "bytes_per_token", None)
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
+        raise ConfigError(
+            f"`bytes_per_token` must be a positive number, but that of {run.data.source} is {given!r}; correct it, or "
+            "leave it out"
+        )
+    return float(given)
 
 
 def material_of(run: Run) -> Material:
