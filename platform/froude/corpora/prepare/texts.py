@@ -147,8 +147,20 @@ def _stream(input: Input) -> Iterator[bytes]:
     """The file's bytes in blocks, unpacked."""
     filesystem, path = Location(input.url).arrow()
     with filesystem.open_input_stream(path, compression=input.codec) as source:
-        while block := source.read(BLOCK):
+        while block := _unpacked(source, input):
             yield block
+
+
+def _unpacked(source: Any, input: Input) -> bytes:
+    try:
+        return bytes(source.read(BLOCK))
+    except OSError as error:
+        if input.codec is None or error.errno:
+            raise
+        cause = " ".join(str(error).split())
+        raise ConfigError(
+            f"texts must be whole {input.codec} files, but {input.url}: {cause}; restore it"
+        ) from None
 
 
 def _whole(input: Input) -> str:

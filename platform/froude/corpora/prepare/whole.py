@@ -165,7 +165,7 @@ def _hashes(
     for each, sha256 in workers(_hashed, todo):
         known[each.url] = [each.size, each.modified, sha256]
         done += each.size
-        progress("read", done / total, f"{done / 2**20:.0f} of {total / 2**20:.0f} MiB")
+        progress("read", done / total, f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB")
     if keep:
         place.replace(json.dumps(known).encode())
     return {each.url: known[each.url][2] for each in found}
@@ -181,7 +181,7 @@ def _tokenise(pieces: Sequence[made.Piece], workers: Workers, progress: Progress
     done = total - sum(piece.weight for piece in todo.values())
     for weight in workers(made.tokenise, list(todo.values())):
         done += weight
-        progress("tokenise", done / max(1, total), f"{done / 2**20:.0f} of {total / 2**20:.0f} MiB of text")
+        progress("tokenise", done / max(1, total), f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB of text")
 
 
 def _unchanged(places: Sequence[str], before: Sequence[texts.Input]) -> None:
