@@ -61,10 +61,10 @@ class Tokenizer:
         if wanted is None:
             raise ConfigError(
                 f"documents must end with a token, but {self.name} has none of {', '.join(ENDS[:4])} and the like; "
-                'name its own with --eod TOKEN, or --eod "" to join documents without one'
+                'name its own as eod (--eod TOKEN), or "" to join documents without one'
             )
         raise ConfigError(
-            f"--eod must be a token of the tokenizer, but {self.name} has no {wanted!r}; "
+            f"eod must be a token of the tokenizer, but {self.name} has no {wanted!r}; "
             'name one of its tokens, or "" for none'
         )
 
@@ -109,7 +109,7 @@ def _loaded(content: bytes, name: str) -> Tokenizer:
 def load(place: str | Location) -> Tokenizer:
     """The tokenizer of a local or s3:// file; ConfigError if it is none."""
     location = Location.parse(place)
-    with reported(location, "--tokenizer must be a file that can be read"):
+    with reported(location, "a tokenizer must be a file that can be read"):
         content = location.read()
     return _loaded(content, location.name)
 

@@ -48,7 +48,7 @@ def verify(place: str, progress: Callable[[float, str], None] = lambda share, wh
         elif size is not None and (now := file_sha256(folder / name)) != row["sha256"]:
             wrong = f"has SHA-256 {now[:12]}… instead of {row['sha256'][:12]}…"
         done += row["size"]
-        progress(done / total, f"{done / 2**20:.0f} of {total / 2**20:.0f} MiB")
+        progress(done / total, f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB")
         yield Seen(name, wrong)
     if not single:
         if known.tokenizer:
@@ -84,7 +84,7 @@ def write(place: str, progress: Callable[[float, str], None] = lambda share, wha
     for name, size in sizes.items():
         rows.append({"name": name, "size": size, "sha256": file_sha256(folder / name)})
         done += size
-        progress(done / total, f"{done / 2**20:.0f} of {total / 2**20:.0f} MiB")
+        progress(done / total, f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB")
     return record.write(folder, {"shards": rows})
 
 

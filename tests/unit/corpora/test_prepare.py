@@ -255,7 +255,7 @@ def test_a_full_disk_leaves_nothing_half_written(
         (["x"], {"held_out": 1.0}, r"--held-out must be a share from 0 to below 1, but got 1.0"),
         (["x"], {"held_out": float("nan")}, r"--held-out must be a share"),
         (["x"], {"shard_tokens": 0}, r"--shard-tokens must be at least 1"),
-        (["x"], {"end": "<no>"}, r"--eod must be a token of the tokenizer"),
+        (["x"], {"end": "<no>"}, r"eod must be a token of the tokenizer"),
     ],
 )
 def test_nothing_to_make_is_refused(

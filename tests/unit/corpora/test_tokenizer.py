@@ -80,13 +80,13 @@ def test_the_end_of_documents_is_found_or_named(tokenizer: Path, tmp_path: Path)
     assert made.end(None) == ("<|endoftext|>", 0)
     assert made.end("") is None
     assert made.end("<|endoftext|>") == made.end(None)
-    with pytest.raises(ConfigError, match=r"--eod must be a token .* has no '<end>'"):
+    with pytest.raises(ConfigError, match=r"eod must be a token .* has no '<end>'"):
         made.end("<end>")
     nameless = json.loads(tokenizer.read_text())
     nameless["added_tokens"] = []
     del nameless["model"]["vocab"]["<|endoftext|>"]
     (tmp_path / "n.json").write_text(json.dumps(nameless))
-    with pytest.raises(ConfigError, match=r"must end with a token, but n.json has none of .*--eod TOKEN"):
+    with pytest.raises(ConfigError, match=r"must end with a token, but n.json has none of .*as eod"):
         load(str(tmp_path / "n.json")).end(None)
 
 

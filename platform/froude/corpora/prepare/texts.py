@@ -136,7 +136,7 @@ def all_documents(
                 if text:
                     yield text
             done += part.weight
-            progress(done / max(1, total), f"{done / 2**20:.0f} of {total / 2**20:.0f} MiB of text read")
+            progress(done / max(1, total), f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB of text read")
     if not any_text:
         raise ConfigError(
             f"texts must hold text, but all documents of {found[0].url} and the others are empty"
