@@ -107,6 +107,8 @@ def _stages(display: Display) -> Any:
 
 def _made(corpus: Corpus) -> Iterator[str]:
     content = corpus.content
+    read = sum(each["size"] for each in content["inputs"]) / 2**20
+    yield f"texts       {len(content['inputs']):,} files, {read:.1f} MiB"
     for split, counts in corpus.splits.items():
         each = corpus.bytes_per_token(split)
         told = f", {each:.3f} bytes a token" if each else ""

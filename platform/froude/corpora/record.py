@@ -36,6 +36,15 @@ class Corpus:
         """name, sha256, vocab and eod of the tokenizer; empty where it is not known."""
         return dict(self.content.get("tokenizer", {}))
 
+    def check_tokenizer(self, name: str, sha256: str) -> None:
+        """ConfigError if the shards are known to be another tokenizer's than the one named."""
+        made = self.tokenizer
+        if made and made["sha256"] != sha256:
+            raise ConfigError(
+                f"shards must be read with the tokenizer that made them, {made['name']} (SHA-256 "
+                f"{made['sha256'][:12]}…), but {name} has {sha256[:12]}…; the folder has a copy of its own"
+            )
+
     def bytes_per_token(self, split: str) -> float | None:
         """Bytes of text (UTF-8) over tokens, those that end documents among them; None where it is not known."""
         counts = self.splits.get(split, {})

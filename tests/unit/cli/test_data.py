@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -148,3 +151,29 @@ def test_bad_input_is_a_line_or_two(
     capsys.readouterr()
     assert match in refused([*arguments, *(["--json"] if "prepare" in arguments else [])], capsys)
     assert not Path("o/data.json").exists()
+
+
+@pytest.mark.long
+def test_the_guides_commands_do_what_it_says(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """But those that need a cluster."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    shutil.copytree(root / "docs", "docs")
+    page = (root / "docs/guide/tokens.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```(sh|python)\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    ran = []
+    for language, text in blocks:
+        if language == "python":
+            Path(text.split("\n", 1)[0].removeprefix("# ")).write_text(text, encoding="utf-8")
+            continue
+        for line in text.splitlines():
+            _, verb, *arguments = shlex.split(line, comments=True)
+            if verb not in ("sweep", "fit"):
+                assert main([verb, *arguments]) == 0, line
+                ran.append(verb)
+    assert ran == ["data"] * 4 + ["plan"]
+    out = capsys.readouterr().out
+    assert "5 of 5 files are what they were" in out
+    assert "1 data source sound" in out

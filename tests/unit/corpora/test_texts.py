@@ -64,7 +64,12 @@ def test_each_format_gives_the_same_documents(tmp_path: Path) -> None:
     (tmp_path / "folder" / "z.txt").write_text("z")
     (tmp_path / "folder" / "deep").mkdir()
     (tmp_path / "folder" / "deep" / "y.md").write_text("y")
+    (tmp_path / "folder" / "tokenizer.json").write_text("{}")
     assert [each.name for each in inputs([str(tmp_path / "folder")])] == ["folder/deep/y.md", "folder/z.txt"]
+    # Beside data, plain text is about them.
+    (tmp_path / "folder" / "deep" / "x.json.gz").write_bytes(gzip.compress(b'{"text": ""}'))
+    assert [each.name for each in inputs([str(tmp_path / "folder")])] == ["folder/deep/x.json.gz"]
+    assert len(inputs([str(tmp_path / "folder"), str(tmp_path / "folder" / "z.txt")])) == 2
 
 
 def test_nulls_are_empty_documents(tmp_path: Path) -> None:
@@ -143,7 +148,7 @@ def test_reading_all_tells_how_far_it_is(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     (tmp_path / "b.jsonl").write_text('{"text": ""}')
     told: list[float] = []
-    found = inputs([str(tmp_path)])
+    found = inputs([str(tmp_path / "a.txt"), str(tmp_path / "b.jsonl")])
     assert list(all_documents(found, "text", lambda share, _: told.append(share))) == ["a"]
     assert told == sorted(told)
     assert told[-1] == 1

@@ -20,7 +20,7 @@ from froude.store import Location, reported
 
 FOLDER = "pieces"
 #: Bytes of text in a piece, and characters that the library is given at once.
-PIECE, BATCH = 1 << 25, 1 << 21
+PIECE, BATCH = 1 << 23, 1 << 21
 
 
 @dataclass(frozen=True)

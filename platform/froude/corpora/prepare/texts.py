@@ -61,7 +61,7 @@ def known(name: str) -> bool:
 
 
 def inputs(places: Sequence[str]) -> list[Input]:
-    """The files that are named, and those in folders that are, sorted; ConfigError for one that can't be read."""
+    """The files that are named, and in folders those of `_of_folder`, sorted; ConfigError where there are none."""
     found: dict[str, Input] = {}
     for place in places:
         location = Location.parse(place)
@@ -71,7 +71,7 @@ def inputs(places: Sequence[str]) -> list[Input]:
                 if not known(location.name):
                     raise ConfigError(f"texts must be {KNOWN}, but got {place}; rename or convert it")
             else:
-                inside = [each for each in location.walk() if known(each.name)]
+                inside = _of_folder(location)
                 chosen = {f"{location.name}{e.url.removeprefix(location.url)}": e for e in inside}
                 if not chosen:
                     what = "holds none" if location.children() else "is empty or not there"
@@ -86,6 +86,16 @@ def inputs(places: Sequence[str]) -> list[Input]:
                     each.url, name, each.size() or 0, written.timestamp() if written else 0.0
                 )
     return list(found.values())
+
+
+def _of_folder(folder: Location) -> list[Location]:
+    """JSON lines and Parquet below a folder, plain text only where there are none: beside them it is about them.
+
+    A .json is for who names it: in a folder it may be anything, such as a tokenizer.
+    """
+    found = [each for each in folder.walk() if known(each.name) and not each.name.endswith(".json")]
+    plain = [each for each in found if Input(each.url, "", 0, 0).kind is PLAIN]
+    return plain if len(plain) == len(found) else [each for each in found if each not in plain]
 
 
 def sha256(input: Input) -> str:

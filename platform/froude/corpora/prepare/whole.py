@@ -179,9 +179,14 @@ def _tokenise(pieces: Sequence[made.Piece], workers: Workers, progress: Progress
     todo = {piece.key: piece for piece in pieces if not piece.file("npz").exists()}
     total = sum(piece.weight for piece in pieces)
     done = total - sum(piece.weight for piece in todo.values())
+
+    def tell() -> None:
+        progress("tokenise", done / max(1, total), f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB of text")
+
+    tell()
     for weight in workers(made.tokenise, list(todo.values())):
         done += weight
-        progress("tokenise", done / max(1, total), f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB of text")
+        tell()
 
 
 def _unchanged(places: Sequence[str], before: Sequence[texts.Input]) -> None:
