@@ -108,7 +108,8 @@ def fit(
     diagnoses = _diagnoses(found, fits, trust=trust, quiet=as_json) if diagnose else []
     branched = _branched(found, fits.target, trust=trust, quiet=as_json) if branches else None
     if as_json:
-        content = fits.summary() | {"fingerprints": dict(fits.fingerprints), "loss_unit": unit}
+        content = fits.summary() | {"fingerprints": dict(fits.fingerprints)}
+        content |= {"loss_unit": unit} if loss != "loss" else {}
         content |= {"table": table.to_dict()} if table is not None else {}
         content |= {"prediction": asdict(prediction)} if prediction is not None else {}
         content |= {"sets_prediction": {name: asdict(each) for name, each in sets.items()}} if sets else {}
