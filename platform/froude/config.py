@@ -19,7 +19,7 @@ from froude.optimizers.section import Optimizer
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization
 from froude.schedules.phases import Phases, whole_steps
 from froude.section import ConfigError, Section, flat, inner, listing, one_of, shown
-from froude.sections import Model, Scalar, Schedule
+from froude.sections import Model, Scalar, Schedule, identified
 
 __all__ = [
     "ConfigError",
@@ -254,6 +254,8 @@ class Run(Section):
             content.pop(key, None)
         for table in (content["data"], *content["data"].get("parts", ())):
             table.pop("path", None)
+            if "options" in table:
+                table["options"] = identified(table["options"])
         return content
 
     def as_proxy(self) -> Run:

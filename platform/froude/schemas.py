@@ -68,6 +68,8 @@ TRIALS = pa.schema(
         ("beta2_half_life", _F),  # tokens; null where beta2 was set
         ("batch_final", _I),  # of the last step: unlike `batch` in a run that ramped it
         ("decay_fraction", _F),  # share of the run that the tail of a schedule takes, where it has one
+        # loss / ln 2 / bytes of text per token of the validation split; null where the source does not know those.
+        ("bits_per_byte", _F),
     ]
 )
 
@@ -96,7 +98,16 @@ STEPS = pa.schema(
 )
 
 EVALS = pa.schema(
-    [("run", _S), ("attempt", _I), ("step", _I), ("tokens", _I), ("split", _S), ("loss", _F), ("time", _TIME)]
+    [
+        ("run", _S),
+        ("attempt", _I),
+        ("step", _I),
+        ("tokens", _I),
+        ("split", _S),
+        ("loss", _F),
+        ("time", _TIME),
+        ("bits_per_byte", _F),  # as in TRIALS, of the split
+    ]
 )
 
 COMMITS = pa.schema(

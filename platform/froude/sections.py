@@ -7,7 +7,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
@@ -17,7 +17,17 @@ from froude.schedules import SCHEDULES, RampRate, Tail
 from froude.section import ConfigError, Section, one_of
 
 Scalar = str | int | float | bool
-SHARDS = "froude.train.data.shards:Shards"
+
+#: Options of the package's sources that are files: their SHA-256 is put beside them, and counts in the path's place.
+FILES = ("tokenizer",)
+#: Sources whose content no file's hash names: terabytes, perhaps, or half of what is read. They are asked themselves
+#: (froude.material).
+SELF_NAMED = ("froude.train.data.shards:Shards", "froude.train.data.text_tokens:TextTokens")
+
+
+def identified(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """A source's options without the paths of files whose hash stands beside them."""
+    return {k: v for k, v in options.items() if k not in FILES or f"{k}_sha256" not in options}
 
 
 class Model(Section):
@@ -88,21 +98,25 @@ class Corpus(Section):
     @property
     def settings(self) -> str:
         """The source's own options as JSON: its mixture, phase and the like."""
-        return json.dumps(self.options, sort_keys=True)
+        return json.dumps(identified(self.options), sort_keys=True)
 
     @model_validator(mode="before")
     @classmethod
     def _pin(cls, content: Any) -> Any:
         """Name the file so that every process finds it, and its content, so that another file is another run."""
-        if not isinstance(content, dict) or not isinstance(content.get("path"), str) or not content["path"]:
+        if not isinstance(content, dict):
+            return content
+        source = str(content.get("source", "froude."))
+        if source.startswith("froude.") and isinstance(content.get("options"), dict):
+            content = {**content, "options": _pinned(content["options"])}
+        if not isinstance(content.get("path"), str) or not content["path"] or "://" in content["path"]:
             return content
         path = os.path.abspath(os.path.expanduser(content["path"]))
-        source = str(content.get("source", "froude."))
-        if source == SHARDS:  # terabytes, perhaps: the source itself names their content (froude.material)
-            return content if "://" in content["path"] else {**content, "path": path}
         if not source.startswith("froude."):
             # A source of one's own may mean a URL by it, or a name; its content is asked of it (froude.material).
             return {**content, "path": path} if os.path.exists(path) else content
+        if source in SELF_NAMED:
+            return {**content, "path": path}
         return {**content, "path": path, "sha256": content.get("sha256") or _sha256(path)}
 
 
@@ -162,6 +176,18 @@ class Schedule(Section):
     @classmethod
     def _known(cls, value: object) -> object:
         return one_of(value, SCHEDULES)
+
+
+def _pinned(options: dict[str, Any]) -> dict[str, Any]:
+    """Options that name their files so that every process finds them, with the hash of each that can be read."""
+    found = dict(options)
+    for key in FILES:
+        path = options.get(key)
+        if isinstance(path, str) and path and "://" not in path:
+            found[key] = os.path.abspath(os.path.expanduser(path))
+            if known := options.get(f"{key}_sha256") or _sha256(found[key]):
+                found[f"{key}_sha256"] = known
+    return found
 
 
 def _listed(value: object) -> Sequence[object]:

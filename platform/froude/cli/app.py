@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from froude.cli import checkpoints
+from froude.cli import checkpoints, data
 from froude.cli.chaos import chaos
 from froude.cli.coordcheck import coordcheck
 from froude.cli.fit import fit
@@ -32,6 +32,7 @@ app = typer.Typer(
 for verb in (plan, sweep, status, fit, promote, train, report, quickstart, verify_run, chaos, coordcheck):
     app.command(verb.__name__.replace("_", "-"))(verb)
 app.add_typer(checkpoints.app)
+app.add_typer(data.app)
 
 
 def _version(asked: bool) -> None:

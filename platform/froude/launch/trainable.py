@@ -147,7 +147,7 @@ class Proxy(tune.Trainable):
 
         from froude.launch.cluster import ConnectedCluster
         from froude.launch.elastic import RunFailed, train
-        from froude.train.api import build_model, count_parameters
+        from froude.train.api import build_model, build_source, bytes_per_token, count_parameters
         from froude.train.rows import trial_row
         from froude.train.trial import Outcome
 
@@ -174,6 +174,7 @@ class Proxy(tune.Trainable):
             workers=run.max_workers,
             validation=validation,
             stopped=stopped,
+            bytes_per_token=bytes_per_token(run, build_source(run, "validation")),
         )
         return Outcome(trials=[row])
 

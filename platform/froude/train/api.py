@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -91,6 +92,9 @@ class Source(Protocol):
 
     A source that reads from afar may have `expect(numbers: Sequence[int])`, which begins to fetch windows and does not
     wait for them: it is called with those of a slot before they are read, and with those of the next batch.
+
+    It may have `bytes_per_token`, bytes of text (UTF-8) over tokens of all of it: losses are then told in bits per byte
+    as well, in which runs with other tokenizers compare.
     """
 
     length: int
@@ -213,6 +217,19 @@ def validation_sets(run: Run, validation: Source) -> dict[str, Source]:
             f"{listing(get_args(Split))}, but sets() of {run.data.source} has {odd[0]!r}; rename it"
         )
     return dict(found)
+
+
+def bytes_per_token(run: Run, source: Source) -> float | None:
+    """What a source says of itself; None if it says nothing, ConfigError if it is no positive number."""
+    given = getattr(source, "bytes_per_token", None)
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
+        raise ConfigError(
+            f"`bytes_per_token` must be a positive number, but that of {run.data.source} is {given!r}; correct it, or "
+            "leave it out"
+        )
+    return float(given)
 
 
 def material_of(run: Run) -> Material:

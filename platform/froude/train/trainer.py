@@ -36,10 +36,13 @@ class Trainer:
         self.draw_as(run)
         validation = api.build_source(run, "validation")
         self.validation = self._held(validation, f"the validation split of {run.data.source}")
+        sets = api.validation_sets(run, validation)
         self.sets = {
             name: self._held(source, f"validation set {name!r} of {run.data.source}")
-            for name, source in api.validation_sets(run, validation).items()
+            for name, source in sets.items()
         }
+        held = {"validation": validation, **sets}
+        self.bytes_per_token = {name: api.bytes_per_token(run, source) for name, source in held.items()}
         self.model = api.build_model(run)
         if run.reduction == "exact" or self.world.size > 1:
             refuse_hooks(self.model)

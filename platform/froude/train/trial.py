@@ -50,6 +50,7 @@ def run_trial(
     trainer = Trainer(longest, World(device=parallel.resolve_device(device)))
     counter = _Counter(schedules.trial_steps(runs), progress)
     memory, outcome, fine = InMemory(), Outcome(), True
+    known = trainer.bytes_per_token["validation"]
     trunk = _loop(longest, trainer, memory, counter)
     shared: list[Row] = []
     for run, start in zip(runs, schedules.branch_steps(runs), strict=True):
@@ -74,11 +75,15 @@ def run_trial(
                 loss=loss,
                 seconds=time.perf_counter() - began,
                 trial=trial,
+                bytes_per_token=known,
             )
         )
         outcome.steps += steps
         if math.isfinite(loss):
-            outcome.evals += [eval_row(run, 1, run.steps, loss), *tail.evaluate_sets()]
+            outcome.evals += [
+                eval_row(run, 1, run.steps, loss, bytes_per_token=known),
+                *tail.evaluate_sets(),
+            ]
         if stop_loss is not None and loss <= stop_loss:
             break
         if tail is not trunk:
