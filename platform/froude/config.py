@@ -17,8 +17,8 @@ from froude.optimizers import OPTIMIZERS, times
 from froude.optimizers.section import Optimizer
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization
 from froude.schedules.phases import Phases, whole_steps
-from froude.section import ConfigError, Section, listing, one_of
-from froude.sections import Data, Model, Scalar, Schedule
+from froude.section import ConfigError, Section, drop_later, flat, listing, one_of
+from froude.sections import Data, Model, Scalar, Schedule, Trainer
 
 __all__ = [
     "ConfigError",
@@ -29,6 +29,7 @@ __all__ = [
     "Scalar",
     "Schedule",
     "Section",
+    "Trainer",
     "whole_steps",
 ]
 
@@ -44,6 +45,7 @@ class Run(Section):
     data: Data = Field(default_factory=lambda: Data())
     optimizer: Optimizer = Field(default_factory=lambda: Optimizer())
     schedule: Schedule = Field(default_factory=lambda: Schedule())
+    trainer: Trainer = Field(default_factory=lambda: Trainer())
     parametrization: str = DEFAULT.name
     precision: Literal["fp32", "bf16"] = "fp32"
     batch: int = Field(default=768, gt=0, description="tokens of one optimizer step, over all workers")
@@ -82,6 +84,7 @@ class Run(Section):
     workers: int | tuple[int, int] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
+    LATER: ClassVar[tuple[str, ...]] = ("trainer",)
     #: What may differ without making it another run: labels, resources, paths.
     UNFINGERPRINTED: ClassVar[tuple[str, ...]] = (
         "name",
@@ -142,6 +145,11 @@ class Run(Section):
             raise ConfigError(
                 f"`micro_batch` must be a multiple of the context of {window} tokens (0: all at once), "
                 f"but got {self.micro_batch}"
+            )
+        if self.trainer.command and high > 1:
+            raise ConfigError(
+                f"`workers` must be 1 with a `trainer.command`, which starts its own, but got {self.workers}; reserve "
+                "by `trainer.nodes`, `trainer.gpus` and `trainer.cpus`"
             )
         object.__setattr__(self, "optimizer", self.optimizer.at(self.batch, self.tokens))
         if not self.optimizer.imported:  # else its code is not to be run yet
@@ -247,6 +255,8 @@ class Run(Section):
         for key in self.UNFINGERPRINTED:
             content.pop(key, None)
         content["data"].pop("path", None)
+        for key in Trainer.UNFINGERPRINTED:
+            content.get("trainer", {}).pop(key, None)
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -261,8 +271,12 @@ class Run(Section):
 
     def differences(self, other: Run) -> list[str]:
         """The fingerprint's keys in which two runs differ, dotted, with both values: "batch 768 instead of 384"."""
-        own, new = (_flat(run.to_dict()) for run in (self, other))
-        left_out = {*self.UNFINGERPRINTED, "data.path"}
+        own, new = (flat(run.to_dict()) for run in (self, other))
+        left_out = {
+            *self.UNFINGERPRINTED,
+            "data.path",
+            *(f"trainer.{key}" for key in Trainer.UNFINGERPRINTED),
+        }
         return [
             f"{key} {_shown(new.get(key))} instead of {_shown(own.get(key))}"
             for key in sorted({*own, *new} - left_out)
@@ -299,7 +313,7 @@ class Run(Section):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON and TOML types only; without later keys at their defaults, and what the optimizer can't have."""
         content = self.model_dump(mode="json")
-        _drop_later(self, content)
+        drop_later(self, content)
         if self.optimizer.stored_rest is None:
             del content["optimizer"]["rest"]
         for table in (content["optimizer"], content["optimizer"].get("rest", {})):
@@ -325,24 +339,6 @@ class Run(Section):
 def _covered(rules: Parametrization) -> list[str]:
     """The optimizers for which a parametrization has rules."""
     return [name for name in OPTIMIZERS if rules.covers(*Optimizer(name=name).families)]
-
-
-def _drop_later(table: Section, content: dict[str, Any]) -> None:
-    """Take the later keys that are at their defaults out of a table's content, and out of its sections'."""
-    for key in table.LATER:
-        if getattr(table, key) == type(table).model_fields[key].get_default(call_default_factory=True):
-            content.pop(key, None)
-    for key, value in table:
-        if isinstance(value, Section) and key in content:
-            _drop_later(value, content[key])
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one with dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
 
 
 def _shown(value: object) -> str:

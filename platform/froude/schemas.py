@@ -68,6 +68,7 @@ TRIALS = pa.schema(
         ("beta2_half_life", _F),  # tokens; null where beta2 was set
         ("batch_final", _I),  # of the last step: unlike `batch` in a run that ramped it
         ("decay_fraction", _F),  # share of the run that the tail of a schedule takes, where it has one
+        ("trainer", _S),  # external: trained by a user's command, not by froude; else null
     ]
 )
 

@@ -122,3 +122,21 @@ class Section(BaseModel):
         except ValidationError as error:
             known = {self.section: list(type(self).model_fields)}
             raise ConfigError(_explain(error, self.section, known)) from None
+
+
+def drop_later(table: Section, content: dict[str, Any]) -> None:
+    """Take the later keys that are at their defaults out of a table's content, and out of its sections'."""
+    for key in table.LATER:
+        if getattr(table, key) == type(table).model_fields[key].get_default(call_default_factory=True):
+            content.pop(key, None)
+    for key, value in table:
+        if isinstance(value, Section) and key in content:
+            drop_later(value, content[key])
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one with dotted keys."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found

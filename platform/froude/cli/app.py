@@ -11,6 +11,7 @@ from froude.cli import checkpoints
 from froude.cli.chaos import chaos
 from froude.cli.coordcheck import coordcheck
 from froude.cli.fit import fit
+from froude.cli.ingest import ingest
 from froude.cli.plan import plan
 from froude.cli.promote import promote
 from froude.cli.quickstart import quickstart
@@ -29,7 +30,20 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (plan, sweep, status, fit, promote, train, report, quickstart, verify_run, chaos, coordcheck):
+for verb in (
+    plan,
+    sweep,
+    ingest,
+    status,
+    fit,
+    promote,
+    train,
+    report,
+    quickstart,
+    verify_run,
+    chaos,
+    coordcheck,
+):
     app.command(verb.__name__.replace("_", "-"))(verb)
 app.add_typer(checkpoints.app)
 

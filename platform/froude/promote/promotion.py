@@ -235,18 +235,18 @@ def priced(study: Study, fits: Fits, *, trust: bool = False) -> Batches | None:
 
 def token_flops(run: Run, *, trust: bool = False) -> float:
     """FLOPs of one token of the run, forward and backward, by the model itself."""
-    from froude.train.api import build_model, check_trust
+    from froude.train.api import check_trust, size_of
 
     check_trust(run, trust)
-    return float(build_model(run, "meta").flops_per_token())  # type: ignore[operator]
+    return size_of(run).flops_per_token
 
 
 def parameters(run: Run, *, trust: bool = False) -> int:
     """Parameters of the run's model without embedding and readout, counted on the model itself."""
-    from froude.train.api import build_model, check_trust, count_parameters
+    from froude.train.api import check_trust, size_of
 
     check_trust(run, trust)
-    return count_parameters(build_model(run, "meta")).params
+    return size_of(run).params
 
 
 def _distinct(reasons: Sequence[str]) -> tuple[str, ...]:

@@ -191,7 +191,12 @@ def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive
 
 
 def worker_bytes(run: Run) -> int:
-    """Resident bytes of a worker that trains the run, estimated: process, parameters and state, activations."""
+    """Resident bytes of a worker that trains the run, estimated: process, parameters and state, activations.
+
+    Of a run that a command trains only the process that starts it: what the command takes is not known.
+    """
+    if run.trainer.command:
+        return PROCESS_BYTES
     shape, (_, parameters, state) = run.model, model_size(run)
     tokens = max(run.micro_batch or run.phases.largest, EVALUATION_WINDOWS * shape.context)
     # Of a token, in fp32: what each block keeps for its backward pass, attention's weights, three copies of the logits.

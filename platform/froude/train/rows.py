@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from froude import commands
 from froude.config import Run
 from froude.optimizers import times
 from froude.train.api import Counts
@@ -57,6 +58,7 @@ def trial_row(
 def describe(run: Run) -> Row:
     """What of a trials row the run's description alone decides."""
     rest = run.optimizer.stored_rest
+    foreign = bool(run.trainer.command)
     return {
         "run": run.name,
         "fingerprint": run.fingerprint,
@@ -77,8 +79,8 @@ def describe(run: Run) -> Row:
         "precision": run.precision,
         "stage": run.stage,
         "seed": run.seed,
-        "model": run.model.factory,
-        "corpus": run.data.corpus,
+        "model": commands.model(run) if foreign else run.model.factory,
+        "corpus": commands.corpus(run) if foreign else run.data.corpus,
         "head_dim": run.model.head_dim,
         "context": run.model.context,
         "vocab": run.model.vocab,
@@ -87,6 +89,7 @@ def describe(run: Run) -> Row:
         "rest_beta2": rest and rest.beta2,
         "timescale": timescale(run),
         "beta2_half_life": run.optimizer.beta2_half_life or None,
+        "trainer": commands.EXTERNAL if foreign else None,
     }
 
 
