@@ -59,14 +59,14 @@ def _found(word: str, roots: Sequence[str]) -> str:
 
 
 def model(run: Run) -> str:
-    """What the rows name as the model: the factory if the run names one that is not the default, else the command."""
-    own = run.model.factory == Model.model_fields["factory"].default
-    return " ".join(run.trainer.command) if own else run.model.factory
+    """What rows name as the model: its factory, or the command where that trains, unless the run names another."""
+    own = run.trainer.command and run.model.factory == Model.model_fields["factory"].default
+    return " ".join(run.trainer.words) if own else run.model.factory
 
 
 def corpus(run: Run) -> str | None:
-    """What the rows name as the corpus: nothing where the run names neither a source nor a file of its own."""
-    own = run.data.source == Data.model_fields["source"].default
+    """What rows name as the corpus: nothing where a command trains, and the run names neither source nor file."""
+    own = run.trainer.command and run.data.source == Data.model_fields["source"].default
     return (run.data.corpus.partition(" ")[2] or None) if own else run.data.corpus
 
 

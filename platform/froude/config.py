@@ -255,8 +255,8 @@ class Run(Section):
         for key in self.UNFINGERPRINTED:
             content.pop(key, None)
         content["data"].pop("path", None)
-        for key in Trainer.UNFINGERPRINTED:
-            content.get("trainer", {}).pop(key, None)
+        if "trainer" in content:
+            content["trainer"] = self.trainer.identity
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -186,6 +186,7 @@ SCORES = pa.schema(
         ("proxy_cost", _F),  # FLOPs of all proxies over the target's; null where their rows do not tell
         ("profile", _S),  # of the gate
         ("overrides", pa.list_(_S)),  # checks of the gate that failed and were overridden
+        ("trainer", _S),  # external: another trainer's metrics were followed; else null
     ]
 )
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, field_validator, model_validator
 
 from froude.schedules import SCHEDULES, RampRate, Tail
-from froude.section import ConfigError, Section, one_of
+from froude.section import ConfigError, Section, drop_later, one_of
 
 Scalar = str | int | float | bool
 
@@ -199,6 +199,18 @@ class Trainer(Section):
     flops_per_token: float = Field(
         default=0.0, ge=0, description="forward and backward; 0: as told or counted, else 6 params"
     )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of it makes another run; of the command's absolute paths only the names: code may lie anywhere."""
+        content = self.model_dump(mode="json", exclude={*self.UNFINGERPRINTED})
+        drop_later(self, content)
+        return {**content, "command": self.words}
+
+    @property
+    def words(self) -> list[str]:
+        """The command, without the folders of absolute paths."""
+        return [os.path.basename(word) if os.path.isabs(word) else word for word in self.command]
 
     @field_validator("command", "files", mode="before")
     @classmethod

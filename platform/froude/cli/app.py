@@ -11,6 +11,7 @@ from froude.cli import checkpoints
 from froude.cli.chaos import chaos
 from froude.cli.coordcheck import coordcheck
 from froude.cli.fit import fit
+from froude.cli.follow import follow
 from froude.cli.ingest import ingest
 from froude.cli.plan import plan
 from froude.cli.promote import promote
@@ -38,6 +39,7 @@ for verb in (
     fit,
     promote,
     train,
+    follow,
     report,
     quickstart,
     verify_run,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from froude.config import Run
+from froude.config import ConfigError, Run
 from froude.promote.choice.step_time import StepTime
 
 SHAPES = 3  # timed, from the cheapest step to the most expensive that is affordable
@@ -88,6 +88,11 @@ def measure(runs: Sequence[Run]) -> Speed:
 
 def step_time(run: Run) -> StepTime:
     """The run's steps by the plan's estimate: timed on one thread here at two batches, the least and its own."""
+    if run.trainer.command:
+        raise ConfigError(
+            "the time of a step is told by trials of one process, but the study has too few, and a command's steps "
+            "can't be timed here; leave --prefer out, or prefer loss"
+        )
     least = run.slots * run.model.context
     sizes = [least, max(run.batch, 2 * least)]
     alike = [

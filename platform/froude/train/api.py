@@ -114,12 +114,17 @@ class Unsupervised:
 
 
 def check_trust(run: Run, trust: bool) -> None:
-    """Raise a ConfigError when the run would use code from outside the package without `trust`."""
+    """Raise a ConfigError when training the run would use code from outside the package without `trust`."""
     if run.trainer.command and not trust:
         raise ConfigError(
             f"a command of your own trains only when trusted, but got {' '.join(run.trainer.command)}; read what it "
             "runs, then pass --trust"
         )
+    check_imports(run, trust)
+
+
+def check_imports(run: Run, trust: bool) -> None:
+    """Raise a ConfigError when the run would import code from outside the package without `trust`."""
     if run.foreign and not trust:
         raise ConfigError(
             f"import paths outside the package run only when trusted, but got {', '.join(run.foreign)}; "
@@ -295,13 +300,19 @@ class Size:
     flops_per_token: float
 
 
+def is_sized(run: Run) -> bool:
+    """Whether the size of the run's model is known before it begins; a command may tell its own only then."""
+    own = run.model.factory == Shape.model_fields["factory"].default
+    return not run.trainer.command or bool(run.trainer.params) or not own
+
+
 def size_of(run: Run) -> Size:
     """As the model counts itself; of a run that a command trains as `trainer` says, or its own factory counts.
 
     ConfigError if nothing says it: the package's own model is not taken for a command's.
     """
     told = run.trainer
-    if told.command and not told.params and run.model.factory == Shape.model_fields["factory"].default:
+    if not is_sized(run):
         raise ConfigError(
             f"a run that a command trains must say its model's size, but {run.name} does not; set `trainer.params` "
             "(without embedding and readout), or `model.factory` to one that builds that model"

@@ -58,7 +58,6 @@ def trial_row(
 def describe(run: Run) -> Row:
     """What of a trials row the run's description alone decides."""
     rest = run.optimizer.stored_rest
-    foreign = bool(run.trainer.command)
     return {
         "run": run.name,
         "fingerprint": run.fingerprint,
@@ -79,8 +78,8 @@ def describe(run: Run) -> Row:
         "precision": run.precision,
         "stage": run.stage,
         "seed": run.seed,
-        "model": commands.model(run) if foreign else run.model.factory,
-        "corpus": commands.corpus(run) if foreign else run.data.corpus,
+        "model": commands.model(run),
+        "corpus": commands.corpus(run),
         "head_dim": run.model.head_dim,
         "context": run.model.context,
         "vocab": run.model.vocab,
@@ -89,7 +88,7 @@ def describe(run: Run) -> Row:
         "rest_beta2": rest and rest.beta2,
         "timescale": timescale(run),
         "beta2_half_life": run.optimizer.beta2_half_life or None,
-        "trainer": commands.EXTERNAL if foreign else None,
+        "trainer": commands.EXTERNAL if run.trainer.command else None,
     }
 
 
