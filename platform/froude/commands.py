@@ -47,13 +47,16 @@ def _values(run: Run) -> dict[str, str]:
     return {**values, **FILES, "steps": f"{run.steps}", "python": sys.executable}
 
 
-def _found(word: str, roots: Sequence[str]) -> str:
-    """A relative word that names a file or folder below a root, as the absolute path of the first such; else itself."""
+def _found(word: str, roots: Sequence[str], *, folder: bool = False) -> str:
+    """A relative word that names a file below a root, as the absolute path of the first such; else itself.
+
+    A folder's counts only with a slash, so that a plain word of a command stays one, or if a `folder` is looked for.
+    """
     if not word or word.startswith(("-", "{")) or os.path.isabs(word):
         return word
     for root in roots:
         path = os.path.join(root, word)
-        if os.path.exists(path) and (os.sep in word or os.path.isfile(path)):
+        if os.path.isfile(path) or ((folder or os.sep in word) and os.path.exists(path)):
             return os.path.abspath(path)
     return word
 
@@ -101,10 +104,10 @@ def material(run: Run, roots: Sequence[str] = ()) -> Material:
     )
     modules: dict[str, str] = {}
     for word in words:
-        path = Path(_found(word, roots))
+        path = Path(_found(word, roots, folder=True))
         if not path.exists():
             raise ConfigError(
-                f"`trainer.files` must exist, but {word} does not below {' or '.join(roots)}; correct the name"
+                f"`trainer.files` must exist, but {word} does not below {' or '.join(roots)}; correct its name"
             )
         name = os.path.basename(os.path.normpath(word)) if os.path.isabs(word) else os.path.normpath(word)
         modules |= {name: _hash(path)} if path.is_file() else _hashes(path, name)

@@ -79,7 +79,9 @@ def follow(
         if not follower.finished:  # Ctrl-C, and a line that breaks a rule: what was read is kept
             follower.save()
     content = {"run": found.run.name, "finished": follower.finished, **asdict(now)}
-    failure = f"run {found.run.name} diverged at step {now.step}: {now.diverged}" if now.diverged else ""
+    failure = ""
+    if now.diverged:
+        failure = f"run {found.run.name} diverged: {now.diverged}; if its trainer goes back, the same command goes on"
     if follower.finished and now.final is not None:
         scored = score(found.forecast, now.final)
         content["actual"] = scored.to_dict()

@@ -122,7 +122,8 @@ class Follower:
         """Read what is new, hold it against the band, and commit it now and then, at the end, or if `save` says so."""
         metrics = self.tail.read()
         new = tuple(self._alarms(metrics))
-        over = metrics.final is not None and math.isfinite(metrics.final) and not metrics.diverged
+        diverged = metrics.why_diverged
+        over = metrics.final is not None and not diverged
         if not self.finished and (save or over or time.monotonic() - self._saved > COMMIT_SECONDS):
             self._commit(metrics, over=over)
         row = metrics.steps.get(metrics.step, {})
@@ -133,7 +134,7 @@ class Follower:
         step = max([metrics.step, *(number for number, _ in metrics.evals)])
         final = self._evals.get((self.run.steps, "validation")) if self.finished else metrics.final
         loss = row.get("loss")
-        return Now(step, self.run.steps, loss, band, new, final, metrics.diverged)
+        return Now(step, self.run.steps, loss, band, new, final, diverged)
 
     def save(self) -> None:
         """Commit what was read so far."""
