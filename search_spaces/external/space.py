@@ -17,7 +17,7 @@ from froude.config import Model, Optimizer, Run, Schedule, Trainer, whole_steps
 from froude.space import Grid, LogUniform, Search, Space, Trial
 
 BASE_WIDTH, CONTEXT, BATCH = 16, 16, 512
-RATE, OCTAVES = 2**-6.0, (-3.0, -1.5, 0.0, 1.5, 3.0)
+RATE, OCTAVES = 2**-4.0, (-2.5, -1.5, -0.75, 0.0, 0.75, 1.5, 2.5)
 SHORT, TARGET_STEPS = 60, 800
 TRAIN = Path(__file__).with_name("train.py")
 
@@ -52,7 +52,7 @@ def found_rate(rows: pl.DataFrame) -> float:
 
 
 def lr_transfer(seed: int) -> Grid:
-    """Five rates at three widths; the middle one with two seeds."""
+    """Seven rates at three widths; the middle one with two seeds."""
 
     def layout(rows: pl.DataFrame) -> list[Trial]:
         return [
@@ -67,15 +67,16 @@ def lr_transfer(seed: int) -> Grid:
 
 
 def loss_law(seed: int) -> Grid:
-    """Three widths at three horizons, at the best rate."""
+    """Three widths at three horizons, at the best rate; the shortest with two seeds."""
 
     def layout(rows: pl.DataFrame) -> list[Trial]:
         rate = found_rate(rows)
         return [
-            Trial(name, (run(seed, width, steps, **{"optimizer.lr": rate, "name": name}),))
+            Trial(name, (run(each, width, steps, **{"optimizer.lr": rate, "name": name}),))
             for width in (16, 24, 32)
             for steps in (100, 200, 400)
-            for name in [f"law-w{width}-n{steps}"]
+            for each in ((seed, seed + 1) if steps == 100 else (seed,))
+            for name in [f"law-w{width}-n{steps}-s{each}"]
         ]
 
     return Grid("loss_law", layout, "loss_law", after=("lr_transfer",))
