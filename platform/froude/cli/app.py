@@ -32,19 +32,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for verb in (
-    plan,
-    sweep,
-    ingest,
-    status,
-    fit,
-    promote,
-    train,
-    follow,
-    report,
-    quickstart,
-    verify_run,
-    chaos,
-    coordcheck,
+    *(plan, sweep, status, fit, promote, train, report, quickstart, verify_run, chaos, coordcheck),
+    *(ingest, follow),
 ):
     app.command(verb.__name__.replace("_", "-"))(verb)
 app.add_typer(checkpoints.app)
