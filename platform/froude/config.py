@@ -18,8 +18,8 @@ from froude.optimizers import OPTIMIZERS, times
 from froude.optimizers.section import Optimizer
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization
 from froude.schedules.phases import Phases, whole_steps
-from froude.section import ConfigError, Section, flat, inner, listing, one_of, shown
-from froude.sections import Model, Scalar, Schedule, identified
+from froude.section import ConfigError, Section, drop_later, flat, inner, listing, one_of, shown
+from froude.sections import Model, Scalar, Schedule, Trainer, identified
 
 __all__ = [
     "ConfigError",
@@ -30,6 +30,7 @@ __all__ = [
     "Scalar",
     "Schedule",
     "Section",
+    "Trainer",
     "whole_steps",
 ]
 
@@ -45,6 +46,7 @@ class Run(Section):
     data: Data = Field(default_factory=lambda: Data())
     optimizer: Optimizer = Field(default_factory=lambda: Optimizer())
     schedule: Schedule = Field(default_factory=lambda: Schedule())
+    trainer: Trainer = Field(default_factory=lambda: Trainer())
     parametrization: str = DEFAULT.name
     precision: Literal["fp32", "bf16"] = "fp32"
     batch: int = Field(default=768, gt=0, description="tokens of one optimizer step, over all workers")
@@ -83,6 +85,7 @@ class Run(Section):
     workers: int | tuple[int, int] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
+    LATER: ClassVar[tuple[str, ...]] = ("trainer",)
     #: What may differ without making it another run: labels, resources, paths.
     UNFINGERPRINTED: ClassVar[tuple[str, ...]] = (
         "name",
@@ -143,6 +146,11 @@ class Run(Section):
             raise ConfigError(
                 f"`micro_batch` must be a multiple of the context of {window} tokens (0: all at once), "
                 f"but got {self.micro_batch}"
+            )
+        if self.trainer.command and high > 1:
+            raise ConfigError(
+                f"`workers` must be 1 with a `trainer.command`, which starts its own, but got {self.workers}; reserve "
+                "by `trainer.nodes`, `trainer.gpus` and `trainer.cpus`"
             )
         object.__setattr__(self, "optimizer", self.optimizer.at(self.batch, self.tokens))
         if not self.optimizer.imported:  # else its code is not to be run yet
@@ -256,6 +264,8 @@ class Run(Section):
             table.pop("path", None)
             if "options" in table:
                 table["options"] = identified(table["options"])
+        if "trainer" in content:
+            content["trainer"] = self.trainer.identity
         return content
 
     def as_proxy(self) -> Run:
@@ -307,7 +317,7 @@ class Run(Section):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON and TOML types only; without later keys at their defaults, and what the optimizer can't have."""
         content = self.model_dump(mode="json")
-        _drop_later(self, content)
+        drop_later(self, content)
         if self.optimizer.stored_rest is None:
             del content["optimizer"]["rest"]
         for table in (content["optimizer"], content["optimizer"].get("rest", {})):
@@ -333,17 +343,3 @@ class Run(Section):
 def _covered(rules: Parametrization) -> list[str]:
     """The optimizers for which a parametrization has rules."""
     return [name for name in OPTIMIZERS if rules.covers(*Optimizer(name=name).families)]
-
-
-def _drop_later(table: Section, content: dict[str, Any]) -> None:
-    """Take the later keys that are at their defaults out of a table's content, and out of its sections'."""
-    for key in table.LATER:
-        if getattr(table, key) == type(table).model_fields[key].get_default(call_default_factory=True):
-            content.pop(key, None)
-    for key, value in table:
-        if isinstance(value, Section) and key in content:
-            _drop_later(value, content[key])
-        elif isinstance(value, tuple) and key in content:
-            for each, written in zip(value, content[key], strict=True):
-                if isinstance(each, Section):
-                    _drop_later(each, written)

@@ -70,6 +70,7 @@ TRIALS = pa.schema(
         ("decay_fraction", _F),  # share of the run that the tail of a schedule takes, where it has one
         # loss / ln 2 / bytes of text per token of the validation split; null where the source does not know those.
         ("bits_per_byte", _F),
+        ("trainer", _S),  # external: trained by a user's command, not by froude; else null
     ]
 )
 
@@ -198,6 +199,7 @@ SCORES = pa.schema(
         ("proxy_cost", _F),  # FLOPs of all proxies over the target's; null where their rows do not tell
         ("profile", _S),  # of the gate
         ("overrides", pa.list_(_S)),  # checks of the gate that failed and were overridden
+        ("trainer", _S),  # external: another trainer's metrics were followed; else null
     ]
 )
 

@@ -150,3 +150,17 @@ def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 def shown(value: object) -> str:
     """A value in a line of text: of a long string its beginning."""
     return f"{value[:12]}…" if isinstance(value, str) and len(value) > 40 else f"{value}"
+
+
+def drop_later(table: Section, content: dict[str, Any]) -> None:
+    """Take the later keys that are at their defaults out of a table's content, and out of its sections'."""
+    for key in table.LATER:
+        if getattr(table, key) == type(table).model_fields[key].get_default(call_default_factory=True):
+            content.pop(key, None)
+    for key, value in table:
+        if isinstance(value, Section) and key in content:
+            drop_later(value, content[key])
+        elif isinstance(value, tuple) and key in content:
+            for each, written in zip(value, content[key], strict=True):
+                if isinstance(each, Section):
+                    drop_later(each, written)

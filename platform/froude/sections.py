@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, field_validator, model_validator
 
 from froude.schedules import SCHEDULES, RampRate, Tail
-from froude.section import ConfigError, Section, one_of
+from froude.section import ConfigError, Section, drop_later, one_of
 
 Scalar = str | int | float | bool
 
@@ -176,6 +176,75 @@ class Schedule(Section):
     @classmethod
     def _known(cls, value: object) -> object:
         return one_of(value, SCHEDULES)
+
+
+class Trainer(Section):
+    """A command that trains the run in place of froude's own loop; without one the loop does.
+
+    Resources are those of one node. In the command, `{run}` and `{toml}` stand for the run's files, `{metrics}` for the
+    file that it appends to, and `{model.width}` and the like for the run's own values.
+    """
+
+    section: ClassVar[str] = "trainer"
+    LATER: ClassVar[tuple[str, ...]] = (
+        "files",
+        "nodes",
+        "cpus",
+        "gpus",
+        "time_limit",
+        "retries",
+        "environment",
+        "params",
+        "flops_per_token",
+    )
+    #: What may differ without making it another run: resources, patience, and files, whose content is the material.
+    UNFINGERPRINTED: ClassVar[tuple[str, ...]] = ("files", "nodes", "cpus", "gpus", "time_limit", "retries")
+    command: tuple[str, ...] = ()
+    files: tuple[str, ...] = Field(
+        default=(), description="what it runs, files or folders; empty: the command's words that are files"
+    )
+    nodes: int = Field(default=1, ge=1, description="of which each runs the command")
+    cpus: int = Field(default=1, ge=1)
+    gpus: int = Field(default=0, ge=0)
+    time_limit: float = Field(default=0.0, ge=0, description="seconds of one attempt; 0: none")
+    retries: int = Field(default=2, ge=0, description="after a first attempt that failed")
+    environment: dict[str, str] = Field(default_factory=dict)
+    params: int = Field(
+        default=0,
+        ge=0,
+        description="without embedding and readout; 0: as the command tells, or a model factory",
+    )
+    flops_per_token: float = Field(
+        default=0.0, ge=0, description="forward and backward; 0: as told or counted, else 6 params"
+    )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of it makes another run; of the command's absolute paths only the names: code may lie anywhere."""
+        content = self.model_dump(mode="json", exclude={*self.UNFINGERPRINTED})
+        drop_later(self, content)
+        return {**content, "command": self.words}
+
+    @property
+    def words(self) -> list[str]:
+        """The command, without the folders of absolute paths."""
+        return [os.path.basename(word) if os.path.isabs(word) else word for word in self.command]
+
+    @field_validator("command", "files", mode="before")
+    @classmethod
+    def _words(cls, value: object) -> object:
+        """Lists, as TOML and JSON have them, as tuples; a string is not split, since shells disagree how."""
+        if isinstance(value, str):
+            raise ConfigError(
+                f'`trainer` takes lists of words, but got {value!r}; write e.g. ["python", "train.py", "{{run}}"]'
+            )
+        return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _needs_a_command(self) -> Self:
+        if not self.command and (odd := sorted(self.model_fields_set - {"command"})):
+            raise ConfigError(f"`trainer.{odd[0]}` needs a `trainer.command`, but there is none; add it")
+        return self
 
 
 def _pinned(options: dict[str, Any]) -> dict[str, Any]:

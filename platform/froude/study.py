@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: `recipe.toml`, `forecast.json`, `report.html` and their like, and what a study's folders are called.
 FILES = re.compile(r"(study|target|recipe|forecast|summary|report)([.-][\w.-]+)?")
-FOLDERS = ("trials", "steps", "evals", "runs", "retired", "logs", "ray")
+FOLDERS = ("trials", "steps", "evals", "runs", "retired", "logs", "ray", "external")
 _SUFFIX = ".parquet"
 
 

@@ -78,6 +78,7 @@ def train(
 
     place = Location.parse(recipe)
     found = read(place)
+    found.check_trained_here()
     study = place if (place / FILE).exists() else place.parent
     check_code_and_corpus([found.run], trust, skipped(skip_probe))
     probe_writable(study)

@@ -60,11 +60,16 @@ def verify_run(
     """
     from froude.checkpoint.tools import verify
 
+    if rerun and recipe.trainer:
+        raise ConfigError(
+            f"--rerun needs a run that froude has trained, but {recipe.run.name} has an external trainer; verify it "
+            "without --rerun"
+        )
     run = study.location / "runs" / recipe.run.name
     log = LogReader(run)
     if log.head_under(recipe.sha256) is None:
         raise ConfigError(f"a run must have begun to be verified, but {run} has no log; train it first")
-    for path in recipe.run.foreign:
+    for path in () if recipe.trainer else recipe.run.foreign:
         load(path)  # what can't be imported is the user's to correct, before anything is said of the run
     # All that follows is said of these records: a run that goes on commits more meanwhile.
     records = log.records()
@@ -81,13 +86,19 @@ def verify_run(
         yield Verdict("the forecast says what its proxies' rates cost", True, str(Corrected(**rows)))
     over = head.kind == "finished" and head.step == recipe.run.steps
     yield Verdict("the run is finished", over, f"step {head.step} of {recipe.run.steps}")
-    yield from _material(recipe.run, head)
+    if not recipe.trainer:
+        yield from _material(recipe.run, head)
     damages = {record.seq: damage for record, damage in verify(run, records)}
     # What a restart left behind may be damaged: the run did not come through it.
     damaged = [damages[record.seq] for record in line if damages[record.seq]]
     yield Verdict(
         "what the run's commits keep is whole", not damaged, damaged[0] if damaged else f"{len(line)} commits"
     )
+    if recipe.trainer:
+        yield Verdict(
+            "every planned token was trained once", None, "external trainer: no ledger, so no claim"
+        )
+        return
     yield from _ledger(study, recipe, line, progress)
     bits = ""
     if line:

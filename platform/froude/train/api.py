@@ -15,7 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from froude import commands
 from froude.config import ConfigError, Run
+from froude.config import Model as Shape
 from froude.material import Material, foreign_code
 from froude.parametrizations import Kind as Kind
 from froude.parametrizations import Multiplied
@@ -124,6 +126,16 @@ class Unsupervised:
 
 
 def check_trust(run: Run, trust: bool) -> None:
+    """Raise a ConfigError when training the run would use code from outside the package without `trust`."""
+    if run.trainer.command and not trust:
+        raise ConfigError(
+            f"a command of your own trains only when trusted, but got {' '.join(run.trainer.command)}; read what it "
+            "runs, then pass --trust"
+        )
+    check_imports(run, trust)
+
+
+def check_imports(run: Run, trust: bool) -> None:
     """Raise a ConfigError when the run would import code from outside the package without `trust`."""
     if run.foreign and not trust:
         raise ConfigError(
@@ -234,6 +246,8 @@ def bytes_per_token(run: Run, source: Source) -> float | None:
 
 def material_of(run: Run) -> Material:
     """What the run's config cannot say of it, as it is here and now; both splits are asked for their hashes."""
+    if run.trainer.command:
+        return commands.material(run)
     train, validation = (build_source(run, split).sha256 for split in get_args(Split))
     paths = [run.model.factory, *run.data.sources]
     if run.optimizer.imported:
@@ -300,6 +314,40 @@ def count_parameters(model: nn.Module) -> Counts:
     for name, parameter in model.named_parameters():
         totals[kinds[name]] += parameter.numel()
     return Counts(**totals)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Parameters without embedding and readout, with them if that is known, and FLOPs of a token, both passes."""
+
+    params: int
+    params_with_embeddings: int | None
+    flops_per_token: float
+
+
+def is_sized(run: Run) -> bool:
+    """Whether the size of the run's model is known before it begins; a command may tell its own only then."""
+    own = run.model.factory == Shape.model_fields["factory"].default
+    return not run.trainer.command or bool(run.trainer.params) or not own
+
+
+def size_of(run: Run) -> Size:
+    """As the model counts itself; of a run that a command trains as `trainer` says, or its own factory counts.
+
+    ConfigError if nothing says it: the package's own model is not taken for a command's.
+    """
+    told = run.trainer
+    if not is_sized(run):
+        raise ConfigError(
+            f"a run that a command trains must say its model's size, but {run.name} does not; set `trainer.params` "
+            "(without embedding and readout), or `model.factory` to one that builds that model"
+        )
+    if told.params:
+        return Size(told.params, None, told.flops_per_token or 6.0 * told.params)
+    model = build_model(run, "meta")
+    counts = count_parameters(model)
+    flops = told.flops_per_token or float(model.flops_per_token())  # type: ignore[operator]
+    return Size(counts.params, counts.params_with_embeddings, flops)
 
 
 def as_int64(windows: NDArray[Any]) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from froude import commands
 from froude.config import Run
 from froude.optimizers import times
 from froude.train.api import Counts
@@ -80,8 +81,8 @@ def describe(run: Run) -> Row:
         "precision": run.precision,
         "stage": run.stage,
         "seed": run.seed,
-        "model": run.model.factory,
-        "corpus": run.data.corpus,
+        "model": commands.model(run),
+        "corpus": commands.corpus(run),
         "head_dim": run.model.head_dim,
         "context": run.model.context,
         "vocab": run.model.vocab,
@@ -90,6 +91,7 @@ def describe(run: Run) -> Row:
         "rest_beta2": rest and rest.beta2,
         "timescale": timescale(run),
         "beta2_half_life": run.optimizer.beta2_half_life or None,
+        "trainer": commands.EXTERNAL if run.trainer.command else None,
     }
 
 

@@ -20,7 +20,7 @@ from froude.promote.gate import Check, Refused
 
 VERBS = (
     *("plan", "sweep", "status", "fit", "promote", "train", "report", "quickstart", "verify-run", "chaos"),
-    "coordcheck",
+    *("coordcheck", "ingest", "follow"),
 )
 GROUPS = {
     "checkpoints": ("list", "verify", "digest", "diff", "export"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any
 
+from froude import commands
 from froude.config import ConfigError, Run
 from froude.train import api
 from froude.train.api import check_trust
@@ -161,6 +162,10 @@ def _size(run: Run) -> int:
 def check_code_and_corpus(runs: Iterable[Run], trust: bool, skip_probe: Collection[str] = ()) -> Probed:
     """What the probe found; ConfigError if code is not trusted or not there, or a corpus or a model is not sound."""
     runs = list(runs)
+    for run in {repr(run.trainer): run for run in runs if run.trainer.command}.values():
+        check_trust(run, trust)
+        commands.check(run)
+    runs = [run for run in runs if not run.trainer.command]
     for run in runs:
         check_trust(run, trust)
         run.check_optimizer()
