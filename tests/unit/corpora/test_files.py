@@ -41,6 +41,12 @@ def test_names_are_sorted_and_folders_are_searched(tmp_path: Path) -> None:
     assert deep.folder == str(tmp_path)
 
 
+def test_a_folder_whose_name_looks_like_a_pattern_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "[v1]").mkdir()
+    (tmp_path / "[v1]" / "a.bin").write_bytes(b"12")
+    assert [Path(f.url).name for f in listing.find(str(tmp_path / "[v1]"), "data.path").files] == ["a.bin"]
+
+
 def test_a_read_beyond_the_end_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"12")
     file = listing.find(str(tmp_path / "a.bin"), "data.path").files[0].open()
