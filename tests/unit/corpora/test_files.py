@@ -50,5 +50,17 @@ def test_a_folder_whose_name_looks_like_a_pattern_is_a_folder(tmp_path: Path) ->
 def test_a_read_beyond_the_end_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(b"12")
     file = listing.find(str(tmp_path / "a.bin"), "data.path").files[0].open()
-    with pytest.raises(ConfigError, match=r"a.bin ends before byte 3; restore it"):
+    with pytest.raises(ConfigError, match=r"a.bin no longer has 2 bytes, of which those from 1 to 3"):
         file.read(1, 2)
+
+
+def test_a_file_that_is_truncated_while_it_is_mapped_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"1" * 20_000)
+    file = listing.find(str(tmp_path / "a.bin"), "data.path").files[0].open()
+    assert file.read(0, 1).tolist() == [ord("1")]
+    with (tmp_path / "a.bin").open("r+b") as shard:
+        shard.truncate(100)
+    with pytest.raises(
+        ConfigError, match=r"must stay as it is while it is read, but .*a.bin no longer has 20000 bytes"
+    ):
+        file.read(15_000, 10)
