@@ -60,10 +60,10 @@ and the lowest and highest.
 NOTES = """
 To go to a place: `load_state_dict` of `IterableDataset` (8 shards, a buffer of 1,000) and of `StreamingDataset`, then a
 batch; froude computes which windows come next. In a source that is open: opening is a column of its own. froude then
-hashes files of up to 256 MiB whole, and the peers hash nothing, so at this size a process that opens and resumes is no
-faster than theirs. `datasets` is compared with froude on the same Arrow files, of which froude holds out documents by a
-hash, which is most of its opening there. Not shown: several loader processes a side, compressed shards, data that are
-not in the page cache, a store that is far away.
+hashes files of up to 256 MiB whole, and the peers hash nothing, so at this size a process that opens and resumes takes
+longer in all than theirs. `datasets` is compared with froude on the same Arrow files, of which froude holds out
+documents by a hash, which is most of its opening there. Not shown: several loader processes a side, compressed shards,
+data that are not in the page cache, a store that is far away.
 """
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ def find(path: str, key: str) -> Found:
         raise ConfigError(
             f"`{key}` must name token shards: a file, a folder, a pattern or an s3:// URL, but is empty; set it"
         )
-    pattern = glob.has_magic(path)
+    pattern = glob.has_magic(path) and not os.path.exists(path)
     try:
         where = Location.parse(_plain(path) if pattern else path)
     except (ValueError, RuntimeError) as error:
