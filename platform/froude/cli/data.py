@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from froude.cli.common import FAILED, Address, Debug, Json, Shared, emit, verb
+from froude.cli.common import FAILED, Debug, Json, emit, verb
 
 if TYPE_CHECKING:
     from froude.corpora.prepare.whole import Workers
@@ -51,8 +51,15 @@ def prepare(
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Leave out documents that were there before.")
     ] = False,
-    address: Address = "",
-    shared: Shared = False,
+    address: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Address of a Ray cluster, e.g. auto; without it RAY_ADDRESS, else here."
+        ),
+    ] = "",
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Say that local paths are on a file system that all hosts share.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:

@@ -73,10 +73,13 @@ def inputs(places: Sequence[str]) -> list[Input]:
             else:
                 inside = _of_folder(location)
                 chosen = {f"{location.name}{e.url.removeprefix(location.url)}": e for e in inside}
-                if not chosen:
-                    what = "holds none" if location.children() else "is empty or not there"
+                if not chosen and not location.children():
                     raise ConfigError(
-                        f"texts must be {KNOWN}, but {place} {what}; name files or folders with texts"
+                        f"texts must be files or folders with texts, but {place} is empty or not there; check its name"
+                    )
+                if not chosen:
+                    raise ConfigError(
+                        f"texts must be {KNOWN}, but {place} holds none; name files or another folder"
                     )
             for name, each in chosen.items():
                 written = each.modified()
