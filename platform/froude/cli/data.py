@@ -212,15 +212,16 @@ def train_tokenizer(
 
     Example: froude data train-tokenizer texts/ --vocab 4096 --out tokenizer.json
     """
-    from froude.corpora.prepare import texts as sources
+    from froude.corpora.prepare.inputs import inputs
+    from froude.corpora.prepare.texts import all_documents
     from froude.corpora.tokenizer import Tokenizer, trained
     from froude.launch.display import Display
     from froude.store import Location, reported
 
-    found, target = sources.inputs(texts), Location.parse(out)
+    found, target = inputs(texts), Location.parse(out)
     display = Display(quiet=as_json)
     display.stage("tokenizer")
-    content = trained(sources.all_documents(found, column, display.update), vocab)
+    content = trained(all_documents(found, column, display.update), vocab)
     with reported(target, "the tokenizer must be writable"):
         target.replace(content)
     made = Tokenizer(content, target.name)

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from froude.config import ConfigError
 from froude.corpora.prepare import texts
-from froude.corpora.prepare.texts import all_documents, documents, inputs, parts
+from froude.corpora.prepare.inputs import inputs
+from froude.corpora.prepare.texts import all_documents, documents, parts
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 
