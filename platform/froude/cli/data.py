@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from froude.cli.common import FAILED, Address, Debug, Json, Shared, emit, verb
+from froude.cli.common import FAILED, Debug, Json, emit, verb
 
 if TYPE_CHECKING:
     from froude.corpora.prepare.whole import Workers
@@ -51,8 +51,15 @@ def prepare(
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Leave out documents that were there before.")
     ] = False,
-    address: Address = "",
-    shared: Shared = False,
+    address: Annotated[
+        str,
+        typer.Option(
+            metavar="ADDRESS", help="Address of a Ray cluster, e.g. auto; without it RAY_ADDRESS, else here."
+        ),
+    ] = "",
+    shared: Annotated[
+        bool, typer.Option("--shared", help="Say that local paths are on a file system that all hosts share.")
+    ] = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -205,15 +212,16 @@ def train_tokenizer(
 
     Example: froude data train-tokenizer texts/ --vocab 4096 --out tokenizer.json
     """
-    from froude.corpora.prepare import texts as sources
+    from froude.corpora.prepare.inputs import inputs
+    from froude.corpora.prepare.texts import all_documents
     from froude.corpora.tokenizer import Tokenizer, trained
     from froude.launch.display import Display
     from froude.store import Location, reported
 
-    found, target = sources.inputs(texts), Location.parse(out)
+    found, target = inputs(texts), Location.parse(out)
     display = Display(quiet=as_json)
     display.stage("tokenizer")
-    content = trained(sources.all_documents(found, column, display.update), vocab)
+    content = trained(all_documents(found, column, display.update), vocab)
     with reported(target, "the tokenizer must be writable"):
         target.replace(content)
     made = Tokenizer(content, target.name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from froude.config import ConfigError
 from froude.corpora import record
-from froude.corpora.prepare.texts import file_sha256
+from froude.corpora.prepare.inputs import file_sha256
 from froude.corpora.record import Corpus
 from froude.store import Location, reported
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from froude.config import ConfigError
 from froude.corpora.prepare import texts
-from froude.corpora.prepare.texts import all_documents, documents, inputs, parts
+from froude.corpora.prepare.inputs import inputs
+from froude.corpora.prepare.texts import all_documents, documents, parts
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 
@@ -126,9 +127,12 @@ def test_a_parquet_file_must_have_the_column(tmp_path: Path) -> None:
 def test_what_is_not_there_or_named_twice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(ConfigError, match=r"missing.txt is empty or not there; name"):
+    with pytest.raises(ConfigError, match=r"missing.txt is empty or not there; check"):
         inputs([str(tmp_path / "missing.txt")])
     with pytest.raises(ConfigError, match=r"empty is empty or not there"):
+        inputs([str(tmp_path / "empty")])
+    (tmp_path / "empty" / "a.csv").write_text("a")
+    with pytest.raises(ConfigError, match=r"texts must be plain text .* but .*empty holds none"):
         inputs([str(tmp_path / "empty")])
     with pytest.raises(ConfigError, match=r"a.txt is named twice"):
         inputs([str(tmp_path), str(tmp_path / "a.txt")])

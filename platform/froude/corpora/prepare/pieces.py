@@ -15,7 +15,8 @@ import numpy.typing as npt
 from froude.config import ConfigError
 from froude.corpora import tokenizer as tokenizers
 from froude.corpora.megatron_writer import dtype_for
-from froude.corpora.prepare.texts import Input, Part, documents, parts
+from froude.corpora.prepare.inputs import Input
+from froude.corpora.prepare.texts import Part, documents, parts
 from froude.store import Location, reported
 
 FOLDER = "pieces"

@@ -11,8 +11,9 @@ from froude.config import ConfigError
 from froude.corpora import record
 from froude.corpora import tokenizer as tokenizers
 from froude.corpora.megatron_writer import dtype_for
+from froude.corpora.prepare import inputs as texts
 from froude.corpora.prepare import pieces as made
-from froude.corpora.prepare import shards, texts
+from froude.corpora.prepare import shards
 from froude.corpora.record import Corpus
 from froude.store import Location, reported
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from froude.config import ConfigError, Scalar
 from froude.corpora import pair, record
 from froude.corpora import tokenizer as tokenizers
-from froude.corpora.prepare import texts
+from froude.corpora.prepare import inputs as texts
 from froude.corpora.prepare.whole import Options, prepare
 from froude.corpora.record import Corpus
 from froude.store import Location, reported
