@@ -15,6 +15,7 @@ from froude.cli.common import (
     Shared,
     Simulate,
     SkipProbe,
+    Track,
     Trust,
     cluster,
     emit,
@@ -50,6 +51,7 @@ def train(
     ] = None,
     skip_probe: SkipProbe = None,
     register: Register = "",
+    track: Track = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -74,8 +76,11 @@ def train(
     from froude.study import Study
     from froude.sweep.plan import CLUSTER_BYTES, worker_bytes
     from froude.sweep.preflight import check_memory
+    from froude.tracking import check as check_trackers
+    from froude.tracking.process import tracked
     from froude.train.probe.contract import check_code_and_corpus
 
+    check_trackers(track or ())
     place = Location.parse(recipe)
     found = read(place)
     study = place if (place / FILE).exists() else place.parent
@@ -92,11 +97,17 @@ def train(
 
     result = result_of(found.run, study)
     display.stage("train")
-    if not result.finished:
+    if result.finished:
+        with tracked(track or (), study, run=True):
+            pass  # what was not sent while it was trained
+    else:
         if nodes := simulated_nodes(address, simulate):
             needed = CLUSTER_BYTES + min(nodes, found.run.max_workers) * worker_bytes(found.run)
             check_memory(needed, what=f"run {found.run.name} on {nodes} simulated nodes")
-        with cluster(address, simulate, study, shared=shared) as running:
+        with (
+            cluster(address, simulate, study, shared=shared) as running,
+            tracked(track or (), study, run=True),
+        ):
             after = spares_after(found.run, running, spares)
             ready = "off" if after is None else f"on, {after:g} s into an attempt" if after else "on"
             display.line(f"failure knobs {in_force()}; spares {ready}")
