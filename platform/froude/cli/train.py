@@ -49,6 +49,14 @@ def train(
             show_default="where memory allows; later where no core is idle",
         ),
     ] = None,
+    evaluate: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Call this evaluate(model, step) -> {name: number} at checkpoints.",
+            show_default=False,
+        ),
+    ] = "",
     skip_probe: SkipProbe = None,
     register: Register = "",
     track: Track = None,
@@ -78,9 +86,11 @@ def train(
     from froude.sweep.preflight import check_memory
     from froude.tracking import check as check_trackers
     from froude.tracking.process import tracked
+    from froude.train.observers.downstream import check as check_evaluate
     from froude.train.probe.contract import check_code_and_corpus
 
     check_trackers(track or ())
+    check_evaluate(evaluate, trust)
     place = Location.parse(recipe)
     found = read(place)
     study = place if (place / FILE).exists() else place.parent
@@ -121,6 +131,7 @@ def train(
                 trust=trust,
                 other_build=other_build,
                 spares=spares,
+                evaluate=evaluate,
                 progress=following(display),
             )
     content = asdict(result)

@@ -9,27 +9,31 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from froude.config import ConfigError
 from froude.section import listing
+from froude.tracking.places import check_mlflow, check_tensorboard, check_wandb
 from froude.tracking.tracker import Tracker
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A tracker by the class that speaks to it, the package that it needs, and what names one of it."""
+    """A tracker by the class that speaks to it, the package that it needs, what names a place of it, and its rule."""
 
     path: str
     package: str
     place: str
+    check: Callable[[str], None]
 
 
 KINDS = {
-    "wandb": Kind("froude.tracking.wandb_tracker:WandB", "wandb", "PROJECT"),
-    "mlflow": Kind("froude.tracking.mlflow_tracker:MLflow", "mlflow", "URI"),
-    "tensorboard": Kind("froude.tracking.tensorboard_tracker:TensorBoard", "tensorboardX", "DIR"),
+    "wandb": Kind("froude.tracking.wandb_tracker:WandB", "wandb", "PROJECT", check_wandb),
+    "mlflow": Kind("froude.tracking.mlflow_tracker:MLflow", "mlflow", "URI", check_mlflow),
+    "tensorboard": Kind(
+        "froude.tracking.tensorboard_tracker:TensorBoard", "tensorboardX", "DIR", check_tensorboard
+    ),
 }
 
 
@@ -55,11 +59,11 @@ def load(target: str) -> Tracker:
 def check(targets: Iterable[str]) -> None:
     """ConfigError for a target that no tracker can have, or whose package is missing."""
     for target in targets:
-        kind, _ = split(target)
+        kind, place = split(target)
         name = target.partition(":")[0]
         if importlib.util.find_spec(kind.package) is None:
             raise ConfigError(
                 f"--track {name} needs the package {kind.package}, which is not installed here; "
                 f"pip install 'froude[{name}]'"
             )
-        load(target).check()
+        kind.check(place)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from mlflow.entities import Metric, Param, Run, RunTag
+from mlflow.entities import Metric, Param, Run
 from mlflow.exceptions import MlflowException
 from mlflow.tracking import MlflowClient
 
-from froude.config import ConfigError
 from froude.promote.imported_runs.wandb_files import flat
 from froude.tracking.tracker import Point, Subject
 
@@ -27,21 +26,6 @@ class MLflow:
     def __init__(self, place: str) -> None:
         self.place = place
         self.id = ""
-
-    def check(self) -> None:
-        if self.place.partition(":")[0] not in (
-            "http",
-            "https",
-            "sqlite",
-            "postgresql",
-            "mysql",
-            "mssql",
-            "databricks",
-        ):
-            raise ConfigError(
-                f"--track mlflow:URI must be a server or a database, but got {self.place!r}; "
-                "write e.g. mlflow:http://host:5000 or mlflow:sqlite:///mlflow.db"
-            )
 
     def ended(self, study: str) -> set[str]:
         found, token = set[str](), None
@@ -61,7 +45,9 @@ class MLflow:
             return int(known[0].data.metrics.get(STEP, 0))
         tags = {KEY: subject.key, "froude.stage": subject.stage, **subject.tags}
         self.id = client.create_run(experiment, run_name=subject.name, tags=tags).info.run_id
-        params = [Param(name, str(value)[:CHARACTERS]) for name, value in flat(subject.config).items()]
+        params = [
+            Param(name, str(value)[:CHARACTERS]) for name, value in flat({"run": subject.config}).items()
+        ]
         for i in range(0, len(params), PARAMS):
             client.log_batch(self.id, params=params[i : i + PARAMS])
         return 0
@@ -82,13 +68,13 @@ class MLflow:
             self._client.log_batch(self.id, metrics=waiting)
 
     def close(self, status: str, summary: Mapping[str, Any]) -> None:
-        """Numbers of the summary are metrics without a step, words are tags."""
+        """Numbers of the summary are metrics without a step, words are params."""
         numbers = {name: value for name, value in summary.items() if isinstance(value, int | float)}
         words = {name: str(value) for name, value in summary.items() if name not in numbers}
         self._client.log_batch(
             self.id,
             metrics=[Metric(name, float(value), 0, 0) for name, value in numbers.items()],
-            tags=[RunTag(f"froude.{name}", value[:5000]) for name, value in words.items()],
+            params=[Param(name, value[:CHARACTERS]) for name, value in words.items()],
         )
         if status:
             self._client.set_tag(self.id, STATUS, status)

@@ -1,15 +1,15 @@
 """Which steps of a run nothing can take back any more: a function of its commit log alone.
 
-A checkpoint is not enough, for the spike policy goes back past checkpoints; but by `reach` steps at most. A checkpoint
-that is found damaged, on the way back or at a restart, leads further back than that. Then the run has another history,
-which is told as another revision, from its start: who comes later reads the same revisions in the log.
+A checkpoint is not enough, for the spike policy goes back past checkpoints: to the newest one that was kept and lies
+`reach` steps back, at most. A second rollback, soon after the first, may go further; so may who finds that checkpoint
+damaged. Then the run has another history, which is told as another revision, from its start: a function of the log too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from froude.runlog import Record
+from froude.runlog import Record, expired
 
 
 class Permanent:
@@ -19,6 +19,7 @@ class Permanent:
         self.reach = reach
         self.line: list[Record] = []
         self.upto = self.revision = self._seen = 0
+        self._gone: set[int] = set()
 
     def take(self, records: Sequence[Record]) -> list[Record]:
         """Go through what the log has more than the last time; the new records."""
@@ -36,5 +37,7 @@ class Permanent:
             self.revision += 1
             self.upto = 0
         self.line.append(record)
+        self._gone |= expired([record])
         far = record.step - (0 if record.kind == "finished" else self.reach)
-        self.upto = max([self.upto, *(each.step for each in self.line if each.step <= far)])
+        kept = (each.step for each in self.line if each.step <= far and each.seq not in self._gone)
+        self.upto = max([self.upto, *kept])

@@ -104,15 +104,15 @@ class RunSession:
         end = (line[-1].step if line else 0) if upto is None else upto
         # A record has the rows since the one before it, so those that end before what was sent have none to send.
         records = [record for record in line if self.last < record.step <= end]
-        frames = (
+        steps, evals, downstream = (
             [row for row in self._rows(kind, records) if self.last < row["step"] <= end]
-            for kind in ("steps", "evals")
+            for kind in ("steps", "evals", "downstream")
         )
         most = (
             end if upto is not None else float("inf")
         )  # a step that was not made may be why a run has ended
         events = [event for event in self.events if self.last < event["step"] <= most]
-        return points(*frames, events=events)
+        return points(steps, evals, downstream, events)
 
     def _summary(self) -> Row:
         at_end = self._rows("evals", self.permanent.line[-1:])

@@ -17,7 +17,6 @@ from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import text
 
-from froude.config import ConfigError
 from froude.promote.imported_runs.wandb_files import flat
 from froude.tracking.tracker import Point, Subject
 
@@ -30,12 +29,6 @@ class TensorBoard:
 
     def __init__(self, place: str) -> None:
         self.place = Path(place)
-
-    def check(self) -> None:
-        if self.place.exists() and not self.place.is_dir():
-            raise ConfigError(
-                f"--track tensorboard:DIR must be a folder, but {self.place} is a file; name another"
-            )
 
     def ended(self, study: str) -> set[str]:
         return {file.read_text() for file in self.place.glob(f"{study}/*/{ENDED}")}
@@ -55,7 +48,7 @@ class TensorBoard:
             started = SessionLog(status=SessionLog.START)
             self._write(Event(wall_time=time.time(), step=last + 1, session_log=started))
         else:
-            about = tomli_w.dumps({**flat(subject.config), **subject.tags})
+            about = tomli_w.dumps({**flat({"run": subject.config}), **subject.tags})
             said = text("run", f"```\n{about}```")
             self._write(Event(wall_time=time.time(), summary=said))
         self.writer.flush()

@@ -36,9 +36,6 @@ class Point:
 class Tracker(Protocol):
     """Where points go. Points of a run come in the order of their steps, each step once; it asks itself what it has."""
 
-    def check(self) -> None:
-        """ConfigError for what is known to fail before anything is sent."""
-
     def ended(self, study: str) -> Collection[str]:
         """The keys of the study's runs that were closed with a status."""
 

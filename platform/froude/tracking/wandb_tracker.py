@@ -9,9 +9,9 @@ from typing import Any
 
 import wandb
 
-from froude.config import ConfigError
 from froude.promote.imported_runs import wandb_files
 from froude.store import Location
+from froude.tracking.places import mode
 from froude.tracking.tracker import Point, Subject
 
 STATUS = "status"  # in a run's summary, once it has ended
@@ -26,19 +26,10 @@ class WandB:
 
     def __init__(self, place: str) -> None:
         self.entity, _, self.project = place.rpartition("/")
+        self.mode = mode()
+        self.offline = self.mode != "online"
         self.folder = Path(os.environ.get("WANDB_DIR") or ".")
         self.run: Any = None
-
-    @property
-    def offline(self) -> bool:
-        return str(wandb.setup().settings.mode) in ("offline", "dryrun")
-
-    def check(self) -> None:
-        if not self.offline and not wandb.api.api_key:
-            raise ConfigError(
-                "--track wandb needs an account where it is online, but nobody is logged in; run `wandb login`, set "
-                "WANDB_API_KEY, or set WANDB_MODE=offline"
-            )
 
     def ended(self, study: str) -> set[str]:
         if self.offline:
@@ -62,7 +53,8 @@ class WandB:
             group=subject.study,
             job_type=subject.stage,
             dir=str(self.folder),
-            config={**subject.config, **subject.tags},
+            mode=self.mode,
+            config={"run": dict(subject.config), **subject.tags},
             resume="allow",
             # Of this process they would tell nothing: what trains is elsewhere.
             settings=wandb.Settings(

@@ -1,96 +1,102 @@
-"""Which steps stay: whatever a run goes through, what was told is what it is made of in the end, or another revision."""
+"""Which steps stay: whatever a run goes through, what was told is what it is made of, or another revision."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from froude.runlog import NO_BASE, Record, lineage
+from froude.checkpoint.retention import Keep
+from froude.runlog import NO_BASE, Record, expired, lineage
 from froude.tracking.permanent import Permanent
 
 REACH = 30
 
 
-@dataclass
-class Log:
-    """Records as an attempt appends them: the next one, or one after going back by some steps."""
-
-    records: list[Record]
-
-    def add(self, kind: str, step: int, base: int) -> None:
-        head = Record(
-            *(
-                "large",
-                len(self.records),
-                None,
-                base,
-                1,
-                "g",
-                kind,
-                step,
-                step,
-                datetime.now(UTC),
-                1,
-                "recipe",
-            )
-        )
-        self.records.append(head)
+def record(seq: int, kind: str, step: int, base: int, gone: list[int]) -> Record:
+    return Record(
+        run="large",
+        seq=seq,
+        parent=None,
+        base=base,
+        attempt=1,
+        generation="g",
+        kind=kind,
+        step=step,
+        tokens=step,
+        time=datetime.now(UTC),
+        world=1,
+        recipe="recipe",
+        meta={"expired": gone},
+    )
 
 
-def log_of(moves: list[tuple[int, int]], *, finished: bool) -> list[Record]:
-    """Each move goes back by at least some steps (0: not at all), and on by some; a checkpoint follows."""
-    log, step = Log([]), 0
-    log.add("attempt", 0, NO_BASE)
-    for back, on in moves:
-        line = lineage(log.records)
-        before = [r for r in line if r.step <= step - back] if back else line
-        base = before[-1] if before else None
+def log_of(moves: list[tuple[int, int]], keep: Keep, *, finished: bool) -> list[Record]:
+    """Each move goes back by some steps at least (0: not at all), then on by some, and commits: as a run does it.
+
+    With `keep`'s reach it goes back from where it was never before only: a policy may, from elsewhere, go further.
+    """
+    records = [record(0, "attempt", 0, NO_BASE, [])]
+    step = furthest = 0
+    for number, (back, on) in enumerate(moves, 1):
+        if keep.reach and step < furthest:
+            back = 0
+        line = [r for r in lineage(records) if r.step <= step - back or not back]
+        living = [r for r in line if r.seq not in expired(records)]
+        base = living[-1] if living else None
         step = (base.step if base else 0) + on
-        log.add("checkpoint", step, base.seq if base else NO_BASE)
-    if finished:
-        log.add("finished", step + 1, lineage(log.records)[-1].seq if moves else NO_BASE)
-    return log.records
+        furthest = max(step, furthest)
+        kind = "finished" if finished and number == len(moves) else "checkpoint"
+        seq = base.seq if base else NO_BASE
+        records.append(record(number, kind, step, seq, keep.expiring(records)))
+    return records
 
 
-MOVES = st.lists(st.tuples(st.sampled_from([0, 0, 0, 5, 20, 60]), st.integers(1, 25)), max_size=25)
+def owners(line: list[Record]) -> dict[int, int]:
+    """Of each step the number of the record that has its rows."""
+    found: dict[int, int] = {}
+    step = 0
+    for each in line:
+        found |= dict.fromkeys(range(step + 1, each.step + 1), each.seq)
+        step = each.step
+    return found
 
 
-@given(MOVES, st.booleans(), st.lists(st.integers(1, 27), max_size=6))
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 0, 0, 5, 20, 60]), st.integers(1, 25)), max_size=25),
+    st.booleans(),
+    st.lists(st.integers(1, 27), max_size=6),
+)
 def test_what_was_told_is_never_taken_back_within_a_revision(
     moves: list[tuple[int, int]], finished: bool, looks: list[int]
 ) -> None:
-    """Told step by step by record number: the same records end up as those that the newest line has."""
-    records, permanent = log_of(moves, finished=finished), Permanent(REACH)
+    """Damage leads back further than the policy would; whoever looks, and when, sees the same revisions."""
+    records, permanent = log_of(moves, Keep(), finished=finished), Permanent(REACH)
     told: dict[int, dict[int, int]] = {}
     for end in [*sorted(looks), len(records)]:
         permanent.take(records[:end])
         own = told.setdefault(permanent.revision, {})
-        own |= {s: seq for s, seq in owners(permanent.line).items() if s <= permanent.upto and s not in own}
+        new = {step: seq for step, seq in owners(permanent.line).items() if step <= permanent.upto}
+        assert own.items() <= new.items()
+        own |= new
     final = owners(lineage(records))
     assert told[permanent.revision].items() <= final.items()
-    if finished:
+    if finished and moves:
         assert told[permanent.revision] == final
     alone = Permanent(REACH)
     alone.take(records)
     assert (alone.revision, alone.upto, alone.line) == (permanent.revision, permanent.upto, permanent.line)
 
 
-@given(st.lists(st.tuples(st.sampled_from([0, 0, 5, REACH]), st.just(1)), max_size=80))
-def test_a_run_that_goes_back_no_further_than_its_policy_has_one_revision(
-    moves: list[tuple[int, int]],
+@given(
+    st.lists(st.tuples(st.sampled_from([0, 0, 0, 5, REACH]), st.integers(1, 12)), max_size=60),
+    st.integers(0, 5),
+    st.integers(0, 4),
+)
+def test_a_run_that_goes_back_by_its_policy_has_one_revision(
+    moves: list[tuple[int, int]], last: int, every: int
 ) -> None:
     permanent = Permanent(REACH)
-    permanent.take(log_of(moves, finished=True))
+    permanent.take(log_of(moves, Keep(last, every, REACH), finished=True))
     assert permanent.revision == 0
-
-
-def owners(line: list[Record]) -> dict[int, int]:
-    """Of each step the number of the record that has its rows."""
-    found, step = {}, 0
-    for record in line:
-        found |= dict.fromkeys(range(step + 1, record.step + 1), record.seq)
-        step = record.step
-    return found

@@ -6,12 +6,11 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tracked_run import RUN, STEPS
+from tracked_run import STEPS
 
 from froude.promote.imported_runs import wandb_files
 from froude.store import Location
 from froude.study import Study
-from froude.tracking.permanent import Permanent
 
 Column = dict[int, float]
 

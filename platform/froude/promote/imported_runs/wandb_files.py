@@ -36,7 +36,7 @@ class OfflineRun:
 
 
 def found(folder: Location) -> list[Location]:
-    """The files below a folder, oldest first: their folders' names begin with the time. One of them has a link to it."""
+    """The files below a folder, oldest first: their folders' names begin with the time. A link is passed over."""
     files = (file for file in folder.walk(".wandb") if file.parent.name != "latest-run")
     return sorted(files, key=lambda file: (file.parent.name, file.name))
 
@@ -89,7 +89,7 @@ def _take(file: Location, runs: dict[str, OfflineRun]) -> None:
     run = None
     for number, data in enumerate(messages(content, str(file))):
         try:
-            record = wandb_internal_pb2.Record.FromString(data)
+            record = wandb_internal_pb2.Record.FromString(data)  # type: ignore[attr-defined]
             kind = record.WhichOneof("record_type")
             if kind == "run":
                 run = runs.setdefault(record.run.run_id, OfflineRun(record.run.run_id))
