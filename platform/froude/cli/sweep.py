@@ -99,8 +99,8 @@ def sweep(
         if nodes := simulated_nodes(address, simulate):
             check_memory(memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")
         with (
-            cluster(address, simulate, study, shared=shared) as running,
             tracked(track or (), study, run=False),
+            cluster(address, simulate, study, shared=shared) as running,
         ):
             with nullcontext() if as_json else shown() as progress:
                 run_sweep(

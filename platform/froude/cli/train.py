@@ -115,8 +115,8 @@ def train(
             needed = CLUSTER_BYTES + min(nodes, found.run.max_workers) * worker_bytes(found.run)
             check_memory(needed, what=f"run {found.run.name} on {nodes} simulated nodes")
         with (
-            cluster(address, simulate, study, shared=shared) as running,
             tracked(track or (), study, run=True),
+            cluster(address, simulate, study, shared=shared) as running,
         ):
             after = spares_after(found.run, running, spares)
             ready = "off" if after is None else f"on, {after:g} s into an attempt" if after else "on"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,8 @@ from mlflow.tracking import MlflowClient
 
 from froude.promote.imported_runs.wandb_files import flat
 from froude.tracking.tracker import Point, Subject
+
+logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # says that it makes tables
 
 KEY, STATUS = "froude.key", "froude.status"
 #: The newest step that was sent whole, as a metric: it comes last.

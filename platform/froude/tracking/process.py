@@ -19,9 +19,10 @@ from froude.store import Location
 
 POLL_SECONDS = 2.0  # between two looks at the study
 #: At the end: how long a tracker may give no sign that it gets on.
-END_SECONDS = 30.0
+END_SECONDS = 60.0
 WAIT_SECONDS = 0.05
 LONGEST_PAUSE = 300.0  # between two tries, after errors
+NICE = 10  # what trains on this machine comes first
 
 
 @contextlib.contextmanager
@@ -138,6 +139,7 @@ def follow(target: str, study: str, run: bool, sign: str, ended: threading.Event
 
 def main() -> int:
     """The process: its order is a line of JSON on standard input, whose end is the end of what it follows."""
+    os.nice(NICE)
     order, ended = json.loads(sys.stdin.buffer.readline()), threading.Event()
 
     def listen() -> None:

@@ -45,7 +45,9 @@ def test_one_that_hangs_and_one_that_raises_change_nothing_but_a_warning(
     monkeypatch.setattr(process, "END_SECONDS", 5.0)
     study, alone = tmp_path / "study", tmp_path / "alone"
     recipe = write_recipe(Location.parse(study), steps=12, every=4)
-    run = recipe.run.replace(eval_windows=16)
+    run = Run(
+        name="large", tokens=768, batch=128, slots=2, eval_windows=16, checkpoint_every=2, model={"width": 16}
+    )
     targets = ["wandb:mine", "mlflow:http://nowhere", f"tensorboard:{tmp_path}/boards"]
     with tracked(targets, Location.parse(study), run=True):
         bits = train(study, recipe, run)
