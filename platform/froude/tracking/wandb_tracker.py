@@ -26,6 +26,9 @@ class WandB:
 
     def __init__(self, place: str) -> None:
         self.entity, _, self.project = place.rpartition("/")
+        if wandb.run is not None:  # of a session that failed
+            wandb.run.finish(exit_code=1)
+        wandb.teardown()  # `finish` returns before the file is written (0.31), and it is read below
         self.mode = mode()
         self.offline = self.mode != "online"
         self.folder = Path(os.environ.get("WANDB_DIR") or ".")
@@ -42,8 +45,6 @@ class WandB:
             return set()
 
     def open(self, subject: Subject) -> int:
-        if wandb.run is not None:  # of a session that failed: what it still holds is written first
-            wandb.run.finish(exit_code=1)
         last = max((row["_step"] for run in self._files(subject.key) for row in run.history), default=0)
         self.run = wandb.init(
             entity=self.entity or None,

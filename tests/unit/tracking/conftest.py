@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import tracked_run
+import wandb
 from tracked_run import RESIZED, RUN
 
 from froude.store import Location
@@ -70,4 +71,5 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         tracked_run.train(study, 0, (Sends(last),))
         for session in last:
             session.send(final=True)
+        wandb.teardown()  # writes what it holds
     return folder

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 from mlflow.tracking import MlflowClient
 
 from froude.config import ConfigError
@@ -67,6 +68,7 @@ def test_trials_come_back_as_they_were(
     session.send()
     session.send(final=True)
     SweepSession(study, load(target)).send(final=True)  # finds that all are there
+    wandb.teardown()  # writes what it holds
     ours = Study(swept).trials().sort("run").collect()
     back = make_study(str(source), tmp_path / "back").trials().sort("run").collect()
     columns = ["run", "status", "params", "tokens", "batch", "lr", "loss", "seed", "width", "parametrization"]

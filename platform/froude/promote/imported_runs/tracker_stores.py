@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from typing import Any
 
 import polars as pl
@@ -19,6 +21,7 @@ from froude.promote.imported_runs import wandb_files
 from froude.store import Location
 
 DATABASES = (".db", ".sqlite", ".sqlite3")
+OLD_STORES = "MLFLOW_ALLOW_FILE_STORE"
 ENDED = {0: "finished", None: "running"}  # by exit code; others failed
 
 
@@ -27,14 +30,39 @@ def read(source: Location) -> pl.DataFrame | None:
     if source.name.endswith(".wandb"):
         return _table(_of_wandb(source), source)
     if source.name.endswith(DATABASES) and source.exists():
+        _check_database(source)
         return _table(_of_mlflow(f"sqlite:///{source.path.resolve()}"), source)
     if source.is_local and source.path.is_dir():
         if next(source.path.glob("*/meta.yaml"), None):
-            os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # no longer written, but still read
-            return _table(_of_mlflow(source.path.resolve().as_uri()), source)
+            with _old_stores():
+                return _table(_of_mlflow(source.path.resolve().as_uri()), source)
         if next(source.path.rglob("*.wandb"), None):
             return _table(_of_wandb(source), source)
     return None
+
+
+@contextmanager
+def _old_stores() -> Iterator[None]:
+    """MLflow opens a folder, which it no longer wants to write to, only where this variable says so."""
+    before = os.environ.get(OLD_STORES)
+    os.environ[OLD_STORES] = "true"
+    try:
+        yield
+    finally:
+        os.environ.pop(OLD_STORES)
+        if before is not None:
+            os.environ[OLD_STORES] = before
+
+
+def _check_database(source: Location) -> None:
+    """ConfigError unless MLflow made it: where it finds no tables of its own it would make them."""
+    try:
+        with closing(sqlite3.connect(f"{source.path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            database.execute("select run_uuid from runs limit 1")
+    except sqlite3.Error as error:
+        raise ConfigError(
+            f"an MLflow store must be a database that MLflow made, but {source} is not: {error}; name another"
+        ) from None
 
 
 def _of_wandb(source: Location) -> list[dict[str, Any]]:
