@@ -93,13 +93,13 @@ def sweep(
     for note in opened.notes if opened else ():
         print(f"froude: {note}", file=sys.stderr, flush=True)
     if opened is not None and opened.done:
-        with tracked(track or (), study, run=False):
+        with tracked(track or (), study):
             pass  # what was not sent while it was swept
     else:
         if nodes := simulated_nodes(address, simulate):
             check_memory(memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")
         with (
-            tracked(track or (), study, run=False),
+            tracked(track or (), study),
             cluster(address, simulate, study, shared=shared) as running,
         ):
             with nullcontext() if as_json else shown() as progress:

@@ -78,6 +78,7 @@ def train(
     from froude.launch.knobs import in_force
     from froude.launch.readiness import spares_after
     from froude.promote.forecast import score
+    from froude.promote.promotion import parameters
     from froude.promote.recipe import FILE, read
     from froude.runlog import LogReader
     from froude.store import Location, probe_writable
@@ -88,6 +89,7 @@ def train(
     from froude.tracking.process import tracked
     from froude.train.observers.downstream import check as check_evaluate
     from froude.train.probe.contract import check_code_and_corpus
+    from froude.train.rows import describe
 
     check_trackers(track or ())
     check_evaluate(evaluate, trust)
@@ -107,15 +109,16 @@ def train(
 
     result = result_of(found.run, study)
     display.stage("train")
+    facts = {**describe(found.run), "params": parameters(found.run, trust=trust)} if track else None
     if result.finished:
-        with tracked(track or (), study, run=True):
+        with tracked(track or (), study, facts=facts):
             pass  # what was not sent while it was trained
     else:
         if nodes := simulated_nodes(address, simulate):
             needed = CLUSTER_BYTES + min(nodes, found.run.max_workers) * worker_bytes(found.run)
             check_memory(needed, what=f"run {found.run.name} on {nodes} simulated nodes")
         with (
-            tracked(track or (), study, run=True),
+            tracked(track or (), study, facts=facts),
             cluster(address, simulate, study, shared=shared) as running,
         ):
             after = spares_after(found.run, running, spares)

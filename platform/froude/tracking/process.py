@@ -11,9 +11,10 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from froude.store import Location
 
@@ -26,12 +27,14 @@ NICE = 10  # what trains on this machine comes first
 
 
 @contextlib.contextmanager
-def tracked(targets: Sequence[str], study: Location, *, run: bool) -> Iterator[None]:
-    """While the command goes on, and at its end, send the study's run (else its trials) to these trackers.
+def tracked(
+    targets: Sequence[str], study: Location, *, facts: Mapping[str, Any] | None = None
+) -> Iterator[None]:
+    """While the command goes on, and at its end, send the study's trials to these trackers, with `facts` its run.
 
     Whatever a tracker does, nothing is raised here. At the end each has until it has said nothing for `END_SECONDS`.
     """
-    children = [Child.start(target, study, run=run) for target in targets]
+    children = [Child.start(target, study, facts) for target in targets]
     try:
         yield
     finally:
@@ -50,7 +53,7 @@ class Child:
     sign: Path
 
     @classmethod
-    def start(cls, target: str, study: Location, *, run: bool) -> Child:
+    def start(cls, target: str, study: Location, facts: Mapping[str, Any] | None) -> Child:
         file, sign = tempfile.mkstemp(prefix="froude-track-")
         os.close(file)
         process = subprocess.Popen(
@@ -59,7 +62,7 @@ class Child:
             stdout=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is for the command, which then ends this
         )
-        order = {"target": target, "study": study.url, "run": run, "sign": sign}
+        order = {"target": target, "study": study.url, "facts": facts, "sign": sign}
         with contextlib.suppress(OSError):
             assert process.stdin is not None
             process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -103,7 +106,9 @@ def warn(target: str, what: str) -> None:
     )
 
 
-def follow(target: str, study: str, run: bool, sign: str, ended: threading.Event) -> int:
+def follow(
+    target: str, study: str, facts: Mapping[str, Any] | None, sign: str, ended: threading.Event
+) -> int:
     """Send what comes until the end, and all that is left then; after an error once more, from what the tracker has."""
     from froude.promote import recipe
     from froude.tracking import load
@@ -117,10 +122,10 @@ def follow(target: str, study: str, run: bool, sign: str, ended: threading.Event
         final, failed = ended.is_set(), False
         try:
             if session is None:
-                found = recipe.read(place) if run else None
+                found = recipe.read(place) if facts is not None else None
                 tracker = load(target)
                 session = (
-                    RunSession(place, found.run, tracker, recipe=found, alive=alive)
+                    RunSession(place, found.run, tracker, recipe=found, facts=facts, alive=alive)
                     if found
                     else SweepSession(place, tracker, alive=alive)
                 )

@@ -34,7 +34,7 @@ def nothing() -> None:
 
 
 class RunSession:
-    """The large run of a study: each step once it can't be taken back."""
+    """The large run of a study: each step once it can't be taken back. `facts` are columns of a trial's row."""
 
     def __init__(
         self,
@@ -43,17 +43,18 @@ class RunSession:
         tracker: Tracker,
         *,
         recipe: Recipe | None = None,
+        facts: Mapping[str, Any] | None = None,
         alive: Callable[[], None] = nothing,
     ) -> None:
         self.place, self.tracker, self.alive = study / "runs" / run.name, tracker, alive
         self.log = LogReader(self.place)
         self.permanent = Permanent(ROLLBACK_STEPS if run.stability == "ladder" else 0)
         self.about = Subject("", run.name, study.name, TARGET, run.to_dict(), {"froude.study": study.url})
-        self.summary: Row = {}
+        self.summary: Row = said(facts or {})
         if recipe is not None:
             forecast = recipe.forecast
             self.about = replace(self.about, tags={**self.about.tags, "froude.recipe": recipe.sha256})
-            self.summary = {
+            self.summary |= {
                 f"forecast/{name}": getattr(forecast, name) for name in ("loss", "low", "high", "certified")
             }
         self.events: list[Row] = []
@@ -74,7 +75,7 @@ class RunSession:
                 self.last = chunk[-1].step
                 self.alive()
             if status or final:
-                self.tracker.close(status, self._summary())
+                self.tracker.close(status, self._summary(status))
                 self.open = False
 
     def _key(self, records: list[Record]) -> str:
@@ -114,9 +115,14 @@ class RunSession:
         events = [event for event in self.events if self.last < event["step"] <= most]
         return points(steps, evals, downstream, events)
 
-    def _summary(self) -> Row:
-        at_end = self._rows("evals", self.permanent.line[-1:])
-        return {**self.summary, **{f"loss_{row['split']}": row["loss"] for row in at_end}}
+    def _summary(self, status: str) -> Row:
+        """With the losses at the run's end under the names that they have in a table of runs."""
+        line = self.permanent.line[-1:] if status == "finished" else []
+        at_end = {
+            row["split"]: row["loss"] for row in self._rows("evals", line) if row["step"] == line[0].step
+        }
+        named = {name: "loss" if name == "validation" else f"loss_{name}" for name in at_end}
+        return {**self.summary, **{named[name]: value for name, value in at_end.items()}}
 
     def _rows(self, kind: str, records: Iterable[Record]) -> list[Row]:
         return [row for part in parts_of(records, kind) for row in rows_of(self.place / part.path)]

@@ -46,20 +46,17 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("WANDB_MODE", "offline")
         patch.setenv("WANDB_DIR", str(folder))
         study = folder / "study"
-        program = [sys.executable, tracked_run.__file__]
-        path = os.pathsep.join(sys.path)
-        ranks = [
-            subprocess.Popen([*program, str(rank), "2", str(study)], env={**os.environ, "PYTHONPATH": path})
-            for rank in range(2)
-        ]
+        program = [sys.executable, tracked_run.__file__, str(study)]
+        second = subprocess.Popen(program, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
 
         def sessions() -> list[RunSession]:
             """Those of a driver's processes."""
             places = [target.format(folder) for target in TARGETS.values()]
             return [RunSession(Location.parse(study), RUN, load(place)) for place in places]
 
-        first = sessions()  # imports take as long as the ranks do
-        assert [rank.wait() for rank in ranks] == [0, 0]
+        first = sessions()  # imports, while the other rank has its own
+        tracked_run.begin(0, study)
+        assert second.wait() == 0
         tracked_run.train(study, 2 * RESIZED + 250, (Sends(first),))  # interrupted, and closed in good order
         for session in first:
             session.send(final=True)

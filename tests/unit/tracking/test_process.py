@@ -49,7 +49,7 @@ def test_one_that_hangs_and_one_that_raises_change_nothing_but_a_warning(
         name="large", tokens=768, batch=128, slots=2, eval_windows=16, checkpoint_every=2, model={"width": 16}
     )
     targets = ["wandb:mine", "mlflow:http://nowhere", f"tensorboard:{tmp_path}/boards"]
-    with tracked(targets, Location.parse(study), run=True):
+    with tracked(targets, Location.parse(study), facts={"params": 7}):
         bits = train(study, recipe, run)
         began = time.monotonic()
         while not list((tmp_path / "boards").rglob("events*")):

@@ -97,7 +97,7 @@ def test_a_file_that_was_cut_short_has_what_it_has_and_a_damaged_one_is_named(
 def test_a_store_without_a_column_says_which(source: str, told: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"column 'params' is missing; the file has: .*Say which it is"):
         make_study(str(told / source), tmp_path / "study")
-    mapped = {"params": "run.model.width", "tokens": "run.tokens", "loss": "loss_validation"}
+    mapped = {"params": "run.model.width", "tokens": "run.tokens", "loss": "loss"}
     study = make_study(str(told / source), tmp_path / "study", columns=mapped)
     (row,) = study.trials().filter(run="large").collect().iter_rows(named=True)
     assert (row["status"], row["params"]) == ("finished", 16)

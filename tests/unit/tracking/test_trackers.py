@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tracked_run import STEPS
+from tracked_run import RUN, STEPS
 
 from froude.promote.imported_runs import wandb_files
 from froude.store import Location
@@ -74,3 +74,21 @@ def test_a_run_that_went_back_reads_as_in_its_study(told: Path, name: str) -> No
         assert found[f"train/{column}"] == pytest.approx(expected, rel=precision, abs=0)
     evals = dict(study.evals().select("step", "loss").collect().iter_rows())
     assert found["validation/loss"] == pytest.approx(evals, rel=precision, abs=0)
+
+
+def test_what_the_policy_did_is_told_at_its_step(told: Path) -> None:
+    events = Study(told / "study").events().sort("time").collect()
+    expected: dict[int, list[str]] = {}
+    for step, action, why in events.select("step", "action", "why").iter_rows():
+        expected.setdefault(step, []).append(f"{action}: {why}")
+    (run,) = wandb_files.read(Location.parse(told / "wandb"))
+    found = {row["_step"]: row["events"] for row in run.history if "events" in row}
+    assert found == {step: "; ".join(lines) for step, lines in expected.items()}
+    assert any(line.startswith("rollback") for lines in expected.values() for line in lines)
+
+
+def test_a_summary_has_the_forecast_of_the_recipe_and_what_came(told: Path) -> None:
+    (run,) = wandb_files.read(Location.parse(told / "wandb"))
+    last = Study(told / "study").evals().sort("step").collect().row(-1, named=True)
+    assert (run.summary["loss"], run.summary["status"]) == (last["loss"], "finished")
+    assert run.config["run"] == RUN.to_dict()
