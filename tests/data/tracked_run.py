@@ -1,10 +1,11 @@
 """A run that trackers are told of: two workers begin it, one goes on, its gradient spikes, and it goes back.
 
-`tracked_run.py STUDY` is the second of the workers that begin it.
+`tracked_run.py RANK STUDY` is one of the workers that begin it.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,13 +65,11 @@ def train(folder: Path, stop: int = 0, observers: tuple[Observer, ...] = (), **o
     run_worker(RUN, store, supervisor, device="cpu", observers=observers, **options)
 
 
-def begin(rank: int, folder: Path) -> None:
-    """Be one of the two workers that begin the run."""
+if __name__ == "__main__":
+    rank, folder = int(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}.group", rank=rank, world_size=2)
     train(folder, RESIZED)
+    dist.barrier()
     dist.destroy_process_group()
-
-
-if __name__ == "__main__":
-    begin(1, Path(sys.argv[1]))
+    os._exit(0)  # as the ranks in tests/cluster do

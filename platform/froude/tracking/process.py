@@ -34,7 +34,12 @@ def tracked(
 
     Whatever a tracker does, nothing is raised here. At the end each has until it has said nothing for `END_SECONDS`.
     """
-    children = [Child.start(target, study, facts) for target in targets]
+    children = []
+    for target in targets:
+        try:
+            children.append(Child.start(target, study, facts))
+        except OSError as error:
+            warn(target, f"its process did not start: {error}")
     try:
         yield
     finally:

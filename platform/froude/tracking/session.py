@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -70,10 +71,11 @@ class RunSession:
         self._turn_to(self._key(records))
         status = self._status()
         if self.open:
-            for chunk in chunked(self._points(self.permanent.upto if status != "diverged" else None)):
-                self.tracker.send(chunk)
-                self.last = chunk[-1].step
-                self.alive()
+            for found in self._left(status):
+                for chunk in chunked(found):
+                    self.tracker.send(chunk)
+                    self.last = chunk[-1].step
+                    self.alive()
             if status or final:
                 self.tracker.close(status, self._summary(status))
                 self.open = False
@@ -100,19 +102,21 @@ class RunSession:
         newest = self._rows("events", line[-1:])
         return "diverged" if any(event["action"] == "stop" for event in newest) else ""
 
-    def _points(self, upto: int | None) -> list[Point]:
+    def _left(self, status: str) -> Iterator[list[Point]]:
+        """What was not sent, a record's rows at a time: it has those since the record before it."""
         line = self.permanent.line
-        end = (line[-1].step if line else 0) if upto is None else upto
-        # A record has the rows since the one before it, so those that end before what was sent have none to send.
-        records = [record for record in line if self.last < record.step <= end]
-        steps, evals, downstream = (
-            [row for row in self._rows(kind, records) if self.last < row["step"] <= end]
-            for kind in ("steps", "evals", "downstream")
+        end = line[-1].step if status == "diverged" else self.permanent.upto
+        for record in line:
+            if self.last < record.step <= end:
+                yield self._points([record], record.step)
+        if status == "diverged":  # the step that was not made, and why
+            yield self._points([], math.inf)
+
+    def _points(self, records: list[Record], upto: float) -> list[Point]:
+        frames = [self._rows(kind, records) for kind in ("steps", "evals", "downstream")]
+        steps, evals, downstream, events = (
+            [row for row in rows if self.last < row["step"] <= upto] for rows in (*frames, self.events)
         )
-        most = (
-            end if upto is not None else float("inf")
-        )  # a step that was not made may be why a run has ended
-        events = [event for event in self.events if self.last < event["step"] <= most]
         return points(steps, evals, downstream, events)
 
     def _summary(self, status: str) -> Row:

@@ -46,17 +46,17 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Path:
         patch.setenv("WANDB_MODE", "offline")
         patch.setenv("WANDB_DIR", str(folder))
         study = folder / "study"
-        program = [sys.executable, tracked_run.__file__, str(study)]
-        second = subprocess.Popen(program, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        program = [sys.executable, tracked_run.__file__]
+        path = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        ranks = [subprocess.Popen([*program, rank, str(study)], env=path) for rank in "01"]
 
         def sessions() -> list[RunSession]:
             """Those of a driver's processes."""
             places = [target.format(folder) for target in TARGETS.values()]
             return [RunSession(Location.parse(study), RUN, load(place)) for place in places]
 
-        first = sessions()  # imports, while the other rank has its own
-        tracked_run.begin(0, study)
-        assert second.wait() == 0
+        first = sessions()  # imports, while the ranks have theirs
+        assert [rank.wait() for rank in ranks] == [0, 0]
         tracked_run.train(study, 2 * RESIZED + 250, (Sends(first),))  # interrupted, and closed in good order
         for session in first:
             session.send(final=True)

@@ -34,6 +34,7 @@ def train(study: Path, recipe: Recipe, run: Run) -> str:
     return digest(place, LogReader(place).lineage()[-1])
 
 
+@pytest.mark.long
 def test_one_that_hangs_and_one_that_raises_change_nothing_but_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
