@@ -159,6 +159,11 @@ EVENTS = pa.schema(
 #: docs/guide/stability.md lists: attention_logit, update_ratio, second_moment, momentum_*.
 NORMS = pa.schema([("run", _S), ("attempt", _I), ("step", _I), ("kind", _S), ("name", _S), ("value", _F)])
 
+#: What a user's own evaluation says at checkpoints (froude.train.observers.downstream).
+DOWNSTREAM = pa.schema(
+    [("run", _S), ("attempt", _I), ("step", _I), ("tokens", _I), ("name", _S), ("value", _F), ("time", _TIME)]
+)
+
 #: One row a study whose target run is finished, in a register (froude.register): a sealed forecast and what came.
 SCORES = pa.schema(
     [
@@ -211,9 +216,10 @@ SCHEMAS = {
     "ledger": LEDGER,
     "events": EVENTS,
     "norms": NORMS,
+    "downstream": DOWNSTREAM,
 }
 #: What a run's commits carry besides its state.
-TABLES = ("ledger", "steps", "evals", "events", "norms")
+TABLES = ("ledger", "steps", "evals", "events", "norms", "downstream")
 
 
 def table(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:

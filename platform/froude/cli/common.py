@@ -64,6 +64,16 @@ Register = Annotated[
     ),
 ]
 
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="TRACKER",
+        help="Send what is committed to wandb:PROJECT, mlflow:URI or tensorboard:DIR (repeat it for more).",
+        show_default=False,
+    ),
+]
+
 P = ParamSpec("P")
 
 

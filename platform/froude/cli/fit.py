@@ -30,7 +30,8 @@ def fit(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Make a study from the runs in a .csv, .tsv, .parquet, .jsonl or .json file.",
+            help="Make a study from the runs in a .csv, .tsv, .parquet, .jsonl or .json file, a folder of W&B's "
+            "offline runs, or an MLflow store (mlflow.db).",
         ),
     ] = "",
     columns: Annotated[

@@ -15,6 +15,7 @@ from froude.cli.common import (
     Shared,
     Simulate,
     SkipProbe,
+    Track,
     Trust,
     cluster,
     emit,
@@ -63,6 +64,7 @@ def sweep(
     trust: Trust = False,
     shared: Shared = False,
     skip_probe: SkipProbe = None,
+    track: Track = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -82,7 +84,10 @@ def sweep(
     from froude.sweep.plan import memory
     from froude.sweep.preflight import check_memory
     from froude.sweep.progress import shown
+    from froude.tracking import check as check_trackers
+    from froude.tracking.process import tracked
 
+    check_trackers(track or ())
     study = Location.parse(out)
     found = load_space(space, seed=seed)
     skip = skipped(skip_probe)
@@ -103,10 +108,16 @@ def sweep(
         )
     for note in opened.notes if opened else ():
         print(f"froude: {note}", file=sys.stderr, flush=True)
-    if opened is None or not opened.done:
+    if opened is not None and opened.done:
+        with tracked(track or (), study):
+            pass  # what was not sent while it was swept
+    else:
         if nodes := simulated_nodes(address, simulate):
             check_memory(memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")
-        with cluster(address, simulate, study, shared=shared) as running:
+        with (
+            tracked(track or (), study),
+            cluster(address, simulate, study, shared=shared) as running,
+        ):
             with nullcontext() if as_json else shown() as progress:
                 run_sweep(
                     found,
