@@ -13,12 +13,13 @@ from typing import Any, ClassVar, Literal, Self
 import tomli_w
 from pydantic import Field, field_validator, model_validator
 
+from froude.mixtures import Data
 from froude.optimizers import OPTIMIZERS, times
 from froude.optimizers.section import Optimizer
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization
 from froude.schedules.phases import Phases, whole_steps
-from froude.section import ConfigError, Section, listing, one_of
-from froude.sections import Data, Model, Scalar, Schedule
+from froude.section import ConfigError, Section, drop_later, flat, inner, listing, one_of, shown
+from froude.sections import Model, Scalar, Schedule, Trainer, identified
 
 __all__ = [
     "ConfigError",
@@ -29,6 +30,7 @@ __all__ = [
     "Scalar",
     "Schedule",
     "Section",
+    "Trainer",
     "whole_steps",
 ]
 
@@ -44,6 +46,7 @@ class Run(Section):
     data: Data = Field(default_factory=lambda: Data())
     optimizer: Optimizer = Field(default_factory=lambda: Optimizer())
     schedule: Schedule = Field(default_factory=lambda: Schedule())
+    trainer: Trainer = Field(default_factory=lambda: Trainer())
     parametrization: str = DEFAULT.name
     precision: Literal["fp32", "bf16"] = "fp32"
     batch: int = Field(default=768, gt=0, description="tokens of one optimizer step, over all workers")
@@ -82,6 +85,7 @@ class Run(Section):
     workers: int | tuple[int, int] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
+    LATER: ClassVar[tuple[str, ...]] = ("trainer",)
     #: What may differ without making it another run: labels, resources, paths.
     UNFINGERPRINTED: ClassVar[tuple[str, ...]] = (
         "name",
@@ -142,6 +146,11 @@ class Run(Section):
             raise ConfigError(
                 f"`micro_batch` must be a multiple of the context of {window} tokens (0: all at once), "
                 f"but got {self.micro_batch}"
+            )
+        if self.trainer.command and high > 1:
+            raise ConfigError(
+                f"`workers` must be 1 with a `trainer.command`, which starts its own, but got {self.workers}; reserve "
+                "by `trainer.nodes`, `trainer.gpus` and `trainer.cpus`"
             )
         object.__setattr__(self, "optimizer", self.optimizer.at(self.batch, self.tokens))
         if not self.optimizer.imported:  # else its code is not to be run yet
@@ -236,19 +245,28 @@ class Run(Section):
     @property
     def foreign(self) -> tuple[str, ...]:
         """Import paths outside the package, which run only when the user trusts them."""
-        paths = [self.model.factory, self.data.source]
+        paths = [self.model.factory, *dict.fromkeys(self.data.sources)]
         paths += [self.optimizer.name] if self.optimizer.imported else []
         return tuple(path for path in paths if not path.startswith("froude."))
 
     @property
     def fingerprint(self) -> str:
         """First 16 hex digits of the SHA-256 over everything but names, resources and paths."""
+        text = json.dumps(self._identity(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def _identity(self) -> dict[str, Any]:
+        """Everything but names, resources and paths."""
         content = self.to_dict()
         for key in self.UNFINGERPRINTED:
             content.pop(key, None)
-        content["data"].pop("path", None)
-        text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        for table in (content["data"], *content["data"].get("parts", ())):
+            table.pop("path", None)
+            if "options" in table:
+                table["options"] = identified(table["options"])
+        if "trainer" in content:
+            content["trainer"] = self.trainer.identity
+        return content
 
     def as_proxy(self) -> Run:
         """The run as a trial trains it: a policy that saves it from a high rate would bend the curve of the rates."""
@@ -261,16 +279,16 @@ class Run(Section):
 
     def differences(self, other: Run) -> list[str]:
         """The fingerprint's keys in which two runs differ, dotted, with both values: "batch 768 instead of 384"."""
-        own, new = (_flat(run.to_dict()) for run in (self, other))
-        left_out = {*self.UNFINGERPRINTED, "data.path"}
+        own, new = (flat(run._identity()) for run in (self, other))
         return [
-            f"{key} {_shown(new.get(key))} instead of {_shown(own.get(key))}"
-            for key in sorted({*own, *new} - left_out)
+            f"{key} {shown(new.get(key))} instead of {shown(own.get(key))}"
+            for key in sorted({*own, *new})
             if own.get(key) != new.get(key)
         ]
 
     def replace(self, changes: Mapping[str, Any] | None = None, /, **more: Any) -> Run:
-        """A validated copy with some keys changed; dotted keys such as "optimizer.lr" reach into sections.
+        """A validated copy with some keys changed; dotted keys such as "optimizer.lr" reach into sections, and
+        "data.parts.web.weight" into the table of that name.
 
         Slots that were not named follow the workers of the copy. A stored run names its slots, so they stay. A time of
         the optimizer takes the place of its number, and a number that of its time. Where the run has the defaults of
@@ -287,7 +305,7 @@ class Run(Section):
             *sections, last = key.split(".")
             place = content
             for section in sections:
-                place = place.setdefault(section, {})
+                place = inner(place, section, key)
             place.pop(times.replaced(key, value, changes), None)
             place[last] = value.to_dict() if isinstance(value, Run) else value
         return Run.from_dict(content)
@@ -299,7 +317,7 @@ class Run(Section):
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON and TOML types only; without later keys at their defaults, and what the optimizer can't have."""
         content = self.model_dump(mode="json")
-        _drop_later(self, content)
+        drop_later(self, content)
         if self.optimizer.stored_rest is None:
             del content["optimizer"]["rest"]
         for table in (content["optimizer"], content["optimizer"].get("rest", {})):
@@ -325,25 +343,3 @@ class Run(Section):
 def _covered(rules: Parametrization) -> list[str]:
     """The optimizers for which a parametrization has rules."""
     return [name for name in OPTIMIZERS if rules.covers(*Optimizer(name=name).families)]
-
-
-def _drop_later(table: Section, content: dict[str, Any]) -> None:
-    """Take the later keys that are at their defaults out of a table's content, and out of its sections'."""
-    for key in table.LATER:
-        if getattr(table, key) == type(table).model_fields[key].get_default(call_default_factory=True):
-            content.pop(key, None)
-    for key, value in table:
-        if isinstance(value, Section) and key in content:
-            _drop_later(value, content[key])
-
-
-def _flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as one with dotted keys."""
-    found: dict[str, Any] = {}
-    for key, value in content.items():
-        found |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return found
-
-
-def _shown(value: object) -> str:
-    return f"{value[:12]}…" if isinstance(value, str) and len(value) > 40 else f"{value}"

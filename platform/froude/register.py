@@ -108,6 +108,7 @@ def row_of(study: Study, recipe: Recipe, *, trust: bool = False) -> dict[str, An
         "proxy_cost": _proxy_cost(study, recipe),
         "profile": recipe.profile,
         "overrides": list(recipe.overrides),
+        "trainer": recipe.trainer or None,
     }
 
 

@@ -68,6 +68,9 @@ TRIALS = pa.schema(
         ("beta2_half_life", _F),  # tokens; null where beta2 was set
         ("batch_final", _I),  # of the last step: unlike `batch` in a run that ramped it
         ("decay_fraction", _F),  # share of the run that the tail of a schedule takes, where it has one
+        # loss / ln 2 / bytes of text per token of the validation split; null where the source does not know those.
+        ("bits_per_byte", _F),
+        ("trainer", _S),  # external: trained by a user's command, not by froude; else null
     ]
 )
 
@@ -96,7 +99,16 @@ STEPS = pa.schema(
 )
 
 EVALS = pa.schema(
-    [("run", _S), ("attempt", _I), ("step", _I), ("tokens", _I), ("split", _S), ("loss", _F), ("time", _TIME)]
+    [
+        ("run", _S),
+        ("attempt", _I),
+        ("step", _I),
+        ("tokens", _I),
+        ("split", _S),
+        ("loss", _F),
+        ("time", _TIME),
+        ("bits_per_byte", _F),  # as in TRIALS, of the split
+    ]
 )
 
 COMMITS = pa.schema(
@@ -125,6 +137,8 @@ LEDGER = pa.schema(
         ("tokens", _I),
         ("digest", _S),  # xxh3-64 of the tensor handed to forward
         ("disposition", _S),  # trained | skipped_by_policy
+        # How many of the samples are of which part of a mixture; null for one source.
+        ("parts", pa.list_(pa.struct([("part", _S), ("samples", _I)]))),
     ]
 )
 
@@ -144,6 +158,11 @@ EVENTS = pa.schema(
 #: L2 norms of gradients (before clipping) and parameters (after the update), root mean squares of activations; and what
 #: docs/guide/stability.md lists: attention_logit, update_ratio, second_moment, momentum_*.
 NORMS = pa.schema([("run", _S), ("attempt", _I), ("step", _I), ("kind", _S), ("name", _S), ("value", _F)])
+
+#: What a user's own evaluation says at checkpoints (froude.train.observers.downstream).
+DOWNSTREAM = pa.schema(
+    [("run", _S), ("attempt", _I), ("step", _I), ("tokens", _I), ("name", _S), ("value", _F), ("time", _TIME)]
+)
 
 #: One row a study whose target run is finished, in a register (froude.register): a sealed forecast and what came.
 SCORES = pa.schema(
@@ -185,6 +204,7 @@ SCORES = pa.schema(
         ("proxy_cost", _F),  # FLOPs of all proxies over the target's; null where their rows do not tell
         ("profile", _S),  # of the gate
         ("overrides", pa.list_(_S)),  # checks of the gate that failed and were overridden
+        ("trainer", _S),  # external: another trainer's metrics were followed; else null
     ]
 )
 
@@ -196,9 +216,10 @@ SCHEMAS = {
     "ledger": LEDGER,
     "events": EVENTS,
     "norms": NORMS,
+    "downstream": DOWNSTREAM,
 }
 #: What a run's commits carry besides its state.
-TABLES = ("ledger", "steps", "evals", "events", "norms")
+TABLES = ("ledger", "steps", "evals", "events", "norms", "downstream")
 
 
 def table(schema: pa.Schema, rows: Sequence[Mapping[str, Any]]) -> pa.Table:

@@ -122,3 +122,45 @@ class Section(BaseModel):
         except ValidationError as error:
             known = {self.section: list(type(self).model_fields)}
             raise ConfigError(_explain(error, self.section, known)) from None
+
+
+def inner(place: Any, name: str, key: str) -> Any:
+    """The table of this name in another, where it is made if need be, or among tables; `key` is the whole path."""
+    if isinstance(place, dict):
+        return place.setdefault(name, {})
+    tables = {table["name"]: table for table in place if isinstance(table, dict) and "name" in table}
+    if name not in tables:
+        raise ConfigError(
+            f"`{key}` must lead to a table that there is, but {name!r} is none{did_you_mean(name, tables)}; known: "
+            f"{', '.join(tables) or 'none'}"
+        )
+    return tables[name]
+
+
+def flat(content: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested tables as one with dotted keys; of a list of tables each by its name, or its place."""
+    found: dict[str, Any] = {}
+    for key, value in content.items():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            value = {str(table.get("name", place)): table for place, table in enumerate(value, 1)}
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return found
+
+
+def shown(value: object) -> str:
+    """A value in a line of text: of a long string its beginning."""
+    return f"{value[:12]}…" if isinstance(value, str) and len(value) > 40 else f"{value}"
+
+
+def drop_later(table: Section, content: dict[str, Any]) -> None:
+    """Take the later keys that are at their defaults out of a table's content, and out of its sections'."""
+    for key in table.LATER:
+        if getattr(table, key) == type(table).model_fields[key].get_default(call_default_factory=True):
+            content.pop(key, None)
+    for key, value in table:
+        if isinstance(value, Section) and key in content:
+            drop_later(value, content[key])
+        elif isinstance(value, tuple) and key in content:
+            for each, written in zip(value, content[key], strict=True):
+                if isinstance(each, Section):
+                    drop_later(each, written)

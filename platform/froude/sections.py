@@ -7,17 +7,27 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from froude.schedules import SCHEDULES, RampRate, Tail
-from froude.section import ConfigError, Section, one_of
+from froude.section import ConfigError, Section, drop_later, one_of
 
 Scalar = str | int | float | bool
-SHARDS = "froude.train.data.shards:Shards"
+
+#: Options of the package's sources that are files: their SHA-256 is put beside them, and counts in the path's place.
+FILES = ("tokenizer",)
+#: Sources whose content no file's hash names: terabytes, perhaps, or half of what is read. They are asked themselves
+#: (froude.material).
+SELF_NAMED = ("froude.train.data.shards:Shards", "froude.train.data.text_tokens:TextTokens")
+
+
+def identified(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """A source's options without the paths of files whose hash stands beside them."""
+    return {k: v for k, v in options.items() if k not in FILES or f"{k}_sha256" not in options}
 
 
 class Model(Section):
@@ -68,8 +78,8 @@ class Model(Section):
         return self
 
 
-class Data(Section):
-    """Import path of the source of training windows, and the file that it reads, if any."""
+class Corpus(Section):
+    """Import path of a source of training windows, and the file that it reads, if any."""
 
     section: ClassVar[str] = "data"
     source: str = Field(default="froude.train.data.kjv:KingJames", pattern=r"^[\w.]+:\w+$")
@@ -88,21 +98,25 @@ class Data(Section):
     @property
     def settings(self) -> str:
         """The source's own options as JSON: its mixture, phase and the like."""
-        return json.dumps(self.options, sort_keys=True)
+        return json.dumps(identified(self.options), sort_keys=True)
 
     @model_validator(mode="before")
     @classmethod
     def _pin(cls, content: Any) -> Any:
         """Name the file so that every process finds it, and its content, so that another file is another run."""
-        if not isinstance(content, dict) or not isinstance(content.get("path"), str) or not content["path"]:
+        if not isinstance(content, dict):
+            return content
+        source = str(content.get("source", "froude."))
+        if source.startswith("froude.") and isinstance(content.get("options"), dict):
+            content = {**content, "options": _pinned(content["options"])}
+        if not isinstance(content.get("path"), str) or not content["path"] or "://" in content["path"]:
             return content
         path = os.path.abspath(os.path.expanduser(content["path"]))
-        source = str(content.get("source", "froude."))
-        if source == SHARDS:  # terabytes, perhaps: the source itself names their content (froude.material)
-            return content if "://" in content["path"] else {**content, "path": path}
         if not source.startswith("froude."):
             # A source of one's own may mean a URL by it, or a name; its content is asked of it (froude.material).
             return {**content, "path": path} if os.path.exists(path) else content
+        if source in SELF_NAMED:
+            return {**content, "path": path}
         return {**content, "path": path, "sha256": content.get("sha256") or _sha256(path)}
 
 
@@ -164,6 +178,87 @@ class Schedule(Section):
         return one_of(value, SCHEDULES)
 
 
+class Trainer(Section):
+    """A command that trains the run in place of froude's own loop; without one the loop does.
+
+    Resources are those of one node. In the command, `{run}` and `{toml}` stand for the run's files, `{metrics}` for the
+    file that it appends to, and `{model.width}` and the like for the run's own values.
+    """
+
+    section: ClassVar[str] = "trainer"
+    LATER: ClassVar[tuple[str, ...]] = (
+        "files",
+        "nodes",
+        "cpus",
+        "gpus",
+        "time_limit",
+        "retries",
+        "environment",
+        "params",
+        "flops_per_token",
+    )
+    #: What may differ without making it another run: resources, patience, and files, whose content is the material.
+    UNFINGERPRINTED: ClassVar[tuple[str, ...]] = ("files", "nodes", "cpus", "gpus", "time_limit", "retries")
+    command: tuple[str, ...] = ()
+    files: tuple[str, ...] = Field(
+        default=(), description="what it runs, files or folders; empty: the command's words that are files"
+    )
+    nodes: int = Field(default=1, ge=1, description="of which each runs the command")
+    cpus: int = Field(default=1, ge=1)
+    gpus: int = Field(default=0, ge=0)
+    time_limit: float = Field(default=0.0, ge=0, description="seconds of one attempt; 0: none")
+    retries: int = Field(default=2, ge=0, description="after a first attempt that failed")
+    environment: dict[str, str] = Field(default_factory=dict)
+    params: int = Field(
+        default=0,
+        ge=0,
+        description="without embedding and readout; 0: as the command tells, or a model factory",
+    )
+    flops_per_token: float = Field(
+        default=0.0, ge=0, description="forward and backward; 0: as told or counted, else 6 params"
+    )
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What of it makes another run; of the command's absolute paths only the names: code may lie anywhere."""
+        content = self.model_dump(mode="json", exclude={*self.UNFINGERPRINTED})
+        drop_later(self, content)
+        return {**content, "command": self.words}
+
+    @property
+    def words(self) -> list[str]:
+        """The command, without the folders of absolute paths."""
+        return [os.path.basename(word) if os.path.isabs(word) else word for word in self.command]
+
+    @field_validator("command", "files", mode="before")
+    @classmethod
+    def _words(cls, value: object) -> object:
+        """Lists, as TOML and JSON have them, as tuples; a string is not split, since shells disagree how."""
+        if isinstance(value, str):
+            raise ConfigError(
+                f'`trainer` takes lists of words, but got {value!r}; write e.g. ["python", "train.py", "{{run}}"]'
+            )
+        return tuple(value) if isinstance(value, list) else value
+
+    @model_validator(mode="after")
+    def _needs_a_command(self) -> Self:
+        if not self.command and (odd := sorted(self.model_fields_set - {"command"})):
+            raise ConfigError(f"`trainer.{odd[0]}` needs a `trainer.command`, but there is none; add it")
+        return self
+
+
+def _pinned(options: dict[str, Any]) -> dict[str, Any]:
+    """Options that name their files so that every process finds them, with the hash of each that can be read."""
+    found = dict(options)
+    for key in FILES:
+        path = options.get(key)
+        if isinstance(path, str) and path and "://" not in path:
+            found[key] = os.path.abspath(os.path.expanduser(path))
+            if known := options.get(f"{key}_sha256") or _sha256(found[key]):
+                found[f"{key}_sha256"] = known
+    return found
+
+
 def _listed(value: object) -> Sequence[object]:
     return value if isinstance(value, list | tuple) else (value,)
 
@@ -177,7 +272,7 @@ def _sha256(path: str) -> str:
         return ""
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=64)
 def _hashed(path: str, modified: int, size: int) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: `recipe.toml`, `forecast.json`, `report.html` and their like, and what a study's folders are called.
 FILES = re.compile(r"(study|target|recipe|forecast|summary|report)([.-][\w.-]+)?")
-FOLDERS = ("trials", "steps", "evals", "runs", "retired", "logs", "ray")
+FOLDERS = ("trials", "steps", "evals", "runs", "retired", "logs", "ray", "external")
 _SUFFIX = ".parquet"
 
 
@@ -112,6 +112,10 @@ class Study:
     def norms(self) -> pl.LazyFrame:
         """One row per layer's norm of gradient, parameter or activation, every `norms_every` steps of a run."""
         return self._scan(schemas.NORMS, self._reached("norms"))
+
+    def downstream(self) -> pl.LazyFrame:
+        """One row per number that a user's own evaluation gave at a checkpoint (`froude train --evaluate`)."""
+        return self._scan(schemas.DOWNSTREAM, self._reached("downstream"))
 
     def committed(self, run: str, kind: str, by: Iterable[Record]) -> pl.LazyFrame:
         """The rows of one of `schemas.TABLES` that these records of a run name; no other run's log is read."""

@@ -74,6 +74,16 @@ EXACT = {
         "keep_gathered": 0,
         **FIVE,
     },
+    "mixture": {
+        "data": {
+            "parts": [
+                {"name": "kjv", "source": "froude.train.data.kjv:KingJames", "weight": 3},
+                {"name": "chain", "source": "froude.train.data.markov:Markov", "weight": 1},
+            ],
+            "phases": [{"from_share": 0.6, "weights": {"chain": 1}}],
+        },
+        "resume": "mixture",
+    },
     "ramped": {
         "schedule.ramp": [[1536, 2]],
         "tokens": 768 * 6,

@@ -88,6 +88,31 @@ def trials(study: Location) -> pl.DataFrame:
     return Study(study).trials().sort("run").collect()
 
 
+#: A trainer of a user's: a node tells its rank to the first, which tells froude. The first attempt is killed.
+TRAINER = """
+import json, os, signal, socket
+if os.environ["FROUDE_ATTEMPT"] == "1":
+    os.kill(os.getpid(), signal.SIGKILL)
+rank, nodes = (int(os.environ.get(name, default)) for name, default in (("RANK", 0), ("WORLD_SIZE", 1)))
+if nodes > 1:
+    place = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+    if rank:
+        while True:
+            try:
+                socket.create_connection(place).sendall(b"%d" % rank)
+                break
+            except OSError:
+                pass
+    else:
+        with socket.create_server(place) as server:
+            assert server.accept()[0].recv(9) == b"1"
+if not rank:
+    with open(os.environ["FROUDE_METRICS"], "a") as told:
+        for line in ({"params": 100 * nodes}, {"step": 1, "loss": 4.0}, {"step": STEPS, "validation_loss": 2.5}):
+            print(json.dumps(line), file=told)
+"""
+
+
 @pytest.fixture
 def study(tmp_path: Path) -> Location:
     return Location.parse(tmp_path / "study")
@@ -284,3 +309,31 @@ def test_code_that_was_edited_is_refused_then_trained_again(cluster, study, tmp_
     assert second["material"][0] != first["material"][0]
     (retired,) = (study / "retired").children()
     assert trials(study / "retired" / retired).equals(first)
+
+
+def test_commands_train_trials_on_one_node_and_on_two(cluster, study, monkeypatch, tmp_path):
+    (tmp_path / "train.py").write_text(TRAINER.replace("STEPS", str(STEPS)))
+    monkeypatch.chdir(tmp_path)
+    command = ["{python}", "-I", "-S", "train.py"]
+    trainers = {
+        "one": {"retries": 1},
+        "pair": {"retries": 1, "nodes": 2},
+        "untried": {"retries": 0},
+    }
+    made = [run(name, trainer={"command": command, **changes}) for name, changes in trainers.items()]
+    target = run("large", trainer={"command": command, "params": 1000})
+    work = Space("tiny", 0, (grid(*made),), target)
+    with pytest.raises(ConfigError, match=r"train.py; read what it runs, then pass --trust"):
+        sweep(work, study, cluster)
+    sweep(work, study, cluster, trust=True)
+    rows = trials(study)
+    assert rows.select("run", "status", "params", "attempts", "trainer").rows() == [
+        ("one", "finished", 100, 2, "external"),
+        ("pair", "finished", 200, 2, "external"),
+        ("untried", "failed", None, 1, "external"),
+    ]
+    assert "was ended by signal 9" in rows["error"][2]
+    assert (study / "external" / "pair" / "node-1" / "stdout.txt").exists()
+    too_many = run("wide", trainer={"command": command, "nodes": 9})
+    with pytest.raises(ConfigError, match=r"9 with 1 CPUs and 0 GPUs each, but the cluster has 2 such"):
+        sweep(Space("tiny", 0, (grid(*made, too_many),), target), study, cluster, trust=True)

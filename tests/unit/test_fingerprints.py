@@ -68,7 +68,7 @@ class Later(Run):
 
     extra: Extra = Extra()
     softcap: float = 0.0
-    LATER: ClassVar[tuple[str, ...]] = ("softcap",)
+    LATER: ClassVar[tuple[str, ...]] = (*Run.LATER, "softcap")
 
 
 def test_a_later_key_counts_only_where_it_is_not_at_its_default():
@@ -78,7 +78,7 @@ def test_a_later_key_counts_only_where_it_is_not_at_its_default():
 
     class Only(Run):
         softcap: float = 0.0
-        LATER: ClassVar[tuple[str, ...]] = ("softcap",)
+        LATER: ClassVar[tuple[str, ...]] = (*Run.LATER, "softcap")
 
     assert Only(tokens=768).fingerprint == "1f2a724f9150e61d"
     assert Only(tokens=768, softcap=30.0).fingerprint != "1f2a724f9150e61d"

@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
-from froude.cli import checkpoints
+from froude.cli import checkpoints, data
 from froude.cli.chaos import chaos
 from froude.cli.coordcheck import coordcheck
 from froude.cli.fit import fit
+from froude.cli.follow import follow
+from froude.cli.ingest import ingest
 from froude.cli.init import init
 from froude.cli.plan import plan
 from froude.cli.promote import promote
@@ -30,9 +32,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (init, plan, sweep, status, fit, promote, train, report, quickstart, verify_run, chaos, coordcheck):
+for verb in (
+    *(init, plan, sweep, status, fit, promote, train, report, quickstart, verify_run, chaos, coordcheck),
+    *(ingest, follow),
+):
     app.command(verb.__name__.replace("_", "-"))(verb)
 app.add_typer(checkpoints.app)
+app.add_typer(data.app)
 
 
 def _version(asked: bool) -> None:

@@ -69,6 +69,7 @@ def chaos(
 
     place = Location.parse(recipe)
     found = read(place)
+    found.check_trained_here()
     run = found.run
     home = place if (place / FILE).exists() else place.parent
     study = Location.parse(out) if out else home / f"chaos-{seed}"

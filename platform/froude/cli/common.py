@@ -64,6 +64,16 @@ Register = Annotated[
     ),
 ]
 
+Track = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--track",
+        metavar="TRACKER",
+        help="Send what is committed to wandb:PROJECT, mlflow:URI or tensorboard:DIR (repeat it for more).",
+        show_default=False,
+    ),
+]
+
 P = ParamSpec("P")
 
 
@@ -161,10 +171,12 @@ def plain(value: Any) -> Any:
 
 
 @contextmanager
-def cluster(address: str, simulate: int, location: Location, *, shared: bool) -> Iterator[Any]:
+def cluster(
+    address: str, simulate: int, location: Location, *, shared: bool, what: str = "a study"
+) -> Iterator[Any]:
     """A running cluster: the one at `address` or RAY_ADDRESS, else a simulated one on this machine.
 
-    ConfigError if there is none, or if several hosts would use a local study path that they do not share.
+    ConfigError if there is none, or if several hosts would use a local path, of `what`, that they do not share.
     """
     from froude.config import ConfigError
     from froude.launch.cluster import connect, log_dir, simulated
@@ -186,7 +198,7 @@ def cluster(address: str, simulate: int, location: Location, *, shared: bool) ->
             raise ConfigError(
                 f"a Ray cluster must answer at {address}, but none does; start one, or pass --simulate 3"
             ) from None
-        check_shared(location, shared=shared)
+        check_shared(location, shared=shared, what=what)
         yield connected
 
 

@@ -30,7 +30,8 @@ def fit(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="Make a study from the runs in a .csv, .tsv, .parquet, .jsonl or .json file.",
+            help="Make a study from the runs in a .csv, .tsv, .parquet, .jsonl or .json file, a folder of W&B's "
+            "offline runs, or an MLflow store (mlflow.db).",
         ),
     ] = "",
     columns: Annotated[
@@ -50,6 +51,13 @@ def fit(
     predict: Annotated[
         str, typer.Option(metavar="params=N,tokens=D", help="Also forecast the loss of this run.")
     ] = "",
+    loss: Annotated[
+        str,
+        typer.Option(
+            metavar="COLUMN",
+            help="What the laws are fitted to: loss, in nats per token, or bits_per_byte, in which tokenizers compare.",
+        ),
+    ] = "loss",
     diagnose: Annotated[
         bool,
         typer.Option("--diagnose", help="Say why learning rates do not transfer; this trains a few steps."),
@@ -75,6 +83,7 @@ def fit(
     from froude.promote.fits import fit as fit_study
     from froude.promote.imported_runs.history import ROLE
     from froude.promote.imported_runs.reading import reading
+    from froude.promote.ladder import measured_in
     from froude.promote.ladder.unfinished import none_finished
     from froude.study import Study
     from froude.sweep.spent import proxy_flops
@@ -89,7 +98,8 @@ def fit(
     past = all(stage["role"] == ROLE for stage in found.meta.get("stages", {}).values())
     if nothing := none_finished(counts, str(found.location), table=past):
         return say(nothing, FAILED)
-    fits = fit_study(found)
+    fits = fit_study(found, measured_in.check(loss))
+    unit = measured_in.UNITS[loss]
     try:
         prediction = fits.predict(**wanted) if wanted is not None else None
         sets = fits.predict_sets(**wanted) if wanted is not None else {}
@@ -100,6 +110,7 @@ def fit(
     branched = _branched(found, fits.target, trust=trust, quiet=as_json) if branches else None
     if as_json:
         content = fits.summary() | {"fingerprints": dict(fits.fingerprints)}
+        content |= {"loss_unit": unit} if loss != "loss" else {}
         content |= {"table": table.to_dict()} if table is not None else {}
         content |= {"prediction": asdict(prediction)} if prediction is not None else {}
         content |= {"sets_prediction": {name: asdict(each) for name, each in sets.items()}} if sets else {}
@@ -108,10 +119,12 @@ def fit(
         return None
     print("\n".join(fits.lines()))
     if prediction is not None and wanted is not None:
-        print("\n".join(_said(prediction, proxy_flops(found) / 6 / wanted["params"] / wanted["tokens"])))
+        print(
+            "\n".join(_said(prediction, proxy_flops(found) / 6 / wanted["params"] / wanted["tokens"], unit))
+        )
     for name, own in sets.items():
         print(
-            f"{f'on set {name}':<15} {own.loss:.4f} nats per token, {100 * own.level:.0f}% in [{own.low:.4f}, "
+            f"{f'on set {name}':<15} {own.loss:.4f} {unit}, {100 * own.level:.0f}% in [{own.low:.4f}, "
             f"{own.high:.4f}], {'' if own.certified else 'not '}certified"
         )
     for each in diagnoses:
@@ -121,7 +134,7 @@ def fit(
     return None
 
 
-def _said(prediction: Prediction, cost: float) -> list[str]:
+def _said(prediction: Prediction, cost: float, unit: str) -> list[str]:
     ratios = ", ".join(f"{name} {ratio:.3g}×" for name, ratio in prediction.extrapolation.items())
     trust = "certified" if prediction.certified else f"not certified: {'; '.join(prediction.reasons)}"
     from froude.promote.forecast import OTHERS
@@ -129,7 +142,7 @@ def _said(prediction: Prediction, cost: float) -> list[str]:
     others = {words: getattr(prediction, key, math.nan) for key, words in OTHERS.items()}
     told = ", ".join(f"{words} {loss:.4f}" for words, loss in others.items() if math.isfinite(loss))
     return [
-        f"forecast        {prediction.loss:.4f} nats per token, {100 * prediction.level:.0f}% in "
+        f"forecast        {prediction.loss:.4f} {unit}, {100 * prediction.level:.0f}% in "
         f"[{prediction.low:.4f}, {prediction.high:.4f}], {trust}",
         f"extrapolation   {ratios} the largest fitted",
         f"cost of runs    {cost:.3g}× the 6·params·tokens FLOPs of the run forecast, all together",

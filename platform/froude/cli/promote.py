@@ -56,6 +56,15 @@ def promote(
             show_default=False,
         ),
     ] = "",
+    trainer: Annotated[
+        Literal["external"] | None,
+        typer.Option(
+            "--for",
+            help="external: another trainer trains the run, and `froude follow` watches it; so it is where the target "
+            "has a `trainer.command`.",
+            show_default=False,
+        ),
+    ] = None,
     trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
@@ -69,6 +78,7 @@ def promote(
     Example: froude promote runs/study --override lr_points --reason "five rates suffice for a joint fit"
     """
     from froude.config import ConfigError
+    from froude.external.follow import write_target
     from froude.promote.fits import fit
     from froude.promote.gate import profile_named
     from froude.promote.promotion import promote as write_recipe
@@ -105,7 +115,10 @@ def promote(
         prefer=prefer,
         time=_step_time(found, fits, trust=trust) if prefer in ("time", "price") else None,
         cost=lambda: proxies_over_target(found, fits.target),
+        external=trainer is not None,
     )
+    if recipe.trainer:
+        write_target(found.location, recipe.run)
     witnessed = remembered(found.location)
     if as_json:
         seen = {"witness": witnessed.to_dict()} if witnessed else {}
@@ -114,6 +127,11 @@ def promote(
     forecast = recipe.forecast
     print(f"recipe    {study.rstrip('/')}/recipe.toml, sealed {recipe.sha256[:12]}…")
     print(f"seal      {recipe.sha256}: publish it before the run begins")
+    if recipe.trainer:
+        where = study.rstrip("/")
+        print(
+            f"external  train what {where}/target.json (or .toml) says; froude follow {where} --metrics FILE"
+        )
     if witnessed:
         print(f"witness   {witnessed.line()}")
     print(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from froude.cli.common import (
     Shared,
     Simulate,
     SkipProbe,
+    Track,
     Trust,
     cluster,
     emit,
@@ -23,6 +24,10 @@ from froude.cli.common import (
     skipped,
     verb,
 )
+
+if TYPE_CHECKING:
+    from froude.space import Space
+    from froude.store import Location
 
 
 @verb
@@ -44,11 +49,22 @@ def sweep(
         int,
         typer.Option(min=0, metavar="N", help="Trials at once; 0: as many as the cluster has CPUs or GPUs."),
     ] = 0,
+    write_jobs: Annotated[
+        str,
+        typer.Option(
+            "--write-jobs",
+            metavar="DIR",
+            help="Start nothing: write the trials that can be known now as scripts, for a shell or sbatch; then "
+            "`froude ingest DIR`. For trials with a `trainer.command`.",
+            show_default=False,
+        ),
+    ] = "",
     address: Address = "",
     simulate: Simulate = 0,
     trust: Trust = False,
     shared: Shared = False,
     skip_probe: SkipProbe = None,
+    track: Track = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -68,10 +84,15 @@ def sweep(
     from froude.sweep.plan import memory
     from froude.sweep.preflight import check_memory
     from froude.sweep.progress import shown
+    from froude.tracking import check as check_trackers
+    from froude.tracking.process import tracked
 
+    check_trackers(track or ())
     study = Location.parse(out)
     found = load_space(space, seed=seed)
     skip = skipped(skip_probe)
+    if write_jobs:
+        return _write_jobs(found, study, write_jobs, trust, fresh, rerun_changed, skip, as_json)
     if fresh:  # what it deletes is deleted when a cluster is there to make it again
         check_inputs(found, study, trust=trust, skip_probe=skip)
     opened = None
@@ -87,10 +108,16 @@ def sweep(
         )
     for note in opened.notes if opened else ():
         print(f"froude: {note}", file=sys.stderr, flush=True)
-    if opened is None or not opened.done:
+    if opened is not None and opened.done:
+        with tracked(track or (), study):
+            pass  # what was not sent while it was swept
+    else:
         if nodes := simulated_nodes(address, simulate):
             check_memory(memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")
-        with cluster(address, simulate, study, shared=shared) as running:
+        with (
+            tracked(track or (), study),
+            cluster(address, simulate, study, shared=shared) as running,
+        ):
             with nullcontext() if as_json else shown() as progress:
                 run_sweep(
                     found,
@@ -115,3 +142,34 @@ def sweep(
     if nothing := none_finished(counts, str(study)):
         return say(nothing, FAILED)
     return FAILED if counts.get("failed") else None
+
+
+def _write_jobs(
+    space: Space,
+    study: Location,
+    folder: str,
+    trust: bool,
+    fresh: bool,
+    rerun_changed: bool,
+    skip: tuple[str, ...],
+    as_json: bool,
+) -> int | None:
+    from pathlib import Path
+
+    from froude.cli.ingest import next_step
+    from froude.external import jobs
+    from froude.launch.sweep import open_study
+    from froude.study import Study
+
+    place = Path(folder).resolve()
+    jobs.check(space)
+    if not fresh and (place / jobs.ABOUT).exists() and Study(study).exists:
+        jobs.ingest(place, study)
+    opened = open_study(space, study, trust=trust, fresh=fresh, rerun_changed=rerun_changed, skip_probe=skip)
+    state = jobs.write_jobs(opened, space, study, place)
+    if as_json:
+        emit({**state.to_dict(), "jobs": str(place), "complete": opened.done})
+    else:
+        print("\n".join(state.lines()))
+        print("the sweep is complete" if opened.done else next_step(state.waiting, place))
+    return FAILED if state.failed else None

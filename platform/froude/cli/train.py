@@ -15,6 +15,7 @@ from froude.cli.common import (
     Shared,
     Simulate,
     SkipProbe,
+    Track,
     Trust,
     cluster,
     emit,
@@ -48,8 +49,17 @@ def train(
             show_default="where memory allows; later where no core is idle",
         ),
     ] = None,
+    evaluate: Annotated[
+        str,
+        typer.Option(
+            metavar="MODULE:FUNCTION",
+            help="Call this evaluate(model, step) -> {name: number} at checkpoints.",
+            show_default=False,
+        ),
+    ] = "",
     skip_probe: SkipProbe = None,
     register: Register = "",
+    track: Track = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -68,16 +78,24 @@ def train(
     from froude.launch.knobs import in_force
     from froude.launch.readiness import spares_after
     from froude.promote.forecast import score
+    from froude.promote.promotion import parameters
     from froude.promote.recipe import FILE, read
     from froude.runlog import LogReader
     from froude.store import Location, probe_writable
     from froude.study import Study
     from froude.sweep.plan import CLUSTER_BYTES, worker_bytes
     from froude.sweep.preflight import check_memory
+    from froude.tracking import check as check_trackers
+    from froude.tracking.process import tracked
+    from froude.train.observers.downstream import check as check_evaluate
     from froude.train.probe.contract import check_code_and_corpus
+    from froude.train.rows import describe
 
+    check_trackers(track or ())
+    check_evaluate(evaluate, trust)
     place = Location.parse(recipe)
     found = read(place)
+    found.check_trained_here()
     study = place if (place / FILE).exists() else place.parent
     check_code_and_corpus([found.run], trust, skipped(skip_probe))
     probe_writable(study)
@@ -92,11 +110,18 @@ def train(
 
     result = result_of(found.run, study)
     display.stage("train")
-    if not result.finished:
+    facts = {**describe(found.run), "params": parameters(found.run, trust=trust)} if track else None
+    if result.finished:
+        with tracked(track or (), study, facts=facts):
+            pass  # what was not sent while it was trained
+    else:
         if nodes := simulated_nodes(address, simulate):
             needed = CLUSTER_BYTES + min(nodes, found.run.max_workers) * worker_bytes(found.run)
             check_memory(needed, what=f"run {found.run.name} on {nodes} simulated nodes")
-        with cluster(address, simulate, study, shared=shared) as running:
+        with (
+            tracked(track or (), study, facts=facts),
+            cluster(address, simulate, study, shared=shared) as running,
+        ):
             after = spares_after(found.run, running, spares)
             ready = "off" if after is None else f"on, {after:g} s into an attempt" if after else "on"
             display.line(f"failure knobs {in_force()}; spares {ready}")
@@ -110,6 +135,7 @@ def train(
                 trust=trust,
                 other_build=other_build,
                 spares=spares,
+                evaluate=evaluate,
                 progress=following(display),
             )
     content = asdict(result)

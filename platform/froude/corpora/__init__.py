@@ -1,1 +1,1 @@
-"""Token shards of other tools, read where they lie: files, their formats, and the stream of tokens that they make."""
+"""Corpora of tokens: shards of any tool read where they lie, how shards are made of text, what is in them."""

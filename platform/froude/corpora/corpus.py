@@ -9,7 +9,6 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 from froude.config import ConfigError
 from froude.corpora import content, description, held_out, listing
@@ -35,7 +34,7 @@ class Options:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Shards that train, and those that are held out by name, if any; `described` is what `data.json` says of them."""
+    """Shards that train, and those that are held out by name, if any; `files` are theirs, with those beside them."""
 
     path: str
     options: Options
@@ -43,7 +42,7 @@ class Corpus:
     training: Sequence[Shard]
     held: Sequence[Shard]
     files: Sequence[File]
-    described: Mapping[str, Any]
+    bytes_per_token: float | None
     _streams: dict[int, dict[str, Stream]] = field(default_factory=dict)
 
     def stream(self, split: str, context: int) -> Stream:
@@ -53,7 +52,7 @@ class Corpus:
         return self._streams[context][split]
 
     def _divided(self, context: int) -> dict[str, Stream]:
-        if self.options.validation:
+        if self.held:
             return {"train": Stream(self.training), "validation": Stream(self.held)}
         found = held_out.divide(
             self.training, self.options.held_out, block=64 * context, least=context + 1, path=self.path
@@ -66,7 +65,7 @@ class Corpus:
         chosen = {"format": self.kind, "dtype": "", "column": ""}
         if setting := FORMATS[self.kind].setting:
             chosen[setting] = str(getattr(self.options, setting))
-        split = len(self.training) if self.options.validation else self.options.held_out
+        split = len(self.training) if self.held else self.options.held_out
         text = json.dumps([chosen, split, content.sha256(self.files)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -103,14 +102,19 @@ def _opened(path: str, options: Options, found: tuple[Listed, ...], held: tuple[
     kind, training = recognised(path, files, names, options.format)
     validation = recognised(options.validation, held_files, names, kind)[1] if held else []
     described = description.read(names, [*training, *validation])
+    if not held:
+        validation = [file for file in training if file.url in described.held_out]
+        training = [file for file in training if file.url not in described.held_out]
+    both = [*training, *validation]
+    beside = [other for file in both if (other := listing.companion(file, names)) is not None]
     return Corpus(
         path,
         options,
         kind,
         _shards(kind, training, options, names),
         _shards(kind, validation, options, names),
-        [*training, *validation],
-        described,
+        [*both, *beside],
+        described.bytes_per_token,
     )
 
 

@@ -1,11 +1,11 @@
-"""What `data.json` beside shards says of them: their sizes, which are checked, and the text that they were made of."""
+"""What `data.json` beside shards says of them: sizes, which are checked; what is held out; how much text they are."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from froude.config import ConfigError
 from froude.corpora.files import File
@@ -13,26 +13,38 @@ from froude.corpora.listing import DESCRIPTION
 from froude.store import Location
 
 
-def read(names: Mapping[str, File], shards: Sequence[File]) -> dict[str, Any]:
-    """The description in the first shard's folder; {} if there is none.
+class Described(NamedTuple):
+    """URLs of the shards that are held out; bytes of text a token of them stands for, None where nobody says it."""
 
-    ConfigError if a shard that it lists has another size, or it is no JSON object.
+    held_out: frozenset[str]
+    bytes_per_token: float | None
+
+
+def read(names: Mapping[str, File], shards: Sequence[File]) -> Described:
+    """What the descriptions in the shards' folders say.
+
+    ConfigError if a shard that one lists has another size, or it is no JSON object.
     """
-    found: dict[str, Any] = {}
+    held: set[str] = set()
+    ratios = []
     for folder in dict.fromkeys(Location(file.url).parent.url for file in shards):
         file = names.get(f"{folder}/{DESCRIPTION}")
         if file is None:
             continue
         content = _parsed(file)
-        found = found or content
+        ratios.append(_bytes_per_token(content))
         for listed in content.get("shards", []):
             shard = names.get(f"{folder}/{listed.get('name')}") if isinstance(listed, dict) else None
-            if shard is not None and shard.size != listed.get("size", shard.size):
+            if shard is None:
+                continue
+            if shard.size != listed.get("size", shard.size):
                 raise ConfigError(
                     f"a shard must have the size that {file.url} lists, {listed['size']} bytes, but {shard.url} has "
                     f"{shard.size}; restore it, or prepare the data again"
                 )
-    return found
+            if listed.get("split") == "validation":
+                held.add(shard.url)
+    return Described(frozenset(held), ratios[0] if len(ratios) == 1 else None)
 
 
 def _parsed(file: File) -> dict[str, Any]:
@@ -45,12 +57,9 @@ def _parsed(file: File) -> dict[str, Any]:
     return content
 
 
-def bytes_per_token(described: Mapping[str, Any]) -> float | None:
-    """Bytes of text that a token of the validation split stands for, on average; None where nobody says it."""
-    held = described.get("validation")
-    if not isinstance(held, Mapping):
-        return None
-    tokens, size = held.get("tokens"), held.get("bytes")
-    if not all(isinstance(n, int | float) and math.isfinite(n) and n > 0 for n in (tokens, size)):
-        return None
-    return float(size) / float(tokens)  # type: ignore[arg-type]
+def _bytes_per_token(content: Mapping[str, Any]) -> float | None:
+    splits = content.get("splits", content)
+    counts = splits.get("validation") if isinstance(splits, Mapping) else None
+    size, tokens = (counts.get(name) if isinstance(counts, Mapping) else None for name in ("bytes", "tokens"))
+    known = all(isinstance(n, int | float) and math.isfinite(n) and n > 0 for n in (size, tokens))
+    return float(size) / float(tokens) if known else None  # type: ignore[arg-type]

@@ -7,7 +7,6 @@ import os
 import resource
 import threading
 from collections import deque
-from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
@@ -38,7 +37,8 @@ class File(Protocol):
 def truncated(file: File, offset: int, length: int) -> ConfigError:
     """What is said of a file that ends before what was to be read."""
     return ConfigError(
-        f"a shard must stay as it is while it is read, but {file.url} ends before byte {offset + length}; restore it"
+        f"a shard must stay as it is while it is read, but {file.url} no longer has {file.size} bytes, of which those "
+        f"from {offset} to {offset + length} were to be read; restore it"
     )
 
 
@@ -47,21 +47,20 @@ class Local:
 
     def __init__(self, url: str, size: int, stamp: int) -> None:
         self.url, self.size, self.stamp = url, size, stamp
-        self._mapped: Bytes | None = None
+        self._mapped: tuple[mmap.mmap | None, Bytes] | None = None
 
     def read(self, offset: int, length: int) -> Bytes:
         """As File.read, a view."""
-        mapped = self._mapped
-        if mapped is None:
-            mapped = self._map()
-        if offset + length > self.size:
+        data, mapped = self._mapped or self._map()
+        # What is mapped and no longer there ends the process (SIGBUS) when it is touched.
+        if offset + length > self.size or (data is not None and data.size() != self.size):
             raise truncated(self, offset, length)
         return mapped[offset : offset + length]
 
     def expect(self, offset: int, length: int) -> None:
         """Nothing to do: the kernel reads ahead."""
 
-    def _map(self) -> Bytes:
+    def _map(self) -> tuple[mmap.mmap | None, Bytes]:
         with reported(Location(self.url), "a shard must be a readable file"), open(self.url, "rb") as file:
             now = os.fstat(file.fileno())
             if (now.st_size, now.st_mtime_ns) != (self.size, self.stamp):
@@ -69,14 +68,10 @@ class Local:
                     f"a shard must stay as it is while it is read, but {self.url} has {now.st_size} bytes instead of "
                     f"{self.size}, or was written again; restore it, or start again"
                 )
-            if self.size:
-                data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-                mapped = np.frombuffer(data, np.uint8)
-            else:
-                mapped = np.zeros(0, np.uint8)
-        self._mapped = mapped
+            data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else None
+        self._mapped = data, np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
         _opened(self)
-        return mapped
+        return self._mapped
 
     def close(self) -> None:
         """Unmap it, as soon as nothing refers to its bytes."""
@@ -105,7 +100,9 @@ class Remote:
         """As File.read, a copy."""
         if offset + length > self.size:
             raise truncated(self, offset, length)
-        found = [blocks.CACHE.get(self, number) for number in self._blocks(offset, length)]
+        numbers = self._blocks(offset, length)
+        blocks.CACHE.expect(self, numbers)
+        found = [blocks.CACHE.get(self, number) for number in numbers]
         start = offset % blocks.BLOCK
         if len(found) == 1:
             return np.frombuffer(found[0], np.uint8)[start : start + length]
@@ -133,7 +130,7 @@ class Remote:
             return self._reader
 
     @staticmethod
-    def _blocks(offset: int, length: int) -> Iterable[int]:
+    def _blocks(offset: int, length: int) -> range:
         return range(offset // blocks.BLOCK, -(-(offset + length) // blocks.BLOCK))
 
 

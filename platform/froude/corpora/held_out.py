@@ -13,8 +13,10 @@ from froude.config import ConfigError
 from froude.corpora.formats.shard import Shard
 from froude.corpora.stream import Ranges, Stream, each_document
 
-#: Tokens that may be read to hash them, by every process that opens the source: some ten seconds.
+#: Tokens that may be read to hash them, by every process that opens the source: half a minute on one core.
 MOST = 1 << 30
+#: Tokens of a store that are asked for ahead of the one that is hashed.
+AHEAD = 1 << 22
 
 
 class Division(NamedTuple):
@@ -45,13 +47,13 @@ def divide(shards: Sequence[Shard], share: float, *, block: int, least: int, pat
     else:
         starts = np.arange(tokens // block, dtype=np.int64) * block
         pieces = np.stack([starts, starts + block], axis=1)
-    hashes = np.array(
-        [
-            _hash(stream, first, stop, number=None if documented else i)
-            for i, (first, stop) in enumerate(pieces.tolist())
-        ],
-        np.uint64,
-    )
+    hashes = np.zeros(len(pieces), np.uint64)
+    asked = 0
+    for i, (first, stop) in enumerate(pieces.tolist()):
+        if stream.remote and first + AHEAD // 2 >= asked < tokens:
+            stream.expect(asked, min(AHEAD, tokens - asked))
+            asked += AHEAD
+        hashes[i] = _hash(stream, first, stop, number=None if documented else i)
     held = _lowest(hashes, share, pieces[:, 1] - pieces[:, 0], least)
     rest = np.array([[pieces[-1, 1] if len(pieces) else 0, tokens]], np.int64)
     return Division(_joined(np.concatenate([pieces[~held], rest])), _joined(pieces[held]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -44,7 +45,7 @@ def find(path: str, key: str) -> Found:
         raise ConfigError(
             f"`{key}` must name token shards: a file, a folder, a pattern or an s3:// URL, but is empty; set it"
         )
-    pattern = glob.has_magic(path)
+    pattern = glob.has_magic(path) and not os.path.exists(path)
     try:
         where = Location.parse(_plain(path) if pattern else path)
     except (ValueError, RuntimeError) as error:
@@ -72,6 +73,12 @@ def with_companions(files: Sequence[File]) -> Mapping[str, File]:
         with reported(locations[0], "what stands beside a shard must be readable"):
             names |= {listed.url: listed.open() for listed in _infos(locations)}
     return names
+
+
+def companion(file: File, names: Mapping[str, File]) -> File | None:
+    """The file beside a shard that says more of it, if there is one."""
+    found = (file.url.removesuffix(e) + other for e, other in COMPANIONS.items() if file.url.endswith(e))
+    return names.get(next(found, ""))
 
 
 def _plain(pattern: str) -> str:

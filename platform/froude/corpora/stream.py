@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
@@ -59,7 +60,7 @@ class Stream:
 
     def document_of(self, first: int, n: int) -> npt.NDArray[np.int64]:
         """The number of the document, over all shards, that each token of the stream belongs to."""
-        before = self._documents_before()
+        before = self._before
         return np.concatenate(
             [
                 self.shards[number].document_of(start, count) + before[number]
@@ -73,14 +74,19 @@ class Stream:
             self.shards[number].expect(start, count)
 
     @property
+    def remote(self) -> bool:
+        """Whether a read may have to wait for a store, so that it is worth asking ahead."""
+        return any(shard.name.startswith("s3://") for shard in self.shards)
+
+    @property
     def documented(self) -> bool:
         """Whether all shards say where documents begin."""
         return all(shard.documented for shard in self.shards)
 
-    def _documents_before(self) -> list[int]:
-        if not hasattr(self, "_before"):
-            self._before = list(accumulate((shard.documents or 0 for shard in self.shards), initial=0))
-        return self._before
+    @functools.cached_property
+    def _before(self) -> list[int]:
+        """Documents of the shards before each."""
+        return list(accumulate((shard.documents or 0 for shard in self.shards), initial=0))
 
 
 def each_document(shards: Sequence[Shard]) -> Iterator[tuple[int, int]]:

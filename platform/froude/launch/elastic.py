@@ -118,6 +118,7 @@ def train(
     trust: bool = False,
     other_build: bool = False,
     spares: bool | None = None,
+    evaluate: str = "",
     progress: Callable[[Progress], None] | None = None,
     max_failures: int = 100,
     no_progress: int = 3,
@@ -128,10 +129,10 @@ def train(
     `recipe` names what the log must be of (the run's fingerprint if empty), `material` what corpus and code must be.
     `progress` is called about four times a second, from this thread. `other_build` lets an exact run go on with another
     library, processor or number of threads than it had. `spares` keeps a process ready on each node for a quicker
-    restart (None: as `spares_after` says). New nodes are looked for every `resize_seconds` (1 on a simulated cluster,
-    else 10). Raises NoProgress when more than `no_progress` failures in a row commit nothing, RunFailed for any other
-    end before the last step (`max_failures` in all, or one that no restart can get past), ConfigError for what the user
-    can correct.
+    restart (None: as `spares_after` says); `evaluate` names a function to call at checkpoints. New nodes are looked for
+    every `resize_seconds` (1 on a simulated cluster, else 10). Raises NoProgress when more than `no_progress` failures
+    in a row commit nothing, RunFailed for any other end before the last step (`max_failures` in all, or one that no
+    restart can get past), ConfigError for what the user can correct.
     """
     location = study / "runs" / run.name
     log = LogReader(location)
@@ -167,6 +168,7 @@ def train(
         device=device_of(resources),
         other_build=other_build,
         spares_after=spares_after(run, cluster, spares),
+        evaluate=evaluate,
         material=here.to_dict(),
     )
     scratch = tempfile.mkdtemp(prefix="froude-train-")

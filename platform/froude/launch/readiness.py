@@ -39,8 +39,8 @@ def spares_after(
     return (0.0 if idle else BUSY_SECONDS) if fits else None
 
 
-def check_shared(location: Location, *, shared: bool) -> None:
-    """ConfigError if several hosts of the connected cluster would use a local study that is not shared."""
+def check_shared(location: Location, *, shared: bool, what: str = "a study") -> None:
+    """ConfigError if several hosts of the connected cluster would use a local path that is not shared."""
     if not location.is_local or shared:
         return
     import ray
@@ -49,6 +49,6 @@ def check_shared(location: Location, *, shared: bool) -> None:
     hosts = {"127.0.0.1" if address.startswith("127.") else address for address in addresses}
     if len(hosts) > 1:
         raise ConfigError(
-            f"a study must be where all {len(hosts)} hosts of the cluster can write, but {location} is a local path; "
+            f"{what} must be where all {len(hosts)} hosts of the cluster can write, but {location} is a local path; "
             "use an s3:// URL, or pass --shared if all hosts mount this path"
         )

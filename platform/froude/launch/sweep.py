@@ -64,6 +64,7 @@ def sweep(
     import ray
 
     from froude.launch import ray_internals
+    from froude.launch.commanded.nodes import check_room
     from froude.launch.tuning import run as run_agenda
 
     free = ray.cluster_resources()
@@ -75,6 +76,7 @@ def sweep(
             "simulate more nodes"
         )
     one_machine = _one_machine()
+    check_room(planned)
     at_once = concurrency or capacity(free, planned, one_machine)
     if one_machine:
         largest = max(
@@ -144,11 +146,14 @@ def open_study(
 
 def check_inputs(space: Space, study: Location, *, trust: bool, skip_probe: Collection[str] = ()) -> Study:
     """The study, which may not have been begun; ConfigError if code, corpora or the study's place are unfit."""
+    from froude.train.api import size_of
     from froude.train.probe.contract import check_code_and_corpus
 
     check_code_and_corpus(
         [space.target, *(r for ts in space.planned().values() for t in ts for r in t.runs)], trust, skip_probe
     )
+    if space.target.trainer.command:
+        size_of(space.target)
     probe_writable(study)
     return Study(study)  # refuses a folder with foreign files in it
 

@@ -7,19 +7,27 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
+import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
+from froude import commands
 from froude.config import ConfigError
+from froude.external.trial import Failed
+from froude.launch.commanded.nodes import resources, starts
 from froude.space import Trial
 from froude.store import Location
 from froude.sweep import trial_store
 
 if TYPE_CHECKING:
+    from froude.external.rows import Rows
     from froude.material import Material
     from froude.train.trial import Outcome
 
@@ -36,7 +44,8 @@ class Task:
 
     `material` is what the driver has, as JSON ("": nothing said): a worker with another corpus or code trains nothing.
     `device` is that of a trial of one worker, empty for one of several, which asks its cluster. `lane` numbers the
-    workers of a sweep: a trial reuses the process of the last one in its lane, and no other.
+    workers of a sweep: a trial reuses the process of the last one in its lane, and no other. `base` is the driver's
+    working directory, where a command's files are looked up unless this process's own has them.
     """
 
     name: str
@@ -46,6 +55,7 @@ class Task:
     lane: int = 0
     attempt: int = 1
     material: str = ""
+    base: str = ""
 
     def config(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,6 +72,9 @@ class Proxy(tune.Trainable):
         rest.
         """
         task = Task(**config)
+        trainer = Trial.from_json(task.trial).runs[0].trainer
+        if trainer.command:
+            return tune.PlacementGroupFactory(*resources(trainer, task.lane))
         if not task.device:
             return tune.PlacementGroupFactory([{"node:__internal_head__": 0.01}])
         # Tune hands a waiting trial any free process of equal resources and drops the one that is starting for it, so
@@ -96,6 +109,8 @@ class Proxy(tune.Trainable):
             return {"done": True, "progress": 1.0, "statuses": ",".join(self._future.result())}
         except ConfigError as error:
             return {"done": True, "refused": f"ConfigError: {error}"}
+        except Failed as error:
+            return {"done": True, "refused": str(error), "attempts": self._task.attempt - 1 + error.attempts}
 
     def cleanup(self) -> None:
         self._stop = True
@@ -109,9 +124,13 @@ class Proxy(tune.Trainable):
     def _work(self) -> list[str]:
         study = Location.parse(self._task.study)
         material = self._material()
-        outcome = self._distributed(study) if self._trial.workers > 1 else self._alone()
+        outcome: Outcome | Rows
+        if self._trial.runs[0].trainer.command:
+            outcome = self._commanded(study, material)
+        else:
+            outcome = self._distributed(study) if self._trial.workers > 1 else self._alone()
         for row in (*outcome.trials, *outcome.steps, *outcome.evals):
-            row["attempts" if "attempts" in row else "attempt"] = self._task.attempt
+            row["attempts" if "attempts" in row else "attempt"] += self._task.attempt - 1
         trial_store.write(
             study,
             self._trial,
@@ -126,8 +145,35 @@ class Proxy(tune.Trainable):
         """What this process trains on, which must be what the driver has."""
         from froude.train.api import material_of
 
-        here = material_of(self._trial.runs[-1])
+        run = self._trial.runs[-1]
+        here = commands.material(run, self._roots()) if run.trainer.command else material_of(run)
         return here.required(json.loads(self._task.material)) if self._task.material else here
+
+    def _roots(self) -> list[str]:
+        """Where files of a command may be: Tune has moved this process to a folder of its own."""
+        return [os.environ.get("TUNE_ORIG_WORKING_DIR") or os.getcwd(), self._task.base]
+
+    def _commanded(self, study: Location, material: Material) -> Rows:
+        """Let the trial's command train, in a folder of the study, or of this host where that is not local."""
+        from froude.external.trial import run_trial
+
+        place = (
+            study.path / "external" if study.is_local else Path(tempfile.mkdtemp(prefix="froude-external-"))
+        )
+        try:
+            return run_trial(
+                self._trial,
+                place,
+                material=material,
+                roots=self._roots(),
+                progress=self._note,
+                start=starts(material),
+            )
+        finally:
+            if not study.is_local:
+                for file in (path for path in place.rglob("*") if path.suffix in (".txt", ".jsonl", ".toml")):
+                    (study / "external" / file.relative_to(place).as_posix()).replace(file.read_bytes())
+                shutil.rmtree(place, ignore_errors=True)
 
     def _alone(self) -> Outcome:
         from froude.train.trial import run_trial
@@ -147,7 +193,7 @@ class Proxy(tune.Trainable):
 
         from froude.launch.cluster import ConnectedCluster
         from froude.launch.elastic import RunFailed, train
-        from froude.train.api import build_model, count_parameters
+        from froude.train.api import build_model, build_source, bytes_per_token, count_parameters
         from froude.train.rows import trial_row
         from froude.train.trial import Outcome
 
@@ -174,6 +220,7 @@ class Proxy(tune.Trainable):
             workers=run.max_workers,
             validation=validation,
             stopped=stopped,
+            bytes_per_token=bytes_per_token(run, build_source(run, "validation")),
         )
         return Outcome(trials=[row])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,6 +14,7 @@ from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
+from froude.launch.commanded.nodes import places
 from froude.launch.elastic import device_of, worker_resources
 from froude.launch.ray_internals.worker_slots import Lanes
 from froude.launch.trainable import Proxy, Task
@@ -102,18 +104,20 @@ class Queue(_Unpickled, Searcher):
         if changed := self.agenda.changed.pop(trial.name, None):
             trial_store.retire(self.study, [changed.trial], self.agenda.retired)
         taken = {lane for _, lane in self._running.values()}
-        lane = -1 if trial.workers > 1 else min(set(range(self.concurrency)) - taken)
+        wide = trial.workers > 1 or trial.runs[0].trainer.nodes > 1
+        lane = -1 if wide else min(set(range(self.concurrency)) - taken)
         self._running[trial.name] = (trial, lane)
         self.shares[trial.name] = 0.0
         # Only what was reserved: a process on a simulated cluster sees the GPUs of the machine all the same.
         device = "" if lane < 0 else device_of(worker_resources(trial.runs[0].device, self.cluster))
         material = self.materials.of(trial.runs[-1]).to_json()
-        return Task(trial.name, trial.to_json(), self.study.url, device, lane, material=material).config()
+        task = Task(trial.name, trial.to_json(), self.study.url, device, lane, 1, material, os.getcwd())
+        return task.config()
 
     def _fits(self, trial: Trial) -> bool:
         """Whether its workers are free; one that wants more than there are runs alone."""
-        used = sum(other.workers for other, _ in self._running.values())
-        return used == 0 or used + trial.workers <= self.concurrency
+        used = sum(places(other, self.cluster) for other, _ in self._running.values())
+        return used == 0 or used + places(trial, self.cluster) <= self.concurrency
 
     def end(self, name: str, error: str | None, attempts: int) -> None:
         self._ended.append((name, error, attempts))
@@ -183,9 +187,10 @@ class _Ear(_Unpickled, tune.Callback):
     def on_trial_complete(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any
     ) -> None:
-        refused = (trial.last_result or {}).get("refused")
+        last = trial.last_result or {}
+        refused, attempts = last.get("refused"), last.get("attempts", trial.config["attempt"])
         error = None if refused is None else str(refused)[:ERROR_CHARACTERS]
-        self._queue.end(_name(trial), error, trial.config["attempt"])
+        self._queue.end(_name(trial), error, attempts)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self._queue.end(_name(trial), _last_error(trial), trial.config["attempt"])

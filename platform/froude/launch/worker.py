@@ -44,6 +44,7 @@ class Order:
     device: str
     other_build: bool = False
     spares_after: float | None = None
+    evaluate: str = ""
     material: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -165,6 +166,7 @@ def work(order: dict[str, Any]) -> None:
     from froude.train import api, parallel
     from froude.train.loop import Diverged
     from froude.train.observers import Observer, trackers
+    from froude.train.observers.downstream import downstream
     from froude.train.stability import spikes
     from froude.train.worker import run_worker
 
@@ -200,10 +202,14 @@ def work(order: dict[str, Any]) -> None:
         supervisor = RaySupervisor(
             attempt, run, channel, rank, world, spares_after=given.spares_after, metrics=metrics
         )
-        run_worker(run, store, supervisor, device=given.device, observers=[*watching, *trackers()])
+
+        def own() -> list[Observer]:
+            return [*watching, *downstream(given.evaluate), *trackers()]
+
+        run_worker(run, store, supervisor, device=given.device, observers=own())
         while supervisor.holding:
             supervisor.hold()
-            run_worker(run, store, supervisor, device=given.device, observers=[*watching, *trackers()])
+            run_worker(run, store, supervisor, device=given.device, observers=own())
     except Finished:
         return
     except (ConfigError, Corrupt, Diverged, Fenced) as error:

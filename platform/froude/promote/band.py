@@ -80,7 +80,8 @@ def curves(study: Study, fits: Fits, block: int, batch: int) -> tuple[pl.DataFra
 
     A proxy shorter than the target run has shorter blocks, which scatter more. Columns `run, step, lr, loss, params`,
     where a step is `batch` tokens; and by how much each run's curve ends above its validation loss. Without rows where
-    the study kept no steps. Proxies that ramp their batch are left out: their steps are not alike.
+    the study kept no steps, or another trainer told no rates. Proxies that ramp their batch are left out: their steps
+    are not alike.
     """
     proxies = fits.rows["loss_law"].filter(pl.col("status") == "finished", ~RAMPED).sort("tokens")
     longest = proxies.unique("trial", keep="last", maintain_order=True)
@@ -89,9 +90,9 @@ def curves(study: Study, fits: Fits, block: int, batch: int) -> tuple[pl.DataFra
     for proxy in longest.iter_rows(named=True):
         steps = kept.filter(pl.col("run") == proxy["run"])
         own = max(batch, min(block, proxy["tokens"] // BLOCKS))
-        if steps.height * proxy["batch"] < MIN_BLOCKS * own:
-            continue
         blocks = averaged(steps, own)
+        if blocks.height < MIN_BLOCKS or steps["lr"].null_count():
+            continue
         gaps.append(float(blocks["loss"][-1]) - proxy["loss"])
         parts.append(
             blocks.select(

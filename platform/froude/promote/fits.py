@@ -20,6 +20,7 @@ from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import history
 from froude.promote.ladder import regime, shape, validation_sets
 from froude.promote.ladder.critical import critical as critical_batches
+from froude.promote.ladder.measured_in import measured_in
 from froude.promote.ladder.rates import one_curve_a_width, peak_lr, transfer_rows
 from froude.promote.ladder.regret import Corrected, corrected, with_regret
 from froude.study import Study
@@ -213,16 +214,20 @@ class Fits:
         return text or ["no finished stage: nothing to fit"]
 
 
-def fit(study: Study) -> Fits:
-    """Fit every law that the study has rows for; ConfigError if it is no study."""
+def fit(study: Study, loss: str = "loss") -> Fits:
+    """Fit every law that the study has rows for; ConfigError if it is no study.
+
+    `loss` is the column that counts as loss (froude.promote.ladder.measured_in).
+    """
     if not study.exists:
         raise ConfigError(
             f"a study must have been begun by `froude sweep`, but there is none at {study.location}"
         )
     meta = study.meta
     target = Run.from_dict(meta["target"]) if "target" in meta else None
-    evaluated = validation_sets.evaluations(study)
-    return fit_trials(study.trials().collect(), stages=meta["stages"], target=target, evaluated=evaluated)
+    evaluated = validation_sets.evaluations(study, loss)
+    trials = measured_in(loss, study.trials().collect())
+    return fit_trials(trials, stages=meta["stages"], target=target, evaluated=evaluated)
 
 
 def fit_trials(

@@ -12,6 +12,7 @@ from froude.promote import checks
 from froude.promote.gate import Check, Profile
 from froude.promote.planned import Planned
 from froude.space import Space
+from froude.train.api import is_sized
 
 #: Without a stage of each of these roles there is nothing to promote.
 NEEDED = ("search", "lr_transfer", "loss_law")
@@ -45,6 +46,9 @@ class Foretold:
 def foretell(space: Space, profile: Profile, *, proxies: float, target: float) -> Foretold:
     """Look at the planned runs; `proxies` and `target` are FLOPs. The runs' code has been trusted."""
     plan = Planned(space)
+    if not all(is_sized(run) for run in (*plan.runs, plan.target)):
+        missing = [check for check in _roles(space) if not check.passed]
+        return Foretold({}, tuple(missing), (), tuple(rule.name for rule in checks.RULES))
     failed, close, unknown = [], [], []
     for rule in checks.RULES:
         value, bound = rule.foresee(plan), profile.bound(rule)

@@ -65,11 +65,16 @@ class Monitor:
     _raised: bool = False
     _off: bool = False
 
-    def step(self, tokens: int, loss: float, lr: float) -> list[Alarm]:
-        """A step's mean loss over its batch and its rate, after `tokens` tokens in all; the alarms that are new."""
+    def step(self, tokens: int, loss: float, lr: float | None) -> list[Alarm]:
+        """A step's mean loss over its batch and its rate, after `tokens` tokens in all; the alarms that are new.
+
+        Of a rate that is not told (None) nothing is said.
+        """
         return [alarm for alarm in (self._rate(tokens, lr), self._loss(tokens, loss)) if alarm is not None]
 
-    def _rate(self, tokens: int, lr: float) -> Alarm | None:
+    def _rate(self, tokens: int, lr: float | None) -> Alarm | None:
+        if lr is None:
+            return None
         before = self._off
         step = self.run.phases.step_at(tokens) - 1
         expected = self.run.optimizer.lr * schedules.at_step(self.run, step)

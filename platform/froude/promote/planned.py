@@ -13,7 +13,7 @@ from froude.config import Run
 from froude.promote.case import beyond
 from froude.promote.ladder.rates import one_curve_a_width, transfer_rows
 from froude.space import Space
-from froude.train.api import build_model, count_parameters
+from froude.train.api import size_of
 from froude.train.data.leak import leaked
 from froude.train.rows import describe
 
@@ -68,9 +68,10 @@ class Planned:
         )
 
     @cached_property
-    def leaked(self) -> float:
-        """The largest share of a run's validation windows that are in its training split."""
-        return max(leaked(run) for run in self.runs)
+    def leaked(self) -> float | None:
+        """The largest share of a run's validation windows in its training split; None where commands read them."""
+        own = [run for run in self.runs if not run.trainer.command]
+        return max(map(leaked, own)) if own else None
 
     def _of(self, role: str) -> pl.DataFrame:
         stages = [stage.name for stage in self.space.stages if stage.role == role]
@@ -80,8 +81,8 @@ class Planned:
     def _params(self) -> dict[str, int]:
         """Parameters without embedding and readout, counted once a shape."""
         shapes = {_shape(run): run for run in (*self.runs, self.target)}
-        return {shape: count_parameters(build_model(run, "meta")).params for shape, run in shapes.items()}
+        return {shape: size_of(run).params for shape, run in shapes.items()}
 
 
 def _shape(run: Run) -> str:
-    return json.dumps([run.to_dict()["model"], run.parametrization], sort_keys=True)
+    return json.dumps([run.to_dict()["model"], run.parametrization, run.trainer.params], sort_keys=True)

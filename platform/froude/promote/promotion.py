@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import polars as pl
 
+from froude.commands import EXTERNAL
 from froude.config import ConfigError, Run
 from froude.laws.lr.exponent import NORMAL
 from froude.promote import gate, witness
@@ -38,6 +39,7 @@ def promote(
     prefer: str | None = None,
     time: StepTime | None = None,
     cost: Callable[[], float] = lambda: math.nan,
+    external: bool = False,
 ) -> Recipe:
     """Write the study's recipe.toml and return it; raise `gate.Refused`, having written nothing, if a check fails.
 
@@ -49,7 +51,8 @@ def promote(
     path or s3:// URL, that is given the seal before the recipe is there to be trained (`froude.promote.witness`).
     `prefer` (loss, time or price) chooses the batch (`froude.promote.choice.batch`), without it the target's stays;
     `time` is how long its steps take, without it what the study's trials tell.
-    `cost` returns the FLOPs of all proxies over the target's, to be told beside the forecast.
+    `cost` returns the FLOPs of all proxies over the target's, to be told beside the forecast. `external`: another
+    trainer is to train the run, as where the target has a command of its own.
     """
     bounds = gate.profile_named(profile)
     second = witness.folder_of(witnessed_by, study.location) if witnessed_by else None
@@ -68,6 +71,8 @@ def promote(
             "a study must have finished trials of the roles search (at the target's batch and schedule), lr_transfer "
             f"and loss_law to be promoted, but lacks {lacks}; {remedy}"
         )
+    external = external or bool(fits.target.trainer.command)
+    _counted_alike(fits)
     choice = chosen(study, fits, trust=trust, prefer=prefer, time=time)
     run, params, name = choice.run, parameters(fits.target, trust=trust), fits.target.name
     fits = choice.fits
@@ -81,6 +86,7 @@ def promote(
     begun = LogReader(study.location / "runs" / (kept.run.name if kept else name)).head() is not None
     # Once a run has begun, the same run under another preference is the same.
     stays = stays and kept is not None and (begun or kept.prefer == (prefer or ""))
+    stays = stays and kept is not None and bool(kept.trainer) == external
     if kept is not None and stays:
         recipe = kept
     else:
@@ -100,6 +106,7 @@ def promote(
             knobs=choice.knobs,
             prefer=prefer or "",
             material=study.meta.get("material"),
+            trainer=EXTERNAL if external else "",
         )
     if begun and not stays:
         raise ConfigError(
@@ -119,6 +126,21 @@ def promote(
     if not stays:
         recipe.write(place)
     return recipe
+
+
+def _counted_alike(fits: Fits) -> None:
+    """ConfigError if the target is counted on a model that gives another number than a proxy's command told."""
+    largest, target = fits.largest, fits.target
+    if largest is None or not largest["trainer"] or not target.trainer.command or target.trainer.params:
+        return
+    shape = {f"model.{key}": largest[key] for key in ("width", "depth", "head_dim", "context", "vocab")}
+    counted = parameters(target.replace(shape), trust=True)
+    if counted != largest["params"]:
+        raise ConfigError(
+            f"target and proxies must be counted in one way, but the command of {largest['run']} told "
+            f"{largest['params']:,} parameters, where {target.model.factory} has {counted:,}; set `trainer.params` of "
+            "the target as its command will tell it"
+        )
 
 
 def _unfinished(study: Study, role: str) -> str:
@@ -235,18 +257,18 @@ def priced(study: Study, fits: Fits, *, trust: bool = False) -> Batches | None:
 
 def token_flops(run: Run, *, trust: bool = False) -> float:
     """FLOPs of one token of the run, forward and backward, by the model itself."""
-    from froude.train.api import build_model, check_trust
+    from froude.train.api import check_imports, size_of
 
-    check_trust(run, trust)
-    return float(build_model(run, "meta").flops_per_token())  # type: ignore[operator]
+    check_imports(run, trust)
+    return size_of(run).flops_per_token
 
 
 def parameters(run: Run, *, trust: bool = False) -> int:
     """Parameters of the run's model without embedding and readout, counted on the model itself."""
-    from froude.train.api import build_model, check_trust, count_parameters
+    from froude.train.api import check_imports, size_of
 
-    check_trust(run, trust)
-    return count_parameters(build_model(run, "meta")).params
+    check_imports(run, trust)
+    return size_of(run).params
 
 
 def _distinct(reasons: Sequence[str]) -> tuple[str, ...]:

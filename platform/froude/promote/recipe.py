@@ -34,7 +34,7 @@ class Recipe:
     `extrapolation` the target over the largest proxy in params, tokens, compute and batch, `checks` the
     gate's table. `sealed_at` is in UTC (ISO 8601), `sha256` the seal. `material` is what corpus and code the study had
     (froude.material), {} where 0.1 swept it. `knobs` says of each setting where it is from, () in recipes of before;
-    `prefer` is what chose the batch, "" where it was set.
+    `prefer` is what chose the batch, "" where it was set; `trainer` is "external" where froude trains nothing.
     """
 
     run: Run
@@ -49,6 +49,15 @@ class Recipe:
     material: Mapping[str, Any] = field(default_factory=dict)
     knobs: tuple[Knob, ...] = ()
     prefer: str = ""
+    trainer: str = ""
+
+    def check_trained_here(self) -> None:
+        """ConfigError where another trainer is to train the run."""
+        if self.trainer:
+            raise ConfigError(
+                f"a recipe for an external trainer is not trained by froude, but {self.run.name}'s was to be; "
+                "start that trainer, and `froude follow RECIPE --metrics FILE`"
+            )
 
     @property
     def overrides(self) -> dict[str, str]:
@@ -60,6 +69,7 @@ class Recipe:
         later: dict[str, Any] = {"material": dict(self.material)} if self.material else {}
         later |= {"knobs": [knob.to_dict() for knob in self.knobs]} if self.knobs else {}
         later |= {"prefer": self.prefer} if self.prefer else {}
+        later |= {"trainer": self.trainer} if self.trainer else {}
         return {
             "froude": "recipe",
             "schema": SCHEMA,
@@ -105,11 +115,13 @@ def seal(
     material: Mapping[str, Any] | None = None,
     knobs: tuple[Knob, ...] = (),
     prefer: str = "",
+    trainer: str = "",
 ) -> Recipe:
     """The recipe with the present time and its hash."""
     now = datetime.now(UTC).isoformat(timespec="microseconds")
     fields = (run, profile, fits, fingerprints, extrapolation, checks, forecast, now)
-    unsealed = Recipe(*fields, sha256="", material=material or {}, knobs=knobs, prefer=prefer)
+    later = {"material": material or {}, "knobs": knobs, "prefer": prefer, "trainer": trainer}
+    unsealed = Recipe(*fields, sha256="", **later)  # type: ignore[arg-type]
     return replace(unsealed, sha256=digest(unsealed.content()))
 
 
@@ -173,4 +185,5 @@ def _of(content: Mapping[str, Any], sha256: str) -> Recipe:
         material=content.get("material", {}),
         knobs=tuple(Knob.from_dict(knob) for knob in content.get("knobs", ())),
         prefer=content.get("prefer", ""),
+        trainer=content.get("trainer", ""),
     )

@@ -60,11 +60,16 @@ def verify_run(
     """
     from froude.checkpoint.tools import verify
 
+    if rerun and recipe.trainer:
+        raise ConfigError(
+            f"--rerun needs a run that froude has trained, but {recipe.run.name} has an external trainer; verify it "
+            "without --rerun"
+        )
     run = study.location / "runs" / recipe.run.name
     log = LogReader(run)
     if log.head_under(recipe.sha256) is None:
         raise ConfigError(f"a run must have begun to be verified, but {run} has no log; train it first")
-    for path in recipe.run.foreign:
+    for path in () if recipe.trainer else recipe.run.foreign:
         load(path)  # what can't be imported is the user's to correct, before anything is said of the run
     # All that follows is said of these records: a run that goes on commits more meanwhile.
     records = log.records()
@@ -81,13 +86,19 @@ def verify_run(
         yield Verdict("the forecast says what its proxies' rates cost", True, str(Corrected(**rows)))
     over = head.kind == "finished" and head.step == recipe.run.steps
     yield Verdict("the run is finished", over, f"step {head.step} of {recipe.run.steps}")
-    yield from _material(recipe.run, head)
+    if not recipe.trainer:
+        yield from _material(recipe.run, head)
     damages = {record.seq: damage for record, damage in verify(run, records)}
     # What a restart left behind may be damaged: the run did not come through it.
     damaged = [damages[record.seq] for record in line if damages[record.seq]]
     yield Verdict(
         "what the run's commits keep is whole", not damaged, damaged[0] if damaged else f"{len(line)} commits"
     )
+    if recipe.trainer:
+        yield Verdict(
+            "every planned token was trained once", None, "external trainer: no ledger, so no claim"
+        )
+        return
     yield from _ledger(study, recipe, line, progress)
     bits = ""
     if line:
@@ -232,25 +243,32 @@ def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress
         and (run.stability == "ladder" or not decided),
         f"{len(decided)} batches decided, {len(slots)} slots left out",
     )
-    wrong = list(_wrong(ledger, batches, progress))
-    yield Verdict(
-        "every digest is that of the corpus's tokens",
-        not wrong and ledger.height > 0,
-        f"{ledger.height} slots" + (f", {len(wrong)} differ, first at step {wrong[0]}" if wrong else ""),
-    )
+    wrong, mixed = _wrong(ledger, batches, progress)
+    due = {"every digest is that of the corpus's tokens": wrong}
+    if run.data.parts:
+        due["every slot names its parts of the mixture"] = mixed
+    for what, steps in due.items():
+        differ = f", {len(steps)} differ, first at step {steps[0]}" if steps else ""
+        yield Verdict(what, not steps and ledger.height > 0, f"{ledger.height} slots{differ}")
 
 
-def _wrong(ledger: pl.DataFrame, batches: Batches, progress: Progress) -> Iterator[int]:
-    """Steps of the rows whose digest is not that of what the plan puts there."""
-    rows = ledger.sort("first_sample").select("step", "slot", "first_sample", "samples", "digest")
-    for i, (step, slot, sample, samples, digest) in enumerate(rows.iter_rows()):
+def _wrong(ledger: pl.DataFrame, batches: Batches, progress: Progress) -> tuple[list[int], list[int]]:
+    """Steps of the rows whose digest is not that of what the plan puts there, and whose parts are not."""
+    rows = ledger.sort("first_sample").select("step", "slot", "first_sample", "samples", "digest", "parts")
+    wrong, mixed = list[int](), list[int]()
+    for i, (step, slot, sample, samples, digest, told) in enumerate(rows.iter_rows()):
         if i % 1000 == 0:
             progress("digests of the ledger", i / ledger.height)
         batch, place = divmod(sample - slot * samples, batches.slots * batches.windows_per_slot)
         factor = samples // batches.windows_per_slot
         fits = batch >= 0 and not place and 0 <= slot < batches.slots
-        if not fits or batches.digest(batches.slot(batch, slot, factor).tokens[:, :-1]) != digest:
-            yield step
+        due = batches.slot(batch, slot, factor) if fits else None
+        if due is None or batches.digest(due.tokens[:, :-1]) != digest:
+            wrong.append(step)
+        named = None if told is None else {each["part"]: each["samples"] for each in told}
+        if due is None or due.parts != named:
+            mixed.append(step)
+    return wrong, mixed
 
 
 def _rerun_device(recipe: Recipe, head: Record, *, other_build: bool) -> torch.device:

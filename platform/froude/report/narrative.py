@@ -190,6 +190,12 @@ def subject(view: View) -> str:
 def corpus(run: Run) -> str:
     """The source of the run's tokens, with its file and the start of its hash where the run names them."""
     data = run.data
+    if data.parts:
+        shares = [
+            ", ".join(f"{name} {share:.3g}" for name, share in each.items() if share)
+            for each in data.mixture()
+        ]
+        return f"{_imported(data.source)}: {', then '.join(shares)}"
     more = [os.path.basename(data.path)] if data.path else []
     more += [f"SHA-256 {data.sha256[:12]}…"] if data.sha256 else []
     return _imported(data.source) + (f": {', '.join(more)}" if more else "")

@@ -115,7 +115,7 @@ def table(view: View) -> Table | None:
 def _row(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (
         row["study"] or text.NOTHING,
-        row["run"] or text.NOTHING,
+        f"{row['run'] or text.NOTHING}{' (external: no ledger claim)' if row['trainer'] else ''}",
         f"{row['sealed_at']:%Y-%m-%d %H:%M}" if row["sealed_at"] else text.NOTHING,
         text.count(row["params"]),
         text.count(row["tokens"]),

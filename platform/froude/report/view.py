@@ -165,7 +165,9 @@ def _run(study: Study, recipe: Recipe) -> dict[str, Any]:
         "actual": actual,
         "score": score(recipe.forecast, actual, steps) if actual is not None else None,
         "alarms": tuple(alarms(recipe.forecast, recipe.run, steps)),
-        "account": token_account(study, run.name, run) if elastic and elastic.finished else None,
+        "account": token_account(study, run.name, run)
+        if elastic and elastic.finished and not recipe.trainer
+        else None,
     }
 
 

@@ -49,6 +49,13 @@ class Settings(Protocol):
     def weight_decay_to(self) -> float: ...
 
 
+class Corpus(Protocol):
+    """A run's table `data`."""
+
+    @property
+    def common(self) -> float: ...
+
+
 class Widths(Protocol):
     """What a schedule may know of a run's model."""
 
@@ -79,6 +86,9 @@ class Planned(Protocol):
 
     @property
     def model(self) -> Widths: ...
+
+    @property
+    def data(self) -> Corpus: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,9 +213,12 @@ def has_trunk(run: Planned) -> bool:
 
 
 def branch_step(run: Planned) -> int:
-    """First step whose rate or decay depends on the run's length; 0 without a trunk."""
+    """First step whose rate, decay or data depend on the run's length; 0 without a trunk."""
     trunk = SCHEDULES[run.schedule.name].trunk
-    return min(run.steps, run.phases.first_from(trunk(run))) if trunk and has_trunk(run) else 0
+    if trunk is None or not has_trunk(run):
+        return 0
+    alike = run.phases.step_at(round(run.data.common * run.tokens))
+    return min(run.steps, run.phases.first_from(trunk(run)), alike)
 
 
 def branch_steps(runs: Sequence[Planned]) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from froude.config import ConfigError
-from froude.corpora import description, listing
+from froude.corpora import listing, record
 from froude.corpora.files import File
 from froude.corpora.formats import format_of
 from froude.corpora.listing import with_companions
@@ -32,7 +31,9 @@ class Corpus:
 def corpus(data: str, tokenizer: str) -> Corpus:
     """Of `--data` and `--tokenizer`; ConfigError for what no source reads."""
     if tokenizer and (not data or data == "own"):
-        raise ConfigError(f"--tokenizer is for texts, but --data is {data or 'not given'}; name texts, or leave it out")
+        raise ConfigError(
+            f"--tokenizer is for texts, but --data is {data or 'not given'}; name texts, or leave it out"
+        )
     if not data:
         return Corpus()
     if data == "own":
@@ -42,17 +43,27 @@ def corpus(data: str, tokenizer: str) -> Corpus:
     kinds = {name for file in files.values() if (name := format_of(file, files))}
     text = next((url for url, file in files.items() if _is_text(url, file)), "")
     if kinds and not text:
-        return Corpus("froude.train.data.shards:Shards", path, {}, _vocab(files))
+        return Corpus("froude.train.data.shards:Shards", path, {}, _vocab(Location(next(iter(files)))))
     if not text:
-        raise ConfigError(f"--data must have token shards or texts ({', '.join(TEXTS)}, .parquet), but {path} has neither; name others")
+        raise ConfigError(
+            f"--data must have token shards or texts ({', '.join(TEXTS)}, .parquet), but {path} has neither; name "
+            "others"
+        )
     if not tokenizer:
         if text.endswith(".txt") and len(files) == 1:
             return Corpus("froude.train.data.text:TextFile", path)
-        raise ConfigError(f"texts need --tokenizer FILE, but {text} came without; `froude data train-tokenizer` makes one")
-    from froude.corpora.tokenizer import Tokenizer
+        raise ConfigError(
+            f"texts need --tokenizer FILE, but {text} came without; `froude data train-tokenizer` makes one"
+        )
+    from froude.corpora.tokenizer import load
 
-    words = Tokenizer.load(tokenizer)
-    return Corpus("froude.train.data.text_tokens:TextTokens", path, {"tokenizer": str(Location.parse(tokenizer).url)}, words.size)
+    words = load(tokenizer)
+    return Corpus(
+        "froude.train.data.text_tokens:TextTokens",
+        path,
+        {"tokenizer": str(Location.parse(tokenizer).url)},
+        words.size,
+    )
 
 
 def _is_text(url: str, file: File) -> bool:
@@ -70,6 +81,7 @@ def _strings(file: File) -> bool:
     return not ids and any(pa.types.is_string(each) or pa.types.is_large_string(each) for each in types)
 
 
-def _vocab(files: Mapping[str, File]) -> int:
-    found = description.read(files, [*files.values()]).get("tokenizer", {})
-    return int(found.get("vocab", 0)) if isinstance(found, Mapping) else 0
+def _vocab(shard: Location) -> int:
+    """Of the tokenizer that a data.json beside a shard names."""
+    made = record.read(shard.parent)
+    return int(made.tokenizer.get("vocab", 0)) if made else 0

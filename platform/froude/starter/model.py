@@ -33,14 +33,22 @@ def shape(model: str) -> Shape:
         return Shape(factory="my_model:MyModel")
     kind, _, place = model.partition(":")
     if kind != "hf" or not place:
-        raise ConfigError(f'--model must be hf:CONFIG, with a config.json or its folder, or own, but got {model!r}; name one of them')
+        raise ConfigError(
+            f"--model must be hf:CONFIG, with a config.json or its folder, or own, but got {model!r}; name one of them"
+        )
     file = Path(place).expanduser().resolve()
     file = file / "config.json" if file.is_dir() else file
     try:
         config = json.loads(file.read_text())
-        width, heads = int(config.get("hidden_size") or config["n_embd"]), int(config.get("num_attention_heads") or config["n_head"])
+        width, heads = (
+            int(config.get("hidden_size") or config["n_embd"]),
+            int(config.get("num_attention_heads") or config["n_head"]),
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(f"--model hf:CONFIG must be a readable config.json with hidden_size and num_attention_heads, but {str(file)!r}: {error}; correct it") from None
+        raise ConfigError(
+            "--model hf:CONFIG must be a readable config.json with hidden_size and num_attention_heads, but "
+            f"{str(file)!r}: {error}; correct it"
+        ) from None
     return Shape(
         factory="froude.train.hf:Model",
         head_dim=int(config.get("head_dim") or width // heads),

@@ -1,4 +1,4 @@
-"""What `froude init` writes: a search space and what goes with it, from what its user has said of model, data and trainer."""
+"""What `froude init` writes: a search space and what goes with it, by what its user has said of model and data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ from froude.starter.model import Shape, shape
 from froude.store import Location
 
 WINDOWS = 24  # of a step: divided evenly by one to four workers
-TARGET = 2  # times the largest proxy's width: as many tokens a parameter as its shortest branch, a quarter as long
+TARGET = (
+    2  # times the largest proxy's width: as many tokens a parameter as its shortest branch, a quarter as long
+)
 OWN = "own"
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What a user has named: `model` "" (froude's), "hf:CONFIG" or "own"; `data` "" (the King James Bible), a place or "own"."""
+    """What a user has named; a vocabulary or context of 0 is left to the data or the model.
+
+    `model` is "" (froude's own), "hf:CONFIG" or "own"; `data` "" (the King James Bible), a place or "own".
+    """
 
     model: str = ""
     data: str = ""
@@ -37,14 +42,18 @@ class Wishes:
 def files(name: str, wishes: Wishes) -> Iterator[tuple[str, str]]:
     """Each file's name and text."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
-        raise ConfigError(f"a project's folder must be named by letters, digits, `.`, `_` and `-`, but got {name!r}; rename it")
+        raise ConfigError(
+            f"a project's folder must be named by letters, digits, `.`, `_` and `-`, but got {name!r}; rename it"
+        )
     model, data = shape(wishes.model), corpus(wishes.data, wishes.tokenizer)
     own = OWN in (wishes.model, wishes.data)
     foreign = own or bool(wishes.trainer)
     values = {
         "name": name,
         "title": f"What {name} sweeps, and the run that it is for.",
-        "imports": ", ".join(["Data", "Model", "Optimizer", "Run", "Schedule", *(["Trainer"] if wishes.trainer else [])]),
+        "imports": ", ".join(
+            ["Data", "Model", "Optimizer", "Run", "Schedule", *(["Trainer"] if wishes.trainer else [])]
+        ),
         "trust": " --trust" if foreign else "",
         "trainer": tuple(shlex.split(wishes.trainer)),
         "factory": model.factory,
@@ -59,8 +68,12 @@ def files(name: str, wishes: Wishes) -> Iterator[tuple[str, str]]:
         "environment": {"PYTHONPATH": "."} if own else {},
     }
     templates = Environment(
-        loader=PackageLoader("froude.starter"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        keep_trailing_newline=True, autoescape=False,
+        loader=PackageLoader("froude.starter"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
     )
     for file in ("search_space.py", "README.md", "runtime_env.yaml"):
         yield file, templates.get_template(f"{file}.j2").render(values)
@@ -75,7 +88,9 @@ def write(folder: Path, wishes: Wishes) -> list[Path]:
     folder = folder.resolve()
     made = list(files(folder.name, wishes))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ConfigError(f"a project needs a new or an empty folder, but got {folder}; name another, or empty it")
+        raise ConfigError(
+            f"a project needs a new or an empty folder, but got {folder}; name another, or empty it"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in made:
         Location.parse(folder / name).replace(text.encode())

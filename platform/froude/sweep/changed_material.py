@@ -23,6 +23,8 @@ class Materials:
 
         key = json.dumps(
             [run.model.factory, run.optimizer.name, run.data.model_dump(), run.model.context, run.model.vocab]
+            if not run.trainer.command
+            else [run.trainer.command, run.trainer.files, run.data.sha256]
         )
         if key not in self._known:
             self._known[key] = material_of(run)
@@ -81,7 +83,8 @@ def compare(stored: Iterable[Stored], runs: Iterable[Run], materials: Materials)
 
 
 def _key(run: Run) -> str:
-    return json.dumps([run.model.factory, run.data.source, run.data.options], sort_keys=True)
+    command = [list(run.trainer.command)] if run.trainer.command else []
+    return json.dumps([run.model.factory, run.data.source, run.data.options, *command], sort_keys=True)
 
 
 def _implied(run: Run) -> Material | None:

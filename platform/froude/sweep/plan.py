@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -53,10 +54,11 @@ class Plan:
     probe: Probed
     foretold: Foretold
     batch: str
+    commands: tuple[str, ...] = ()
 
     @property
     def cost(self) -> float:
-        """FLOPs of all proxies over the target's."""
+        """FLOPs of all proxies over the target's; NaN where a command has not told a run's."""
         return sum(stage.flops for stage in self.stages) / self.target.flops
 
     @property
@@ -86,16 +88,18 @@ class Plan:
         )
         rows = [*self.stages, total, self.target]
         body = [
-            f"{row.name:<16}{row.trials:>7}{row.runs:>6}{row.tokens / 1e6:>12.2f}M{row.flops:>10.1e}"
-            f"{row.seconds / 60:>14.1f}  {row.adaptive}".rstrip()
+            f"{row.name:<16}{row.trials:>7}{row.runs:>6}{row.tokens / 1e6:>12.2f}M{_flops(row.flops):>10}"
+            f"{f'{row.seconds / 60:.1f}' if row.seconds else '–':>14}  {row.adaptive}".rstrip()
             for row in rows
         ]
         return [
-            f"{self.space}, seed {self.seed}: a sweep of about {_long(self.seconds)} with {self.workers} "
-            "workers of one thread here; CPU minutes are timed on this machine",
+            self._head(),
             head,
             *body,
-            f"memory: {self.worker_bytes / GIB:.1f} GiB a worker, {self.needed_bytes / GIB:.1f} GiB in all; "
+            *(f"command: {command}" for command in self.commands),
+            "memory"
+            + ", besides what a command takes" * bool(self.commands)
+            + f": {self.worker_bytes / GIB:.1f} GiB a worker, {self.needed_bytes / GIB:.1f} GiB in all; "
             f"{self.free_bytes / GIB:.1f} GiB are free"
             + ("" if self.needed_bytes <= self.free_bytes else ": too few here, so sweep on a cluster"),
             self._reach(),
@@ -104,11 +108,27 @@ class Plan:
             *self.foretold.lines(),
         ]
 
+    def _head(self) -> str:
+        about = f"{self.space}, seed {self.seed}: a sweep"
+        if self.commands and not self.seconds:
+            return f"{about} by a command, whose time nothing here can tell"
+        of = ", besides what a command takes, which nothing here can tell" if self.commands else ""
+        return (
+            f"{about} of about {_long(self.seconds)} with {self.workers} workers of one thread here; CPU minutes are "
+            f"timed on this machine{of}"
+        )
+
     def _reach(self) -> str:
         """How far the forecast is to reach, and for which price."""
         far = ", ".join(f"{axis} {_times(self.foretold.reach[axis])}" for axis in self.foretold.reach)
         over = f"target over the largest proxy: {far}; " if far else ""
+        if math.isnan(self.cost):
+            return f"{over}what all proxies cost is known when their command has told their parameters"
         return f"{over}all proxies together cost {_times(self.cost)} the target's FLOPs"
+
+
+def _flops(flops: float) -> str:
+    return "–" if math.isnan(flops) else f"{flops:.1e}"
 
 
 def _times(ratio: float) -> str:
@@ -137,13 +157,18 @@ def plan(
     ConfigError if a run needs trust that is not given, or a corpus or a model is not sound.
     """
     from froude.promote.gate_preview import foretell
+    from froude.train.api import size_of
     from froude.train.probe.contract import check_code_and_corpus
 
     planned = space.planned()
     runs = [run for trials in planned.values() for trial in trials for run in trial.runs[-1:]]
     probed = check_code_and_corpus([*runs, space.target], trust, skip_probe)
     workers = workers or cores()
-    speed = measure([*runs, space.target])
+    if space.target.trainer.command:
+        size_of(space.target)
+    own = [run for run in (*runs, space.target) if not run.trainer.command]
+    speed = measure(own) if own else Speed([(1.0, 0.0)])
+    words = dict.fromkeys(" ".join(r.trainer.command) for r in (*runs, space.target) if r.trainer.command)
     stages = []
     for stage in space.stages:
         adaptive = stage.undecided(space.before(stage))
@@ -167,6 +192,7 @@ def plan(
         probed,
         foretell(space, profile, proxies=spent, target=target.flops),
         _batch(space),
+        tuple(words),
     )
 
 
@@ -180,8 +206,10 @@ def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive
     flops = seconds = 0.0
     for trial in trials:
         run = trial.runs[-1]
-        each, batches = step_flops(run), trial.tokens // run.batch
+        each, batches = _step_flops(run), trial.tokens // run.batch
         flops += each * batches
+        if run.trainer.command:
+            continue
         evaluated = (
             len(trial.runs) * run.eval_windows * run.model.context / run.batch / 3
         )  # a forward pass is a third
@@ -190,8 +218,20 @@ def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive
     return StagePlan(name, role, len(trials), runs, tokens, flops, seconds, adaptive)
 
 
+def _step_flops(run: Run) -> float:
+    """Those of a step; NaN where a command is to tell them."""
+    from froude.train.api import is_sized
+
+    return step_flops(run) if is_sized(run) else math.nan
+
+
 def worker_bytes(run: Run) -> int:
-    """Resident bytes of a worker that trains the run, estimated: process, parameters and state, activations."""
+    """Resident bytes of a worker that trains the run, estimated: process, parameters and state, activations.
+
+    Of a run that a command trains only the process that starts it: what the command takes is not known.
+    """
+    if run.trainer.command:
+        return PROCESS_BYTES
     shape, (_, parameters, state) = run.model, model_size(run)
     tokens = max(run.micro_batch or run.phases.largest, EVALUATION_WINDOWS * shape.context)
     # Of a token, in fp32: what each block keeps for its backward pass, attention's weights, three copies of the logits.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from froude.config import Run
+from froude.config import ConfigError, Run
 from froude.promote.choice.step_time import StepTime
 
 SHAPES = 3  # timed, from the cheapest step to the most expensive that is affordable
@@ -23,7 +23,8 @@ SECONDS = 0.4  # of timing per shape
 
 def step_flops(run: Run) -> float:
     """FLOPs of one optimizer step at the run's `batch`, what estimates of the curvature take included."""
-    return model_size(run)[0] * run.batch * run.optimizer.spec.passes(run.optimizer)
+    passes = 1.0 if run.trainer.command else run.optimizer.spec.passes(run.optimizer)
+    return model_size(run)[0] * run.batch * passes
 
 
 _sizes: dict[str, tuple[float, int, int]] = {}
@@ -31,9 +32,12 @@ _sizes: dict[str, tuple[float, int, int]] = {}
 
 def model_size(run: Run) -> tuple[float, int, int]:
     """FLOPs of a token, parameters with embeddings, bytes of optimizer state; a shape is built once, without memory."""
-    from froude.train.api import build_model, count_parameters
+    from froude.train.api import build_model, count_parameters, size_of
     from froude.train.optimizers import state_bytes
 
+    if run.trainer.command:
+        size = size_of(run)
+        return size.flops_per_token, size.params_with_embeddings or size.params, 0
     optimizer = [run.optimizer.name, run.optimizer.options, sorted(run.optimizer.multipliers)]
     shape = json.dumps([run.to_dict()["model"], optimizer, run.parametrization], sort_keys=True)
     if shape not in _sizes:
@@ -84,6 +88,11 @@ def measure(runs: Sequence[Run]) -> Speed:
 
 def step_time(run: Run) -> StepTime:
     """The run's steps by the plan's estimate: timed on one thread here at two batches, the least and its own."""
+    if run.trainer.command:
+        raise ConfigError(
+            "the time of a step is told by trials of one process, but the study has too few, and a command's steps "
+            "can't be timed here; leave --prefer out, or prefer loss"
+        )
     least = run.slots * run.model.context
     sizes = [least, max(run.batch, 2 * least)]
     alike = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -14,7 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from froude import commands
 from froude.config import ConfigError, Run
+from froude.config import Model as Shape
 from froude.material import Material, foreign_code
 from froude.parametrizations import Kind as Kind
 from froude.parametrizations import Multiplied
@@ -84,8 +87,16 @@ class Source(Protocol):
     A source of validation windows may also have `sets() -> Mapping[str, Source]`: other validation sets by name, for
     each of which a study gets a law and a forecast of its own. `sha256` names their content, too.
 
+    A source of training windows may also have `numbers(seed, samples) -> NDArray`: the windows that samples, counted
+    from the run's start, are, if they are to come in another order than the package's. It must be a function of these
+    alone, and no sample may need those before it. And `parts_of(numbers) -> Mapping[str, int]`: how many of these
+    windows are of which part, for the ledger's column `parts`.
+
     A source that reads from afar may have `expect(numbers: Sequence[int])`, which begins to fetch windows and does not
     wait for them: it is called with those of a slot before they are read, and with those of the next batch.
+
+    It may have `bytes_per_token`, bytes of text (UTF-8) over tokens of all of it: losses are then told in bits per byte
+    as well, in which runs with other tokenizers compare.
     """
 
     length: int
@@ -115,6 +126,16 @@ class Unsupervised:
 
 
 def check_trust(run: Run, trust: bool) -> None:
+    """Raise a ConfigError when training the run would use code from outside the package without `trust`."""
+    if run.trainer.command and not trust:
+        raise ConfigError(
+            f"a command of your own trains only when trusted, but got {' '.join(run.trainer.command)}; read what it "
+            "runs, then pass --trust"
+        )
+    check_imports(run, trust)
+
+
+def check_imports(run: Run, trust: bool) -> None:
     """Raise a ConfigError when the run would import code from outside the package without `trust`."""
     if run.foreign and not trust:
         raise ConfigError(
@@ -210,10 +231,25 @@ def validation_sets(run: Run, validation: Source) -> dict[str, Source]:
     return dict(found)
 
 
+def bytes_per_token(run: Run, source: Source) -> float | None:
+    """What a source says of itself; None if it says nothing, ConfigError if it is no positive number."""
+    given = getattr(source, "bytes_per_token", None)
+    if given is None:
+        return None
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < math.inf:
+        raise ConfigError(
+            f"`bytes_per_token` must be a positive number, but that of {run.data.source} is {given!r}; correct it, or "
+            "leave it out"
+        )
+    return float(given)
+
+
 def material_of(run: Run) -> Material:
     """What the run's config cannot say of it, as it is here and now; both splits are asked for their hashes."""
+    if run.trainer.command:
+        return commands.material(run)
     train, validation = (build_source(run, split).sha256 for split in get_args(Split))
-    paths = [run.model.factory, run.data.source]
+    paths = [run.model.factory, *run.data.sources]
     if run.optimizer.imported:
         paths.append(run.optimizer.name)
     if run.optimizer.imported or run.optimizer.spec.library:
@@ -278,6 +314,40 @@ def count_parameters(model: nn.Module) -> Counts:
     for name, parameter in model.named_parameters():
         totals[kinds[name]] += parameter.numel()
     return Counts(**totals)
+
+
+@dataclass(frozen=True)
+class Size:
+    """Parameters without embedding and readout, with them if that is known, and FLOPs of a token, both passes."""
+
+    params: int
+    params_with_embeddings: int | None
+    flops_per_token: float
+
+
+def is_sized(run: Run) -> bool:
+    """Whether the size of the run's model is known before it begins; a command may tell its own only then."""
+    own = run.model.factory == Shape.model_fields["factory"].default
+    return not run.trainer.command or bool(run.trainer.params) or not own
+
+
+def size_of(run: Run) -> Size:
+    """As the model counts itself; of a run that a command trains as `trainer` says, or its own factory counts.
+
+    ConfigError if nothing says it: the package's own model is not taken for a command's.
+    """
+    told = run.trainer
+    if not is_sized(run):
+        raise ConfigError(
+            f"a run that a command trains must say its model's size, but {run.name} does not; set `trainer.params` "
+            "(without embedding and readout), or `model.factory` to one that builds that model"
+        )
+    if told.params:
+        return Size(told.params, None, told.flops_per_token or 6.0 * told.params)
+    model = build_model(run, "meta")
+    counts = count_parameters(model)
+    flops = told.flops_per_token or float(model.flops_per_token())  # type: ignore[operator]
+    return Size(counts.params, counts.params_with_embeddings, flops)
 
 
 def as_int64(windows: NDArray[Any]) -> Tensor:

@@ -7,6 +7,7 @@ import os
 from typing import Any
 
 from froude.config import Run
+from froude.mixtures import Part
 from froude.train.parametrization import logit_multiplier, multipliers
 
 
@@ -25,9 +26,15 @@ def description(run: Run) -> dict[str, Any]:
         "multipliers": multipliers(run) if _own(run) else None,
         **({"softcap": shape.softcap} if shape.softcap else {}),
         "precision": run.precision,
-        "corpus": {"source": data.source, "file": os.path.basename(data.path), "sha256": data.sha256},
+        "corpus": {"source": data.source, "file": os.path.basename(data.path), "sha256": data.sha256}
+        | ({"parts": [_part(part) for part in data.parts], "mixture": data.mixture()} if data.parts else {}),
         "note": caution(run),
     }
+
+
+def _part(part: Part) -> dict[str, str]:
+    file = os.path.basename(part.path)
+    return {"name": part.name, "source": part.source, "file": file, "sha256": part.sha256}
 
 
 def caution(run: Run) -> str:

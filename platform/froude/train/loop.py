@@ -136,7 +136,7 @@ class Loop:
         """The validation loss now, nats per token, the same on every rank."""
         self.loss = self.trainer.evaluate()
         if self.world.rank == 0:
-            row = eval_row(self.run, self.attempt, self.step, self.loss)
+            row = self._eval_row(self.loss)
             self.tables["evals"].append(row)
             for observer in self.observers:
                 observer.evaluated(row)
@@ -145,7 +145,11 @@ class Loop:
     def evaluate_sets(self) -> list[Row]:
         """A row for each other validation set that the source has; every rank must call it."""
         losses = {name: self.trainer.evaluate(name) for name in self.trainer.sets}
-        return [eval_row(self.run, self.attempt, self.step, loss, name) for name, loss in losses.items()]
+        return [self._eval_row(loss, name) for name, loss in losses.items()]
+
+    def _eval_row(self, loss: float, split: str = "validation") -> Row:
+        known = self.trainer.bytes_per_token.get(split)
+        return eval_row(self.run, self.attempt, self.step, loss, split, bytes_per_token=known)
 
     def commit(self, kind: str = "checkpoint", *, background: bool = False) -> None:
         """Save the state and the rows since the last commit."""

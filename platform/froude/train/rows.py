@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from froude import commands
 from froude.config import Run
 from froude.optimizers import times
 from froude.train.api import Counts
@@ -29,11 +30,13 @@ def trial_row(
     workers: int = 1,
     validation: Sequence[float] = (),
     stopped: str = "",
+    bytes_per_token: float | None = None,
 ) -> Row:
     """A row of the trials frame, diverged or finished as `why_diverged` says.
 
     `losses` are those of all steps, `loss` the final validation loss (NaN if the run did not come to its end),
-    `validation` those before it. `stopped` is why a run's own policy ended it early.
+    `validation` those before it. `stopped` is why a run's own policy ended it early. `bytes_per_token` is of the
+    validation split.
     """
     reason = stopped or why_diverged(losses, loss, vocab=run.model.vocab, validation=validation)
     return {
@@ -42,6 +45,7 @@ def trial_row(
         "params": counts.params,
         "params_with_embeddings": counts.params_with_embeddings,
         "loss": None if reason else loss,
+        "bits_per_byte": None if reason else bits_per_byte(loss, bytes_per_token),
         "last_loss": next((float(last) for last in (loss, *reversed(losses)) if math.isfinite(last)), None),
         "reason": reason or None,
         "flops": flops_per_token * run.tokens,
@@ -77,16 +81,17 @@ def describe(run: Run) -> Row:
         "precision": run.precision,
         "stage": run.stage,
         "seed": run.seed,
-        "model": run.model.factory,
-        "corpus": run.data.corpus,
+        "model": commands.model(run),
+        "corpus": commands.corpus(run),
         "head_dim": run.model.head_dim,
         "context": run.model.context,
         "vocab": run.model.vocab,
-        "data_options": run.data.settings,
+        "data_options": run.data.settings_of(run.tokens),
         "rest_lr": rest and rest.lr,
         "rest_beta2": rest and rest.beta2,
         "timescale": timescale(run),
         "beta2_half_life": run.optimizer.beta2_half_life or None,
+        "trainer": commands.EXTERNAL if run.trainer.command else None,
     }
 
 
@@ -118,8 +123,23 @@ def step_row(run: Run, attempt: int, step: int, result: StepResult, seconds: flo
     }
 
 
-def eval_row(run: Run, attempt: int, step: int, loss: float, split: str = "validation") -> Row:
-    """A row of the evals frame; `split` may be one of the source's own validation sets."""
+def bits_per_byte(loss: float, bytes_per_token: float | None) -> float | None:
+    """A loss in nats per token as bits per byte of text, which does not depend on the tokenizer; None if unknown."""
+    if bytes_per_token is None or not math.isfinite(loss):
+        return None
+    return loss / math.log(2) / bytes_per_token
+
+
+def eval_row(
+    run: Run,
+    attempt: int,
+    step: int,
+    loss: float,
+    split: str = "validation",
+    *,
+    bytes_per_token: float | None = None,
+) -> Row:
+    """A row of the evals frame; `split`, of so many bytes per token, may be one of the source's own validation sets."""
     return {
         "run": run.name,
         "attempt": attempt,
@@ -127,5 +147,6 @@ def eval_row(run: Run, attempt: int, step: int, loss: float, split: str = "valid
         "tokens": run.phases.tokens_at(step),
         "split": split,
         "loss": loss,
+        "bits_per_byte": bits_per_byte(loss, bytes_per_token),
         "time": datetime.now(UTC),
     }

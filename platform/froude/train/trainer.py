@@ -33,13 +33,16 @@ class Trainer:
         self.run, self.world = run, world or World()
         if run.reduction == "exact":
             environment.make_deterministic(self.world.device)
-        self.batches = Batches(api.build_source(run, "train"), run.seed, run.windows_per_slot, run.slots)
+        self.draw_as(run)
         validation = api.build_source(run, "validation")
         self.validation = self._held(validation, f"the validation split of {run.data.source}")
+        sets = api.validation_sets(run, validation)
         self.sets = {
             name: self._held(source, f"validation set {name!r} of {run.data.source}")
-            for name, source in api.validation_sets(run, validation).items()
+            for name, source in sets.items()
         }
+        held = {"validation": validation, **sets}
+        self.bytes_per_token = {name: api.bytes_per_token(run, source) for name, source in held.items()}
         self.model = api.build_model(run)
         if run.reduction == "exact" or self.world.size > 1:
             refuse_hooks(self.model)
@@ -58,6 +61,10 @@ class Trainer:
         check_ids(windows, self.run, name)
         return api.as_int64(windows)
 
+    def draw_as(self, run: Run) -> None:
+        """From now on draw the batches of this run, which differs from the trainer's in its length only."""
+        self.batches = Batches(api.build_source(run, "train"), run.seed, run.windows_per_slot, run.slots)
+
     def draw(self, batch: int, factor: int = 1) -> Drawn:
         """This rank's slots of a batch (from 0), or of `factor` batches from it on as one; on its device."""
         numbers = self.reduction.rounds.mine
@@ -65,7 +72,7 @@ class Trainer:
         for slot in slots:
             check_ids(slot.tokens, self.run, f"the training split of {self.run.data.source}")
         windows = torch.cat([torch.from_numpy(slot.tokens) for slot in slots]).to(self.world.device)
-        return Drawn(numbers, [slot.first_sample for slot in slots], windows)
+        return Drawn(numbers, [slot.first_sample for slot in slots], windows, [slot.parts for slot in slots])
 
     def step(
         self,

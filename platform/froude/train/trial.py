@@ -50,6 +50,7 @@ def run_trial(
     trainer = Trainer(longest, World(device=parallel.resolve_device(device)))
     counter = _Counter(schedules.trial_steps(runs), progress)
     memory, outcome, fine = InMemory(), Outcome(), True
+    known = trainer.bytes_per_token["validation"]
     trunk = _loop(longest, trainer, memory, counter)
     shared: list[Row] = []
     for run, start in zip(runs, schedules.branch_steps(runs), strict=True):
@@ -60,6 +61,7 @@ def run_trial(
         tail = trunk
         if run is not longest and fine:
             trunk.commit()
+            _draw_as(trainer, run)
             tail = _loop(run, trainer, memory, counter)
         finished = fine and _until(tail, run.steps)
         loss = tail.evaluate() if finished else math.nan
@@ -73,14 +75,19 @@ def run_trial(
                 loss=loss,
                 seconds=time.perf_counter() - began,
                 trial=trial,
+                bytes_per_token=known,
             )
         )
         outcome.steps += steps
         if math.isfinite(loss):
-            outcome.evals += [eval_row(run, 1, run.steps, loss), *tail.evaluate_sets()]
+            outcome.evals += [
+                eval_row(run, 1, run.steps, loss, bytes_per_token=known),
+                *tail.evaluate_sets(),
+            ]
         if stop_loss is not None and loss <= stop_loss:
             break
         if tail is not trunk:
+            _draw_as(trainer, longest)
             trunk.reload()
     return outcome
 
@@ -119,6 +126,12 @@ class _Counter(Observer):
 
 def _loop(run: Run, trainer: Trainer, memory: InMemory, counter: _Counter) -> Loop:
     return Loop(run, trainer, memory, [counter], ledger=False)
+
+
+def _draw_as(trainer: Trainer, run: Run) -> None:
+    """Where a mixture's phases are shares of a run, a branch has its own data from the first of them on."""
+    if run.data.common < 1:
+        trainer.draw_as(run)
 
 
 def _until(loop: Loop, step: int) -> bool:

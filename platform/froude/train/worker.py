@@ -59,6 +59,9 @@ def _save(loop: Loop, supervisor: Supervisor) -> str:
         loop.evaluate()
     if last and (rows := loop.evaluate_sets()) and loop.world.rank == 0:
         loop.tables["evals"] += rows
+    if last or loop.step % run.checkpoint_every == 0:
+        for observer in loop.observers:
+            observer.checkpoint(loop.step)
     asked = supervisor.poll(loop.step)
     if last:
         loop.commit("finished")

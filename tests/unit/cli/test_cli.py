@@ -20,19 +20,24 @@ from froude.promote.gate import Check, Refused
 
 VERBS = (
     *("plan", "sweep", "status", "fit", "promote", "train", "report", "quickstart", "verify-run", "chaos"),
-    "coordcheck",
+    *("coordcheck", "ingest", "follow"),
 )
-CHECKPOINTS = ("list", "verify", "digest", "diff", "export")
+GROUPS = {
+    "checkpoints": ("list", "verify", "digest", "diff", "export"),
+    "data": ("prepare", "stats", "verify", "train-tokenizer"),
+}
 
 
 def test_the_verbs_are_these() -> None:
     assert tuple(command.name for command in app.registered_commands) == VERBS
-    (group,) = app.registered_groups
-    assert group.typer_instance is not None
-    assert tuple(command.name for command in group.typer_instance.registered_commands) == CHECKPOINTS
+    groups = [group.typer_instance for group in app.registered_groups if group.typer_instance is not None]
+    found = {group.info.name: tuple(each.name for each in group.registered_commands) for group in groups}
+    assert found == GROUPS
 
 
-@pytest.mark.parametrize("verb", [*VERBS, *(f"checkpoints {name}" for name in CHECKPOINTS)])
+@pytest.mark.parametrize(
+    "verb", [*VERBS, *(f"{group} {name}" for group, names in GROUPS.items() for name in names)]
+)
 def test_each_verb_has_help_with_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*verb.split(), "--help"]) == 0
     text = capsys.readouterr().out

@@ -68,6 +68,19 @@ def test_each_axis_on_which_it_leaves_is_named(change: dict[str, Any], axis: str
     assert named(ladder(own), target) == []
 
 
+def test_parts_and_weights_of_a_mixture_and_when_they_hold_are_axes() -> None:
+    parts = [{"name": "web", "weight": 7.0}, {"name": "code", "weight": 3.0}]
+    mixed = {"data": {"parts": parts, "phases": [{"from_share": 0.9, "weights": {"code": 1.0}}]}}
+    rows, target = ladder(mixed), TARGET.replace(mixed)
+    assert named(rows, target) == []
+    assert named(rows, TARGET.replace({"data": {"parts": parts}})) == ["data mixture"]
+    assert named(rows, target.replace({"data.parts.web.weight": 6.0})) == ["data mixture"]
+    assert named(rows, target.replace({"data.parts.web.options": {"n": 1}})) == ["data source"]
+    # By tokens, the last tenth of the target's is a stretch that no proxy comes to.
+    late = {"data": {"parts": parts, "phases": [{"from_tokens": 768 * 900, "weights": {"code": 1.0}}]}}
+    assert named(ladder(late), TARGET.replace(late)) == ["data mixture"]
+
+
 def test_one_width_measures_no_other() -> None:
     assert named(ladder().filter(pl.col("width") == 64)) == ["width"]
 

@@ -20,18 +20,24 @@ class Format:
     """How a format is opened, by the type of ids or the column, and how its files are known.
 
     `suffix` is that of the files with tokens; `magic` is what these begin with, where that tells formats apart;
-    `beside` gives the name of a file without which it is another format.
+    `beside` gives the name of a file without which it is another format. Names that begin with `passed` are others'.
     """
 
     open: Callable[[File, str, Mapping[str, File]], Shard]
     suffix: str
     setting: str = ""
+    passed: str = ""
     magic: tuple[bytes, ...] = ()
     beside: Callable[[str], str] | None = None
 
+    def named(self, file: File) -> bool:
+        """Whether a file has the name of a shard."""
+        name = file.url.rpartition("/")[2]
+        return name.endswith(self.suffix) and not (self.passed and name.startswith(self.passed))
+
     def is_of(self, file: File, names: Mapping[str, File]) -> bool:
         """Whether a file is a shard of this format."""
-        if not file.url.endswith(self.suffix):
+        if not self.named(file):
             return False
         if self.beside and self.beside(file.url) not in names:
             return False
@@ -45,7 +51,7 @@ FORMATS: dict[str, Format] = {
     "uint": Format(flat.headerless, ".bin", "dtype"),
     "dolma": Format(dolma.shard, ".npy", "dtype"),
     "parquet": Format(parquet.shard, ".parquet", "column"),
-    "arrow": Format(arrow.shard, ".arrow", "column"),
+    "arrow": Format(arrow.shard, ".arrow", "column", passed="cache-"),  # what `datasets` keeps of shuffles,
 }
 
 
@@ -71,9 +77,7 @@ def recognised(
                 f"`data.options.format` must be {AUTO} or {listing(list(FORMATS))}, but got {wanted!r}; correct it"
             )
         kind = FORMATS[wanted]
-        shards = [file for file in files if file.url.endswith(kind.suffix)] or (
-            files if len(files) == 1 else []
-        )
+        shards = [file for file in files if kind.named(file)] or (files if len(files) == 1 else [])
         lonely = [file for file in shards if kind.beside and kind.beside(file.url) not in names]
         if not shards or lonely:
             lack = (

@@ -220,9 +220,8 @@ def _set_losses(table: _Table, rows: pl.DataFrame) -> pl.DataFrame:
                 f"correct it, or leave the column out with --columns {column}=",
             )
             raise table.error(column, int(low[0]), rule, remedy)
-        own = rows.select(
-            "run", "tokens", step="steps", attempt=1, split=pl.lit(named[1]), loss=losses, time=None
-        )
+        own = rows.select("run", "tokens", step="steps", attempt=1, split=pl.lit(named[1]), loss=losses)
+        own = own.with_columns(time=None, bits_per_byte=None)
         kept = own.filter(finished & losses.is_finite().fill_null(False))
         found.append(kept.select(schemas.EVALS.names).to_arrow().cast(schemas.EVALS))
     frame = pl.from_arrow(pa.concat_tables(found))

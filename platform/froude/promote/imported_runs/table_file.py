@@ -10,6 +10,7 @@ from typing import Any
 import polars as pl
 
 from froude.config import ConfigError
+from froude.promote.imported_runs import tracker_stores
 from froude.store import Location, reported
 
 READERS = ("csv", "tsv", "parquet", "jsonl", "ndjson", "json")
@@ -19,12 +20,14 @@ NOTHING = [*("nan", "NaN", "NAN", "inf", "Inf", "-inf", "-Inf"), *("None", "null
 
 
 def read(source: Location) -> pl.DataFrame:
-    """The table, by the ending of the file's name; ConfigError where the ending or the content is not one of these."""
+    """The table of a tracker's store, or of a file by the ending of its name; ConfigError where it is neither."""
+    if (table := tracker_stores.read(source)) is not None:
+        return table
     kind = source.name.rpartition(".")[2].lower()
     if kind not in READERS:
         raise ConfigError(
-            "a table of runs must be a .csv (or .tsv), .parquet, .jsonl (or .ndjson) or .json file, "
-            f"but got {source}; save it as one of these"
+            "a table of runs must be a .csv (or .tsv), .parquet, .jsonl (or .ndjson) or .json file, a folder of W&B's "
+            f"offline runs, or an MLflow store (.db), but got {source}; save it as one of these"
         )
     with reported(source, "a table of runs must be readable"):
         content = source.read()

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
+from froude import commands
 from froude.config import Run
 from froude.laws import CriticalBatch
 
@@ -41,11 +42,11 @@ BATCH = Axis(
 )
 #: What no law here corrects for.
 KINDS = (
-    Axis("model", "model class", lambda run: run.model.factory),
+    Axis("model", "model class", commands.model),
     Axis("context", "context length", lambda run: run.model.context),
     Axis("vocab", "vocabulary", lambda run: run.model.vocab),
-    Axis("corpus", "data source", lambda run: run.data.corpus),
-    Axis("data_options", "data mixture", lambda run: run.data.settings),
+    Axis("corpus", "data source", commands.corpus),
+    Axis("data_options", "data mixture", lambda run: run.data.settings_of(run.tokens)),
     Axis("optimizer", "optimizer", lambda run: run.optimizer.name),
     Axis("schedule", "schedule", lambda run: run.schedule.name),
     Axis("parametrization", "parametrization", lambda run: run.parametrization),

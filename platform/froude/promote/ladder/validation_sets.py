@@ -44,10 +44,11 @@ class SetForecast:
         return self.low <= actual <= self.high, (self.loss - actual) / actual
 
 
-def evaluations(study: Study) -> pl.DataFrame:
-    """All losses on other sets: `run`, `tokens`, `split`, `loss`."""
+def evaluations(study: Study, column: str = "loss") -> pl.DataFrame:
+    """All losses on other sets: `run`, `tokens`, `split`, `loss`; those of a column of another unit, if it is named."""
     others = study.evals().filter(~pl.col("split").is_in(["train", "validation"]), pl.col("loss").is_finite())
-    return others.select("run", "tokens", "split", "loss").collect()
+    losses = others.select("run", "tokens", "split", loss=pl.col(column)).collect()
+    return losses.drop_nulls("loss")
 
 
 def ladders(ladder: pl.DataFrame, evaluated: pl.DataFrame) -> dict[str, pl.DataFrame]:

@@ -48,6 +48,8 @@ class KingJames(windows.Windows):
     No options; ConfigError when `model.vocab`, `data.path`, `data.sha256` or `data.options` do not fit.
     """
 
+    bytes_per_token = 1.0
+
     def __init__(self, run: Run, split: Split) -> None:
         windows.check_split(split)
         windows.options(run, {}, "KingJames")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
@@ -12,11 +12,15 @@ from froude.train.data.order import Batches
 
 
 class Drawn(NamedTuple):
-    """A rank's part of a step: its slots, the number of each one's first sample, all windows [n, context + 1]."""
+    """A rank's part of a step: its slots, the number of each one's first sample, all windows [n, context + 1].
+
+    `mixed` is, of a mixture, how many windows of each slot are of which part.
+    """
 
     slots: Sequence[int]
     first_samples: Sequence[int]
     windows: Tensor
+    mixed: Sequence[Mapping[str, int] | None]
 
 
 Disposition = Literal["trained", "skipped_by_policy"]
@@ -26,7 +30,7 @@ DISPOSITIONS: dict[str, Disposition] = {"update": "trained", "skip": "skipped_by
 
 def rows(run: Run, attempt: int, step: int, drawn: Drawn, disposition: Disposition) -> list[dict[str, Any]]:
     """Rows of a rank's slots of what was drawn at once: trained in the step that leads to `step`, or left out before it."""
-    parts = drawn.windows.tensor_split(len(drawn.slots))
+    shares = drawn.windows.tensor_split(len(drawn.slots))
     return [
         {
             "run": run.name,
@@ -38,6 +42,9 @@ def rows(run: Run, attempt: int, step: int, drawn: Drawn, disposition: Dispositi
             "tokens": len(windows) * run.model.context,
             "digest": Batches.digest(windows[:, :-1].cpu()),
             "disposition": disposition,
+            "parts": mixed and [{"part": name, "samples": count} for name, count in mixed.items()],
         }
-        for slot, first_sample, windows in zip(drawn.slots, drawn.first_samples, parts, strict=True)
+        for slot, first_sample, windows, mixed in zip(
+            drawn.slots, drawn.first_samples, shares, drawn.mixed, strict=True
+        )
     ]

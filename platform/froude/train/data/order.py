@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -68,15 +69,17 @@ def _chunk(seed: int, epoch: int, chunk: int, length: int) -> npt.NDArray[np.int
 
 class Slot(NamedTuple):
     """One slot's part of a step: `tokens` int64 [windows, context + 1] and the number of its first sample,
-    counted from the start of the run over all epochs.
+    counted from the start of the run over all epochs; of a mixture, how many windows are of which part.
     """
 
     tokens: npt.NDArray[np.int64]
     first_sample: int
+    parts: Mapping[str, int] | None = None
 
 
 class Batches:
-    """Batches of a run: sample s of the run is window permute(s mod length) of epoch s div length.
+    """Batches of a run: sample s of the run is window permute(s mod length) of epoch s div length, unless the source
+    has an order of its own (`numbers`, froude.train.api.Source).
 
     A batch has slots x windows_per_slot samples, slot v the v-th contiguous part of them. What a slot holds
     depends on (seed, batch, slot) only: not on rank, world size, attempt or what was read before; and how a
@@ -94,6 +97,7 @@ class Batches:
                 f"windows_per_slot and slots must be positive, but got {windows_per_slot} and {slots}"
             )
         self.source, self.seed, self.windows_per_slot, self.slots = source, seed, windows_per_slot, slots
+        self._own = functools.lru_cache(maxsize=4)(self._ask) if callable(getattr(source, "numbers", None)) else None
 
     def windows(self, batch: int, slot: int, factor: int = 1) -> list[int]:
         """Numbers of the source's windows that a slot of a batch (both from 0) holds, in order.
@@ -104,6 +108,8 @@ class Batches:
             raise ValueError(f"batch must be >= 0 and slot in [0, {self.slots}), but got {batch} and {slot}")
         first = self._first(batch, slot, factor)
         samples = range(first, first + factor * self.windows_per_slot)
+        if self._own is not None:
+            return [int(self._own(sample // CHUNK)[sample % CHUNK]) for sample in samples]
         places = [divmod(sample, self.source.length) for sample in samples]
         return [
             int(_chunk(self.seed, epoch, place // CHUNK, self.source.length)[place % CHUNK])
@@ -112,18 +118,37 @@ class Batches:
 
     def slot(self, batch: int, slot: int, factor: int = 1) -> Slot:
         """The tokens of a slot of a batch (both from 0), or of `factor` batches from it on as one."""
-        found = _gather(self.source, self.windows(batch, slot, factor))
+        windows = self.windows(batch, slot, factor)
+        found = _gather(self.source, windows)
         if (expect := getattr(self.source, "expect", None)) is not None:
             expect(self.windows(batch + factor, slot, factor))
-        return Slot(found, self._first(batch, slot, factor))
+        parts_of = getattr(self.source, "parts_of", None)
+        parts = parts_of(np.array(windows)) if parts_of else None
+        return Slot(found, self._first(batch, slot, factor), parts)
 
     def _first(self, batch: int, slot: int, factor: int) -> int:
         return (batch * self.slots + slot * factor) * self.windows_per_slot
+
+    def _ask(self, chunk: int) -> npt.NDArray[np.int64]:
+        """Windows of the samples of a chunk in the source's own order."""
+        samples = np.arange(chunk * CHUNK, (chunk + 1) * CHUNK)
+        found = np.asarray(self.source.numbers(self.seed, samples))  # type: ignore[attr-defined]
+        if found.shape != samples.shape or found.dtype.kind not in "iu" or not _within(found, self.source.length):
+            raise ConfigError(
+                f"numbers(seed, samples) of {type(self.source).__name__} must return as many integers from 0 to "
+                f"{self.source.length - 1}, but returned {found.dtype} {list(found.shape)}, {found.min()} to "
+                f"{found.max()}; correct `data.source`"
+            )
+        return found.astype(np.int64)
 
     @staticmethod
     def digest(tokens: npt.ArrayLike) -> str:
         """XXH3-64, 16 hex digits, of the tokens (array or CPU tensor) as little-endian int64, C order."""
         return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(tokens, dtype="<i8").data)
+
+
+def _within(numbers: npt.NDArray[Any], length: int) -> bool:
+    return 0 <= int(numbers.min()) and int(numbers.max()) < length
 
 
 def validation_windows(source: Source, n: int) -> npt.NDArray[np.int64]:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from froude.config import ConfigError
 from froude.corpora.corpus import Options, open_corpus
-from froude.corpora.description import bytes_per_token
 from froude.train.data import windows
 from froude.train.data.split import Split
 
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
     from froude.config import Run, Scalar
 
 Documents = Callable[[int, int], npt.NDArray[np.int64]]
+Expect = Callable[[Sequence[int]], None]
 DEFAULTS: dict[str, Scalar] = {
     "format": "auto",
     "dtype": "uint16",
@@ -35,11 +35,12 @@ class Shards:
     `data.options`: `format` ("auto": by names and magic numbers), `dtype` of files that don't say it ("uint16";
     "uint32", "int32"), `column` of Parquet and Arrow (`input_ids`, or the only one of lists of whole numbers),
     `validation` (shards that are held out: a path, absolute or relative to `data.path`; "": documents are held out by
-    a hash), `held_out` (their share, 0.01).
+    a hash, unless a `data.json` beside the shards names those of the split "validation"), `held_out` (their share,
+    0.01).
 
     `documents(first, n)`, where the format has boundaries, else None: for each token of these windows the number, in
     all shards, of the document that it belongs to, int64 [n, context + 1]. `bytes_per_token` of the validation split
-    where a `data.json` beside the shards says it, else None.
+    where a `data.json` beside the shards says it, else None. `expect(numbers)`, on S3: windows that will be read soon.
     """
 
     def __init__(self, run: Run, split: Split) -> None:
@@ -58,7 +59,8 @@ class Shards:
         self.sha256 = corpus.sha256
         windows.check_sha256(run, self.sha256, repr(self._path))
         self.documents: Documents | None = self._documents if self._stream.documented else None
-        self.bytes_per_token = bytes_per_token(corpus.described)
+        self.expect: Expect | None = self._expect if self._stream.remote else None
+        self.bytes_per_token = corpus.bytes_per_token
 
     def read(self, first: int, n: int) -> npt.NDArray[Any]:
         """Windows first … first + n - 1 as whole numbers [n, context + 1] of the shards' own type.
@@ -73,8 +75,7 @@ class Shards:
             return tokens[None]
         return self._cut(tokens, n)
 
-    def expect(self, numbers: Sequence[int]) -> None:
-        """Windows that will be read soon: what is far away is on its way then."""
+    def _expect(self, numbers: Sequence[int]) -> None:
         for number in numbers:
             self._stream.expect(number * self._context, self._context + 1)
 

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from froude.config import ConfigError, Run
 from froude.train import api
+from froude.train.data.mixture import Mixture, named, on_part
 from froude.train.data.split import Split
 from froude.user_code import call_user
 
@@ -21,6 +22,9 @@ def check_corpus(run: Run) -> list[str]:
     ConfigError if a split can't be opened or read, is empty, or has windows of another shape, type or vocabulary.
     """
     notes = []
+    for part in run.data.parts:  # each has windows looked at, however small its share of all
+        with named(part):
+            check_corpus(on_part(run, part))
     for split in ("train", "validation"):
         found = _check_split(run, split)
         if split == "validation" and found < run.eval_windows:
@@ -28,7 +32,25 @@ def check_corpus(run: Run) -> list[str]:
                 f"the validation split of {_name(run)} has {found} windows, fewer than the {run.eval_windows} of "
                 "`eval_windows`: evaluations use them all"
             )
+    if run.data.parts:
+        notes.append(_mixed(run))
     return notes
+
+
+def _mixed(run: Run) -> str:
+    """What of a mixture is used how often."""
+    source = api.build_source(run, "train")
+    used = source.epochs(run) if isinstance(source, Mixture) else {}
+    shares = [
+        ", ".join(f"{name} {share:.4g}" for name, share in each.items() if share) for each in run.data.mixture()
+    ]
+    begins = [phase.tokens(run.tokens) for phase in run.data.phases]
+    starts = [
+        f"from {tokens:,} tokens on{' (beyond its end)' if tokens >= run.tokens else ''} " for tokens in begins
+    ]
+    told = "; ".join(f"{start}{share}" for start, share in zip(["", *starts], shares, strict=True))
+    epochs = ", ".join(f"{name} {times:.3g}" for name, times in used.items())
+    return f"mixture: {told}" + (f"; epochs in {run.tokens:,} tokens: {epochs}" if used else "")
 
 
 def _check_split(run: Run, split: Split) -> int:

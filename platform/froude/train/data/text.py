@@ -61,6 +61,8 @@ class TextFile(windows.Windows):
     and a `model.vocab` below 256.
     """
 
+    bytes_per_token = 1.0
+
     def __init__(self, run: Run, split: Split) -> None:
         windows.check_split(split)
         windows.options(run, {}, "TextFile")

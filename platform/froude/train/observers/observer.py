@@ -73,6 +73,9 @@ class Observer:
     def evaluated(self, row: Row) -> None:
         """The row of an evaluation; rank 0 only."""
 
+    def checkpoint(self, step: int) -> None:
+        """A checkpoint comes next, by the run's own count: every `checkpoint_every` steps, and at the end."""
+
     def state(self) -> dict[str, Any]:
         """What is to be kept in a checkpoint."""
         return {}

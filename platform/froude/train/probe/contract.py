@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any
 
+from froude import commands
 from froude.config import ConfigError, Run
 from froude.train import api
 from froude.train.api import check_trust
@@ -78,12 +79,16 @@ def check(runs: Iterable[Run], skip: Collection[str] = ()) -> Probed:
     """
     runs, skipped = list(runs), check_names(skip)
     notes: list[str] = []
-    by_windows = sorted(runs, key=lambda run: run.eval_windows)
-    corpora = {_key(run, "data", context=run.model.context, vocab=run.model.vocab): run for run in by_windows}
+    # Of a mixture the longest run uses its parts most often.
+    by_need = sorted(runs, key=lambda run: (bool(run.data.parts) * run.tokens, run.eval_windows))
+    corpora = {_key(run, "data", context=run.model.context, vocab=run.model.vocab): run for run in by_need}
     if "corpus" in skipped:
         corpora = {}
     for run in corpora.values():
-        key = _key(run, "data", "eval_windows", context=run.model.context, vocab=run.model.vocab)
+        length = run.tokens if run.data.parts else 0
+        key = _key(
+            run, "data", "eval_windows", context=run.model.context, vocab=run.model.vocab, tokens=length
+        )
         if key not in _sound:
             _sound[key] = tuple(check_corpus(run))
         notes += _sound[key]
@@ -157,6 +162,10 @@ def _size(run: Run) -> int:
 def check_code_and_corpus(runs: Iterable[Run], trust: bool, skip_probe: Collection[str] = ()) -> Probed:
     """What the probe found; ConfigError if code is not trusted or not there, or a corpus or a model is not sound."""
     runs = list(runs)
+    for run in {repr(run.trainer): run for run in runs if run.trainer.command}.values():
+        check_trust(run, trust)
+        commands.check(run)
+    runs = [run for run in runs if not run.trainer.command]
     for run in runs:
         check_trust(run, trust)
         run.check_optimizer()

@@ -210,8 +210,14 @@ def test_the_hash_follows_the_content_and_what_is_made_of_it(
     assert run.fingerprint == run.replace({"data.path": str(moved)}).fingerprint
     shared = build_source(shards_run(moved, {"data.options": {"held_out": 0.3}}), "train").sha256
     assert shared != before.corpus["corpus"]
+    index = (moved / "x.idx").read_bytes()
+    megatron(
+        moved / "x", [documents[0][:20], documents[0][20:], *documents[1:]]
+    )  # the same tokens, other documents
+    assert material_of(shards_run(moved)).digest != before.digest
     documents[50][3] = 9
     megatron(moved / "x", documents)
+    assert (moved / "x.idx").read_bytes() == index
     after = material_of(shards_run(moved))
     assert isinstance(after, Material)
     assert after.digest != before.digest
@@ -231,15 +237,22 @@ def test_a_path_is_made_absolute_unless_it_is_a_url(monkeypatch: pytest.MonkeyPa
     assert path("") == ""
 
 
-def test_bytes_per_token_are_those_of_data_json(
+def test_data_json_says_what_is_held_out_and_how_much_text_it_is(
     tmp_path: Path, shards_run: Callable[..., Run], documents: list[list[int]]
 ) -> None:
     megatron(tmp_path / "x", documents)
     assert build_source(shards_run(tmp_path), "train").bytes_per_token is None
-    listed = [{"name": "x.bin", "size": (tmp_path / "x.bin").stat().st_size}]
-    said = {"validation": {"tokens": 10, "bytes": 45}, "shards": listed}
+    megatron(tmp_path / "y", documents[:9])
+    sizes = {name: (tmp_path / name).stat().st_size for name in ("x.bin", "y.bin", "y.idx")}
+    listed = [{"name": name, "size": size, "split": "train"} for name, size in sizes.items()]
+    said = {"splits": {"validation": {"tokens": 10, "bytes": 45}}, "shards": listed}
     (tmp_path / "data.json").write_text(json.dumps(said))
     assert build_source(shards_run(tmp_path), "validation").bytes_per_token == 4.5
+    listed[1]["split"] = "validation"
+    (tmp_path / "data.json").write_text(json.dumps(said))
+    train, held = (build_source(shards_run(tmp_path), split) for split in ("train", "validation"))
+    assert (train.read(0, train.length) == windows_of(joined(documents))).all()
+    assert (held.read(0, held.length) == windows_of(joined(documents[:9]))).all()
     listed[0]["size"] += 2
     (tmp_path / "data.json").write_text(json.dumps(said))
     with pytest.raises(ConfigError, match=r"must have the size that .*data.json lists"):

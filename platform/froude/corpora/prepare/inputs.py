@@ -1,0 +1,100 @@
+"""Files of texts: which there are, where they lie, and their hashes."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from froude.config import ConfigError
+from froude.store import Location, reported
+
+PLAIN, LINES, PARQUET = (".txt", ".text", ".md"), (".jsonl", ".ndjson", ".json"), (".parquet",)
+#: Endings of compressed files, by what Arrow calls the codec.
+CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
+KNOWN = "plain text (.txt, .md), JSON lines (.jsonl, .ndjson, .json) and .parquet; .gz, .zst and .bz2 of the first two"
+#: Bytes read at once.
+BLOCK = 1 << 23
+
+
+@dataclass(frozen=True)
+class Input:
+    """A file of texts: where it is, its name in data.json, bytes, and when it was written (UNIX time, s)."""
+
+    url: str
+    name: str
+    size: int
+    modified: float
+
+    @property
+    def codec(self) -> str | None:
+        return CODECS.get(os.path.splitext(self.url)[1])
+
+    @property
+    def kind(self) -> tuple[str, ...]:
+        """PLAIN, LINES or PARQUET."""
+        stem = os.path.splitext(self.url)[0] if self.codec else self.url
+        return next(kind for kind in (PLAIN, LINES, PARQUET) if stem.endswith(kind))
+
+
+def known(name: str) -> bool:
+    """Whether documents can be read from a file of that name."""
+    stem, ending = os.path.splitext(name)
+    return stem.endswith((*PLAIN, *LINES)) if ending in CODECS else name.endswith((*PLAIN, *LINES, *PARQUET))
+
+
+def inputs(places: Sequence[str]) -> list[Input]:
+    """The files that are named, and in folders those of `_of_folder`, sorted; ConfigError where there are none."""
+    found: dict[str, Input] = {}
+    for place in places:
+        location = Location.parse(place)
+        with reported(location, "texts must be files or folders that can be read"):
+            if location.size() is not None:
+                chosen = {location.name: location}
+                if not known(location.name):
+                    raise ConfigError(f"texts must be {KNOWN}, but got {place}; rename or convert it")
+            else:
+                inside = _of_folder(location)
+                chosen = {f"{location.name}{e.url.removeprefix(location.url)}": e for e in inside}
+                if not chosen and not location.children():
+                    raise ConfigError(
+                        f"texts must be files or folders with texts, but {place} is empty or not there; check its name"
+                    )
+                if not chosen:
+                    raise ConfigError(
+                        f"texts must be {KNOWN}, but {place} holds none; name files or another folder"
+                    )
+            for name, each in chosen.items():
+                written = each.modified()
+                if each.url in found:
+                    raise ConfigError(f"each text must be named once, but {each} is named twice; drop one")
+                found[each.url] = Input(
+                    each.url, name, each.size() or 0, written.timestamp() if written else 0.0
+                )
+    return list(found.values())
+
+
+def _of_folder(folder: Location) -> list[Location]:
+    """JSON lines and Parquet below a folder, plain text only where there are none: beside them it is about them.
+
+    A .json is for who names it: in a folder it may be anything, such as a tokenizer.
+    """
+    found = [each for each in folder.walk() if known(each.name) and not each.name.endswith(".json")]
+    plain = [each for each in found if Input(each.url, "", 0, 0).kind is PLAIN]
+    return plain if len(plain) == len(found) else [each for each in found if each not in plain]
+
+
+def sha256(input: Input) -> str:
+    """SHA-256 of the file as it lies there."""
+    return file_sha256(Location(input.url))
+
+
+def file_sha256(location: Location) -> str:
+    """SHA-256 of a local file or an object, read in blocks."""
+    digest = hashlib.sha256()
+    with reported(location, "a file must be readable"), location.reader() as source:
+        size = source.size()
+        for at in range(0, size, BLOCK):
+            digest.update(source.read_at(min(BLOCK, size - at), at))
+    return digest.hexdigest()

@@ -1,0 +1,85 @@
+"""data.json: what a folder of shards holds, what it was made of, and the hash of each file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from froude.config import ConfigError
+from froude.store import Location, reported
+
+#: The copy of a corpus's tokenizer, which its folder has.
+FILE, TOKENIZER, VERSION = "data.json", "tokenizer.json", 1
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """A folder's data.json. Written by `froude data prepare`, or of somebody else's shards by `froude data verify`."""
+
+    folder: Location
+    content: Mapping[str, Any]
+
+    @property
+    def shards(self) -> list[Mapping[str, Any]]:
+        """A table for each file: name, size, sha256; split, tokens and documents where they are known."""
+        return list(self.content["shards"])
+
+    @property
+    def splits(self) -> Mapping[str, Mapping[str, Any]]:
+        """documents, tokens, bytes and duplicates of each split; empty where a tokenizer did not make it here."""
+        return dict(self.content.get("splits", {}))
+
+    @property
+    def tokenizer(self) -> Mapping[str, Any]:
+        """name, sha256, vocab and eod of the tokenizer; empty where it is not known."""
+        return dict(self.content.get("tokenizer", {}))
+
+    def check_tokenizer(self, name: str, sha256: str) -> None:
+        """ConfigError if the shards are known to be another tokenizer's than the one named."""
+        made = self.tokenizer
+        if made and made["sha256"] != sha256:
+            raise ConfigError(
+                f"shards must be read with the tokenizer that made them, {made['name']} (SHA-256 "
+                f"{made['sha256'][:12]}…), but {name} has {sha256[:12]}…; the folder has a copy of its own"
+            )
+
+    def bytes_per_token(self, split: str) -> float | None:
+        """Bytes of text (UTF-8) over tokens, those that end documents among them; None where it is not known."""
+        counts = self.splits.get(split, {})
+        return counts["bytes"] / counts["tokens"] if counts.get("tokens") and counts.get("bytes") else None
+
+
+def read(folder: Location) -> Corpus | None:
+    """A folder's data.json; None if it has none, ConfigError if it is none of ours."""
+    place = folder / FILE
+    with reported(place, "data.json must be readable"):
+        if not place.exists():
+            return None
+        content = place.read()
+    remedy = "restore it, or remove it and make it anew with `froude data verify --write`"
+    try:
+        table = json.loads(content)
+        whole = table["version"] == VERSION and all(
+            isinstance(each["name"], str)
+            and isinstance(each["size"], int)
+            and isinstance(each["sha256"], str)
+            for each in table["shards"]
+        )
+    except (ValueError, KeyError, TypeError):
+        whole = False
+    if not whole:
+        raise ConfigError(
+            f"data.json must list shards by name, size and sha256 (version {VERSION}), but {place} does "
+            f"not; {remedy}"
+        )
+    return Corpus(folder, table)
+
+
+def write(folder: Location, content: Mapping[str, Any]) -> Corpus:
+    """Write a folder's data.json, whole."""
+    table = {"version": VERSION, **content}
+    with reported(folder / FILE, "data.json must be writable"):
+        (folder / FILE).replace(json.dumps(table, indent=1).encode() + b"\n")
+    return Corpus(folder, table)

@@ -1,0 +1,243 @@
+"""A large run that another trainer trains: its metrics, as they grow, into the study's log, against the sealed band."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from froude import schemas
+from froude.checkpoint.commit import CommitLog
+from froude.checkpoint.parts import create_part
+from froude.commands import EXTERNAL
+from froude.config import Run
+from froude.external.metrics import Metrics, decoded, lines
+from froude.external.rows import processes, step_row
+from froude.promote.monitor import Monitor
+from froude.promote.recipe import Recipe
+from froude.runlog import NO_BASE, Part, Record, lineage
+from froude.section import ConfigError
+from froude.store import Location
+from froude.study import Study
+from froude.train.rows import eval_row
+
+COMMIT_SECONDS = 30.0  # between two records, of those that are watched live
+
+
+@dataclass(frozen=True)
+class Now:
+    """Where the run is; `new` are alarms, `loss` is the newest training loss, `final` the last validation loss.
+
+    `band` is where the mean training loss is to lie here, None where the forecast has no band, or not yet.
+    """
+
+    step: int
+    steps: int
+    loss: float | None
+    band: tuple[float, float] | None
+    new: tuple[str, ...]
+    final: float | None
+    diverged: str
+
+    def words(self) -> str:
+        """The same for people."""
+        if self.loss is None:
+            return f"step {self.step} of {self.steps}, no training loss yet"
+        lies = f", band {self.band[0]:.3f} to {self.band[1]:.3f}" if self.band is not None else ""
+        return f"step {self.step} of {self.steps}, loss {self.loss:.3f}{lies}"
+
+
+class Tail:
+    """A metrics file that grows, JSON lines or Parquet: what it tells, read again only where it has changed."""
+
+    def __init__(self, file: Path, run: Run) -> None:
+        self.file, self.run = file, run
+        self.metrics = Metrics(run, str(file))
+        self._seen: tuple[int, int, int] | None = None  # inode, size, and time of change
+        self._offset = self._lines = 0
+        self._start = b""
+
+    def read(self) -> Metrics:
+        """Everything so far; ConfigError for a line that breaks a rule. A missing file has told nothing yet."""
+        try:
+            status = os.stat(self.file)
+        except FileNotFoundError:
+            return self.metrics
+        seen = (status.st_ino, status.st_size, status.st_mtime_ns)
+        if seen == self._seen:
+            return self.metrics
+        if self.file.suffix == ".parquet":
+            metrics = Metrics(self.run, str(self.file))
+            for number, line in enumerate(lines(self.file), 1):
+                metrics.add(line, number)
+            self.metrics = metrics
+        else:
+            self._grown(status.st_size)
+        self._seen = seen
+        return self.metrics
+
+    def _grown(self, size: int) -> None:
+        """Take the whole new lines in; a file that has shrunk, or begins otherwise, is another one."""
+        with self.file.open("rb") as file:
+            start = file.read(len(self._start) or 64)
+            if size < self._offset or not start.startswith(self._start[: len(start)]):
+                self.metrics, self._offset, self._lines = Metrics(self.run, str(self.file)), 0, 0
+            file.seek(self._offset)
+            content = file.read()
+        whole = content[: content.rfind(b"\n") + 1]
+        for line in whole.split(b"\n")[:-1]:
+            self._lines += 1
+            self.metrics.add(decoded(line, f"line {self._lines} of {self.file}"), self._lines)
+        self._offset += len(whole)
+        if self._offset:
+            self._start = start[: self._offset]
+
+
+class Follower:
+    """Follows the recipe's run by a metrics file, and commits what it tells to the run's log in the study."""
+
+    def __init__(self, study: Location, recipe: Recipe, file: Path) -> None:
+        self.study, self.recipe, self.run = study, recipe, recipe.run
+        self.place = study / "runs" / recipe.run.name
+        self.log = CommitLog(self.place)
+        head = self.log.head_under(recipe.sha256)
+        if not recipe.trainer or (head is not None and head.meta.get("trainer") != EXTERNAL):
+            raise ConfigError(
+                f"a run that is followed must have a recipe for another trainer, but that of {self.run.name} is for "
+                "froude; `froude promote --for external` writes one"
+            )
+        self.tail = Tail(file, self.run)
+        self.finished = head is not None and head.kind == "finished"
+        self._attempt: Record | None = None
+        self._steps, self._evals = self._committed(lineage(self.log.records()))
+        self._monitor, self._fed, self._told = Monitor(recipe.forecast, self.run), 0, set[str]()
+        self._saved = -math.inf
+
+    def poll(self, *, save: bool = False) -> Now:
+        """Read what is new, hold it against the band, and commit it now and then, at the end, or if `save` says so."""
+        metrics = self.tail.read()
+        new = tuple(self._alarms(metrics))
+        diverged = metrics.why_diverged
+        over = metrics.final is not None and not diverged
+        if not self.finished and (save or over or time.monotonic() - self._saved > COMMIT_SECONDS):
+            self._commit(metrics, over=over)
+        row = metrics.steps.get(metrics.step, {})
+        band, forecast = None, self.recipe.forecast
+        if row and forecast.band and row["tokens"] >= forecast.band[0].tokens:
+            at = forecast.at(row["tokens"])
+            band = (at.low, at.high)
+        step = max([metrics.step, *(number for number, _ in metrics.evals)])
+        final = self._evals.get((self.run.steps, "validation")) if self.finished else metrics.final
+        loss = row.get("loss")
+        return Now(step, self.run.steps, loss, band, new, final, diverged)
+
+    def save(self) -> None:
+        """Commit what was read so far."""
+        self._commit(self.tail.metrics, over=False)
+
+    def _alarms(self, metrics: Metrics) -> Iterator[str]:
+        """The alarms that were not told before; after the run went back its monitor begins anew."""
+        if metrics.went_back or metrics.step < self._fed:
+            metrics.went_back = False
+            self._monitor, self._fed = Monitor(self.recipe.forecast, self.run), 0
+        for step in sorted(step for step in metrics.steps if step > self._fed):
+            row = metrics.steps[step]
+            for alarm in self._monitor.step(row["tokens"], row["loss"], row.get("lr")):
+                if (line := alarm.line()) not in self._told:
+                    self._told.add(line)
+                    yield line
+            self._fed = step
+
+    def _committed(self, line: list[Record]) -> tuple[dict[int, float], dict[tuple[int, str], float]]:
+        """Losses by step, and by step and validation set, that these records name."""
+        study = Study(self.study)
+        steps = study.committed(self.run.name, "steps", line).collect()
+        evals = study.committed(self.run.name, "evals", line).collect()
+        return (
+            dict(steps.select("step", "loss").iter_rows()),
+            {(step, split): loss for step, split, loss in evals.select("step", "split", "loss").iter_rows()},
+        )
+
+    def _commit(self, metrics: Metrics, *, over: bool) -> None:
+        """A record of what is new, on top of the newest record that still holds; none where nothing is new."""
+        self._saved = time.monotonic()
+        back = min(
+            (step for step, row in metrics.steps.items() if not _same(self._steps.get(step), row["loss"])),
+            default=self.run.steps + 1,
+        )
+        changed = back <= max(self._steps, default=0)
+        line = lineage(self.log.records())
+        if changed:
+            line = [record for record in line if record.step < back]
+            self._steps, self._evals = self._committed(line)
+        first = max(self._steps, default=0)
+        steps = [metrics.steps[step] for step in sorted(metrics.steps) if step > first]
+        evals = {key: loss for key, loss in metrics.evals.items() if not _same(self._evals.get(key), loss)}
+        if self._attempt is None or changed:
+            if not (steps or evals or over) and self.log.head() is not None:
+                return
+            self._attempt = self.log.open_attempt(
+                self.run.name, self.recipe.sha256, processes(self.run), {"trainer": EXTERNAL}
+            )
+        if steps or evals or over:
+            step = self.run.steps if over else max([first, *(row["step"] for row in steps)])
+            self._append(line, step, steps, evals, "finished" if over else "checkpoint")
+            self._steps |= {row["step"]: row["loss"] for row in steps}
+            self._evals |= evals
+            self.finished = over
+
+    def _append(
+        self,
+        line: list[Record],
+        step: int,
+        steps: list[dict[str, Any]],
+        evals: dict[tuple[int, str], float],
+        kind: str,
+    ) -> None:
+        attempt, head = self._attempt, self.log.head()
+        assert attempt is not None
+        assert head is not None
+        seq = head.seq + 1
+        rows = {
+            "steps": [step_row(self.run, attempt.attempt, row) for row in steps],
+            "evals": [
+                eval_row(self.run, attempt.attempt, at, loss, split)
+                for (at, split), loss in sorted(evals.items())
+            ],
+        }
+        parts: list[Part] = []
+        for name, found in rows.items():
+            if found:
+                path = f"parts/{name}-{attempt.generation}.{seq:08d}-{step:012d}-r0.parquet"
+                content = schemas.to_bytes(schemas.table(schemas.SCHEMAS[name], found))
+                parts.append(create_part(self.place, name, path, content))
+        self.log.append(
+            head,
+            run=self.run.name,
+            attempt=attempt.attempt,
+            generation=attempt.generation,
+            kind=kind,
+            step=step,
+            tokens=self.run.phases.tokens_at(step),
+            base=line[-1].seq if line else NO_BASE,
+            world=attempt.world,
+            recipe=self.recipe.sha256,
+            # Its state is the other trainer's affair, so there is none to be verified or loaded.
+            meta={"trainer": EXTERNAL, "expired": [seq]},
+            parts=tuple(parts),
+        )
+
+
+def write_target(study: Location, run: Run) -> None:
+    """Write the run of a recipe as target.json and target.toml, for its trainer to read."""
+    (study / "target.json").replace(json.dumps(run.to_dict(), indent=1).encode() + b"\n")
+    (study / "target.toml").replace(run.to_toml().encode())
+
+
+def _same(one: float | None, other: float) -> bool:
+    return one is not None and (one == other or (one != one and other != other))

@@ -1,0 +1,108 @@
+"""The texts of jobs that a shell or Slurm runs in a cluster's place: one script a run, a list, arrays for sbatch."""
+
+from __future__ import annotations
+
+import math
+import os
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from froude.config import Trainer
+from froude.external.process import GRACE_SECONDS, STDERR, STDOUT
+
+LIST, ARRAY = "jobs.txt", "jobs.sbatch"
+JOB, NODE = "job.sh", "node.sh"
+CODE, SECONDS = "exit_code", "seconds"
+TIMED_OUT = 124  # what timeout(1) exits with
+
+_JOB = """\
+#!/bin/sh
+# Trains one run, once: with an exit code beside it, it does nothing. Written by `froude sweep --write-jobs`.
+cd {folder} || exit 1
+[ ! -e {code} ] || exit 0
+{exports}
+FROUDE_ATTEMPT=$(($(ls | grep -c '^{code}-') + 1))
+export FROUDE_ATTEMPT
+for file in metrics.jsonl metrics.parquet; do
+    [ ! -e "$file" ] || mv "$file" "$(printf 'metrics-%03d' $(($(ls | grep -c '^metrics-') + 1))).${{file##*.}}"
+done
+began=$(date +%s)
+{command} </dev/null >>{stdout} 2>>{stderr}
+code=$?
+echo $(($(date +%s) - began)) >{seconds}
+echo $code >{code}.new
+mv {code}.new {code}
+exit $code
+"""
+#: What each node of several runs, by srun: one process a node, to torch.distributed and, by PET_*, to torchrun.
+_NODE = """\
+#!/bin/sh
+RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=0 NODE_RANK=$SLURM_PROCID
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+MASTER_PORT=$((20000 + SLURM_JOB_ID % 20000))
+PET_NODE_RANK=$NODE_RANK PET_NNODES=$WORLD_SIZE PET_MASTER_ADDR=$MASTER_ADDR PET_MASTER_PORT=$MASTER_PORT
+export RANK WORLD_SIZE LOCAL_RANK NODE_RANK MASTER_ADDR MASTER_PORT
+export PET_NODE_RANK PET_NNODES PET_MASTER_ADDR PET_MASTER_PORT
+exec {command}
+"""
+_ARRAY = """\
+#!/bin/sh
+#SBATCH --job-name={name}
+#SBATCH --array=1-{count}
+#SBATCH --output={place}/slurm-%A_%a.txt
+#SBATCH --nodes={nodes}
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task={cpus}
+{more}# One task a run. Written by `froude sweep --write-jobs`; `froude ingest` takes in what came of it.
+set -- {jobs}
+shift $((SLURM_ARRAY_TASK_ID - 1))
+sh {place}/"$1"/{job}
+"""
+
+
+def write_job(folder: Path, words: Sequence[str], told: Mapping[str, str], trainer: Trainer) -> None:
+    """Write the script of a run's folder; `told` are environment variables."""
+    command = shlex.join(words)
+    if trainer.nodes > 1:
+        write(folder / NODE, _NODE.format(command=command))
+        command = f"srun --nodes={trainer.nodes} --ntasks={trainer.nodes} --kill-on-bad-exit=1 sh {NODE}"
+    if trainer.time_limit:
+        command = f"timeout -k {GRACE_SECONDS:g} {trainer.time_limit:g} {command}"
+    names = {"folder": shlex.quote(str(folder)), "stdout": STDOUT, "stderr": STDERR}
+    exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items())
+    write(folder / JOB, _JOB.format(command=command, exports=exports, code=CODE, seconds=SECONDS, **names))
+
+
+def write_lists(place: Path, name: str, jobs: Mapping[str, Trainer]) -> list[Path]:
+    """Write the plain list of jobs, by their folders below `place`, and an array for each size of reservation."""
+    write(place / LIST, "".join(f"sh {shlex.quote(str(place / job / JOB))}\n" for job in jobs))
+    groups: dict[tuple[int, int, int, float], list[str]] = {}
+    for job, trainer in jobs.items():
+        size = (trainer.nodes, trainer.cpus, trainer.gpus, trainer.time_limit)
+        groups.setdefault(size, []).append(job)
+    for old in place.glob("*.sbatch"):
+        old.unlink()
+    files = []
+    for number, ((nodes, cpus, gpus, limit), own) in enumerate(sorted(groups.items()), 1):
+        more = f"#SBATCH --gpus-per-node={gpus}\n" if gpus else ""
+        # A minute for what is not the command.
+        more += f"#SBATCH --time={math.ceil(limit / 60) + 1}\n" if limit else ""
+        file = place / (ARRAY if number == 1 else f"jobs-{number}.sbatch")
+        words = {"name": name, "count": len(own), "place": shlex.quote(str(place)), "job": JOB}
+        size_words = {"nodes": nodes, "cpus": cpus, "more": more, "jobs": shlex.join(own)}
+        write(file, _ARRAY.format(**words, **size_words))
+        files.append(file)
+    return files
+
+
+def write(file: Path, text: str) -> None:
+    """Write a file whole or not at all; one that says the same is left alone."""
+    try:
+        if file.read_text() == text:
+            return
+    except OSError:
+        pass
+    new = file.with_name(f"{file.name}.new")
+    new.write_text(text)
+    os.replace(new, file)

@@ -1,0 +1,234 @@
+"""What a user's trainer tells of itself: JSON lines, or Parquet with the same columns, checked line by line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from froude.config import Run
+from froude.section import ConfigError, did_you_mean
+
+VALIDATION = "validation_loss"
+#: Numbers of a step's line that the steps frame has columns for.
+MEASURED = ("lr", "grad_norm", "tokens_per_second", "seconds")
+COUNTS = ("params", "params_with_embeddings")
+KNOWN = ("step", "tokens", "loss", VALIDATION, "status", "reason", "flops_per_token", *COUNTS, *MEASURED)
+#: What the tokens of a step may differ by from batch × step, as in a table of runs.
+TOLERANCE = 0.01
+
+
+@dataclass
+class Metrics:
+    """What lines have told so far: losses by step, validation losses by set and step, the model's size.
+
+    A step that is not after the one before it takes back what was told of it and of later steps: the trainer went back
+    to a checkpoint, or began anew. Losses are in nats per token, `tokens` are those trained on up to a step.
+    """
+
+    run: Run
+    where: str
+    steps: dict[int, dict[str, Any]] = field(default_factory=dict)
+    evals: dict[tuple[int, str], float] = field(default_factory=dict)
+    size: dict[str, float] = field(default_factory=dict)
+    diverged: str = ""
+    unknown: set[str] = field(default_factory=set)
+    went_back: bool = False
+    _at: int = 0
+
+    def add(self, line: Mapping[str, Any], number: int) -> None:
+        """Take one line in, the file's `number`th, from 1; ConfigError if it breaks a rule."""
+        at = f"line {number} of {self.where}"
+        self.unknown |= {key for key in line if key not in KNOWN and not key.startswith(f"{VALIDATION}_")}
+        for key in (*COUNTS, "flops_per_token"):
+            if line.get(key) is not None:
+                self.size[key] = _positive(line[key], key, at, whole=key in COUNTS)
+        if line.get("status") == "diverged":
+            self.diverged = str(line.get("reason") or "the trainer said that it diverged")
+        if "loss" in line:
+            self._loss(line, at)
+        for key in line:
+            if key == VALIDATION or key.startswith(f"{VALIDATION}_"):
+                step = self._step(line, at, least=0) if line.get("step") is not None else self._at
+                split = key.removeprefix(f"{VALIDATION}_") if key != VALIDATION else "validation"
+                self.evals[step, split] = _loss(line[key], key, at)
+
+    def _loss(self, line: Mapping[str, Any], at: str) -> None:
+        step = self._step(line, at, least=1)
+        due, tokens = self.run.phases.tokens_at(step), line.get("tokens")
+        if tokens is not None:
+            seen = _positive(tokens, "tokens", at)
+            if abs(seen - due) > max(TOLERANCE * due, 0.5):
+                raise ConfigError(
+                    f"`tokens` must be those trained on up to a step, {due:,} at step {step} of this run, but {at} has "
+                    f"{seen:,.0f}; train the run's batch and steps, and count tokens, not windows"
+                )
+        if step <= self._at:
+            self.went_back = True
+            self.steps = {other: row for other, row in self.steps.items() if other < step}
+            self.evals = {key: loss for key, loss in self.evals.items() if key[0] < step}
+        self._at = step
+        row = {"step": step, "tokens": due, "loss": _loss(line["loss"], "loss", at)}
+        for key in MEASURED:
+            if line.get(key) is not None:
+                row[key] = _number(line[key], key, at)
+        self.steps[step] = row
+
+    def _step(self, line: Mapping[str, Any], at: str, least: int) -> int:
+        if line.get("step") is None:
+            raise ConfigError(f"a line with a loss must have its `step`, but {at} has none; write it")
+        value = _number(line["step"], "step", at)
+        if value != value // 1 or not least <= value <= self.run.steps:
+            raise ConfigError(
+                f"`step` must be the number of updates so far, {least} to {self.run.steps}, but {at} has {value:g}; "
+                "count from 1, after the first update"
+            )
+        return int(value)
+
+    @property
+    def step(self) -> int:
+        """The newest step that has a loss."""
+        return self._at
+
+    @property
+    def final(self) -> float | None:
+        """The validation loss after the last step, None before it is there."""
+        return self.evals.get((self.run.steps, "validation"))
+
+    @property
+    def why_diverged(self) -> str:
+        """Why the run has diverged by what its trainer tells; empty if it has not."""
+        if self.diverged:
+            return self.diverged
+        odd = next((step for step, row in sorted(self.steps.items()) if not math.isfinite(row["loss"])), None)
+        if odd is not None:
+            return f"the loss was not finite at step {odd}"
+        odd = next((step for (step, _), loss in sorted(self.evals.items()) if not math.isfinite(loss)), None)
+        return f"a validation loss was not finite at step {odd}" if odd is not None else ""
+
+    def lacking(self) -> str:
+        """Why a command that exited with 0 has not finished its run, with the remedy."""
+        rule = f"a command that exits with 0 must have written the {VALIDATION} of its last step, {self.run.steps}, to "
+        rule += f"FROUDE_METRICS ({self.where}), but "
+        if last := max((step for step, split in self.evals if split == "validation"), default=None):
+            return f"{rule}its last is of step {last}; evaluate after the last update, and count steps from 1"
+        other = sorted(self.unknown)
+        if other:
+            return f"{rule}it has only {', '.join(other[:4])}{did_you_mean(other[0], KNOWN)}; name it {VALIDATION}"
+        what = f"losses up to step {self._at}" if self._at else "nothing"
+        return f"{rule}it wrote {what}; append a JSON line with step and {VALIDATION} at the end"
+
+
+def read(file: Path, run: Run) -> Metrics:
+    """Everything that is in a metrics file, which may be missing; ConfigError for a line that breaks a rule."""
+    metrics = Metrics(run, str(file))
+    for number, line in enumerate(lines(file), 1):
+        metrics.add(line, number)
+    return metrics
+
+
+def lines(file: Path) -> Iterator[Mapping[str, Any]]:
+    """A file's rows: JSON lines, the last one left out while it is not whole, or Parquet by the name's ending."""
+    if file.suffix == ".parquet":
+        yield from _parquet(file)
+        return
+    try:
+        content = file.read_bytes()
+    except FileNotFoundError:
+        return
+    *whole, last = content.split(b"\n")
+    for number, line in enumerate(whole, 1):
+        yield decoded(line, f"line {number} of {file}")
+    try:
+        yield decoded(last, "")
+    except ConfigError:
+        pass  # it is being written, or its writer was ended
+
+
+def decoded(line: bytes, at: str) -> Mapping[str, Any]:
+    """A line's JSON object, {} of an empty one; ConfigError for anything else."""
+    try:
+        found = json.loads(line) if line.strip() else {}
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        shown = line[:60].decode(errors="replace")
+        raise ConfigError(
+            f"a line of metrics must be a JSON object, but {at} is {shown!r}; write whole lines, from one process, and "
+            "nothing else to FROUDE_METRICS"
+        )
+    return found
+
+
+def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
+    import pyarrow as pa
+
+    from froude.schemas import table_of
+
+    try:
+        rows = table_of(file.read_bytes()).to_pylist()
+    except FileNotFoundError:
+        return
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise ConfigError(
+            f"metrics in {file} must be a whole Parquet file, but reading it says: {error}; write it to another name, "
+            "then rename it"
+        ) from None
+    for row in rows:
+        # What a line leaves out is a null here; a loss that is no number must be NaN.
+        yield {key: value for key, value in row.items() if value is not None}
+
+
+def newest_step(file: Path) -> int:
+    """The step of the newest whole line that has one, quickly; 0 if there is none yet."""
+    try:
+        with file.open("rb") as source:
+            size = source.seek(0, os.SEEK_END)
+            source.seek(max(0, size - 4096))
+            found = source.read().split(b"\n")[:-1]
+    except OSError:
+        return 0
+    for line in reversed(found):
+        try:
+            step = json.loads(line)["step"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            continue
+        if isinstance(step, int):
+            return step
+    return 0
+
+
+def _number(value: object, key: str, at: str) -> float:
+    """A number, also NaN and infinities, also as text; ConfigError for anything else."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            pass
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"`{key}` must be a number, but {at} has {value!r}; write a plain JSON number")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _loss(value: object, key: str, at: str) -> float:
+    """A loss; null is one that is no number."""
+    found = math.nan if value is None else _number(value, key, at)
+    if found < 0:
+        raise ConfigError(f"`{key}` must be in nats per token, 0 or more, but {at} has {found:g}; correct it")
+    return found
+
+
+def _positive(value: object, key: str, at: str, *, whole: bool = False) -> float:
+    found = _number(value, key, at)
+    if not (math.isfinite(found) and found > 0) or (whole and found != found // 1):
+        raise ConfigError(
+            f"`{key}` must be a {'whole ' * whole}number above 0, but {at} has {found:g}; correct it"
+        )
+    return found

@@ -1,0 +1,1 @@
+"""Trials that a user's command trains, on a cluster."""

@@ -1,0 +1,199 @@
+"""The table `data` of a Run: one corpus, or a mixture of several."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any, ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from froude.section import ConfigError, Section, did_you_mean
+from froude.sections import Corpus
+
+MIXTURE = "froude.train.data.mixture:Mixture"
+PART_NAME = re.compile(r"\w+", re.ASCII)
+
+
+class Part(Corpus):
+    """A corpus of a mixture; `weight` is its share of the tokens, relative to the other parts'."""
+
+    section: ClassVar[str] = "data.parts"
+    LATER: ClassVar[tuple[str, ...]] = (*Corpus.LATER, "path", "sha256", "options", "epochs")
+    name: str
+    weight: float = Field(description="until the first of `data.phases`; 0 for a part that only those use")
+    epochs: float = Field(default=0, ge=0, description="most times that its windows may be used; 0: no limit")
+
+    @property
+    def table(self) -> dict[str, Any]:
+        """The table `data` of a run on this part alone."""
+        return self.model_dump(mode="json", exclude={"name", "weight", "epochs"})
+
+    @model_validator(mode="after")
+    def _rules(self) -> Self:
+        if not PART_NAME.fullmatch(self.name) or self.name in ("train", "validation"):
+            raise ConfigError(
+                "`data.parts.name` names a validation set, so it must be letters, digits and _, and not train or "
+                f"validation, but got {self.name!r}; rename the part"
+            )
+        _check_weight("parts.weight", self.name, self.weight)
+        return self
+
+
+class MixturePhase(Section):
+    """What a mixture's weights are from a token of the run on, or from a share of its tokens."""
+
+    section: ClassVar[str] = "data.phases"
+    LATER: ClassVar[tuple[str, ...]] = ("from_tokens", "from_share")
+    from_tokens: int = Field(default=0, ge=0)
+    from_share: float = Field(
+        default=0.0, ge=0, lt=1, description="of the run's tokens: as a sweep's runs of several lengths need"
+    )
+    weights: dict[str, float] = Field(description="by part; 0 for those that it does not name")
+
+    @model_validator(mode="after")
+    def _rules(self) -> Self:
+        if (self.from_tokens > 0) == (self.from_share > 0):
+            both = "both" if self.from_tokens else "neither"
+            raise ConfigError(
+                f"a phase of `data.phases` must have `from_tokens` or `from_share`, above 0, but got {both}; weights "
+                "from the start are those of `data.parts`"
+            )
+        for name, weight in self.weights.items():
+            _check_weight("phases.weights", name, weight)
+        if not any(self.weights.values()):
+            raise ConfigError(
+                f"a phase of `data.phases` must have a weight above 0, but got {self.weights}; raise one"
+            )
+        return self
+
+    @property
+    def start(self) -> float:
+        return self.from_share or self.from_tokens
+
+    def tokens(self, run: int) -> int:
+        """From which token on it holds, in a run of so many."""
+        return self.from_tokens or round(self.from_share * run)
+
+
+def _check_weight(key: str, part: str, weight: float) -> None:
+    if not 0 <= weight < math.inf:
+        raise ConfigError(
+            f"`data.{key}` must be a number from 0 on, but that of {part!r} is {weight}; correct it"
+        )
+
+
+class Data(Corpus):
+    """What is trained on: one corpus, or a mixture of several `parts` whose weights may change with `phases`."""
+
+    LATER: ClassVar[tuple[str, ...]] = (*Corpus.LATER, "parts", "phases")
+    parts: tuple[Part, ...] = ()
+    phases: tuple[MixturePhase, ...] = ()
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Import paths of all sources."""
+        return (self.source, *(part.source for part in self.parts))
+
+    @property
+    def corpus(self) -> str:
+        """What is trained on, for people: the source, and the file's name and the hash where there are any.
+
+        Of a mixture the parts' names, and a hash of what they are.
+        """
+        if not self.parts:
+            return super().corpus
+        content = [[part.name, part.source, part.sha256, part.options] for part in self.parts]
+        sha256 = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return f"{self.source} {'+'.join(part.name for part in self.parts)} sha256:{sha256[:12]}"
+
+    @property
+    def common(self) -> float:
+        """Share of a run's tokens up to which its data do not depend on the run's length."""
+        return next((phase.from_share for phase in self.phases if phase.from_share), 1.0)
+
+    @property
+    def shares(self) -> list[dict[str, Fraction]]:
+        """Each phase's exact share of the tokens by part; the first phase is from the start."""
+        found = []
+        for table in (
+            {part.name: part.weight for part in self.parts},
+            *(each.weights for each in self.phases),
+        ):
+            weights = {part.name: Fraction(table.get(part.name, 0)) for part in self.parts}
+            found.append({name: weight / sum(weights.values()) for name, weight in weights.items()})
+        return found
+
+    def mixture(self) -> list[dict[str, float]]:
+        """The same, rounded to numbers that people read."""
+        return [{name: round(float(share), 6) for name, share in table.items()} for table in self.shares]
+
+    def settings_of(self, tokens: int) -> str:
+        """The source's own options as JSON; of a mixture its shares, and from which part of such a run on.
+
+        A phase that the run does not reach begins with its end: the run is validated in its shares.
+        """
+        if not self.parts:
+            return self.settings
+        starts = [
+            0.0,
+            *(round(min(1.0, phase.from_share or phase.from_tokens / tokens), 4) for phase in self.phases),
+        ]
+        shares = [{name: share for name, share in each.items() if share} for each in self.mixture()]
+        mixture = list(zip(starts, shares, strict=True))
+        return json.dumps({**self.options, "mixture": mixture}, sort_keys=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists(cls, content: Any) -> Any:
+        """Lists, as TOML and JSON have them, as tuples; parts without a source are a mixture's."""
+        if not isinstance(content, dict):
+            return content
+        found = {
+            key: tuple(value) if key in ("parts", "phases") and isinstance(value, list) else value
+            for key, value in content.items()
+        }
+        return {"source": MIXTURE, **found} if found.get("parts") else found
+
+    @model_validator(mode="after")
+    def _mixes(self) -> Self:
+        if self.source.startswith("froude.") and (self.source == MIXTURE) != bool(self.parts):
+            got = f"{len(self.parts)} of them" if self.parts else "none"
+            raise ConfigError(
+                f'`data.parts` are for `data.source` = "{MIXTURE}", which needs some, but got {got} with '
+                f"{self.source}; {'set that source' if self.parts else 'add [[data.parts]], or name another source'}"
+            )
+        names = [part.name for part in self.parts]
+        if twice := [name for name in names if names.count(name) > 1]:
+            raise ConfigError(
+                f"`data.parts` must have different names, but {twice[0]!r} comes more than once; rename one"
+            )
+        if self.phases and not self.parts:
+            raise ConfigError("`data.phases` are of a mixture, but got some without `data.parts`; add parts")
+        if self.parts and not any(part.weight for part in self.parts):
+            raise ConfigError(
+                f"`data.parts` must have a weight above 0, but got 0 for {', '.join(names)}; raise one"
+            )
+        for name in (name for phase in self.phases for name in phase.weights if name not in names):
+            raise ConfigError(
+                f"`data.phases.weights` must name parts ({', '.join(names)}), but got {name!r}"
+                f"{did_you_mean(name, names)}; correct the name"
+            )
+        if len({phase.from_share > 0 for phase in self.phases}) > 1:
+            raise ConfigError(
+                "`data.phases` must all have `from_tokens` or all `from_share`, but got both; use one of the two"
+            )
+        for before, after in pairwise(phase.start for phase in self.phases):
+            if after <= before:
+                raise ConfigError(f"`data.phases` must rise, but got {after} after {before}; sort them")
+        for part in self.parts:
+            if not part.weight and not any(phase.weights.get(part.name) for phase in self.phases):
+                raise ConfigError(
+                    f"a part must have a weight above 0 somewhere, but {part.name!r} has none; raise it, or leave the "
+                    "part out"
+                )
+        return self

@@ -1,0 +1,148 @@
+"""A user's text through a tokenizer: tokenised once by the code of `froude data prepare`, and read from a cache."""
+
+from __future__ import annotations
+
+import fcntl
+import functools
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from froude.config import ConfigError, Scalar
+from froude.corpora import pair, record
+from froude.corpora import tokenizer as tokenizers
+from froude.corpora.prepare import inputs as texts
+from froude.corpora.prepare.whole import Options, prepare
+from froude.corpora.record import Corpus
+from froude.store import Location, reported
+from froude.train.data import windows
+from froude.train.data.split import Split
+
+if TYPE_CHECKING:
+    from froude.config import Run
+
+#: Of texts that are tokenised in passing: each host does it, and each reads all of them to know their hash.
+MOST_BYTES = 1 << 30
+DEFAULTS: dict[str, Scalar] = {
+    "tokenizer": "",
+    "tokenizer_sha256": "",
+    "column": "text",
+    "held_out": 0.01,
+    "eod": "",
+    "cache": "",
+}
+
+
+class TextTokens(windows.Windows):
+    """Plain text, JSON lines or Parquet at `data.path` (a file or folder), through `data.options.tokenizer`.
+
+    Documents are joined, each ended by `eod` (empty: the tokenizer's well-known one), and cut into windows; `held_out`
+    of them validate, chosen by their hash. Other options: the text's `column`, the folder `cache`. `sha256` is that of
+    texts, tokenizer and options. ConfigError for files that can't be used, and for more than 1 GiB of text.
+    """
+
+    def __init__(self, run: Run, split: Split) -> None:
+        windows.check_split(split)
+        options = windows.options(run, DEFAULTS, "TextTokens")
+        tokenizer = _tokenizer(options)
+        windows.check_vocab(run, tokenizer.size, f"the tokenizer {tokenizer.name}")
+        making = Options(
+            options["tokenizer"],
+            options["eod"] or None,
+            options["column"],
+            options["held_out"],
+            shard_tokens=1 << 62,  # one pair a split
+        )
+        found = _texts(run.data.path)
+        sha256 = _identity(found, making, tokenizer.sha256)
+        windows.check_sha256(run, sha256, f"{run.data.path!r} with {tokenizer.name}")
+        corpus = _cached(run.data.path, making, _cache(options["cache"]) / sha256[:24])
+        stream = _stream(corpus, split)
+        super().__init__(
+            windows.cut(stream, run.model.context, split=split, corpus=repr(run.data.path), unit="tokens"), sha256
+        )
+        self.bytes_per_token = corpus.bytes_per_token("validation")
+
+
+def _tokenizer(options: dict[str, Any]) -> tokenizers.Tokenizer:
+    if not options["tokenizer"]:
+        raise ConfigError(
+            "`data.options.tokenizer` must name a tokenizer.json for TextTokens, but is empty; set it, or make one with "
+            "`froude data train-tokenizer`"
+        )
+    found, named = tokenizers.load(options["tokenizer"]), options["tokenizer_sha256"]
+    if named and named != found.sha256:
+        raise ConfigError(
+            f"`data.options.tokenizer` must be the one that the run was planned with, SHA-256 {named[:12]}…, but "
+            f"{options['tokenizer']} has {found.sha256[:12]}…; restore it, or plan a run with the new one"
+        )
+    return found
+
+
+def _texts(path: str) -> list[texts.Input]:
+    if not path:
+        raise ConfigError("`data.path` must name a text, or a folder of texts, for TextTokens, but is empty; set it")
+    found = texts.inputs([path])
+    size = sum(each.size for each in found)
+    if size > MOST_BYTES:
+        raise ConfigError(
+            f"TextTokens is for at most {MOST_BYTES >> 20} MiB of text, but {path!r} has {size >> 20}; make shards of it "
+            "once, with `froude data prepare`, and train on those"
+        )
+    return found
+
+
+def _identity(found: list[texts.Input], making: Options, tokenizer: str) -> str:
+    """SHA-256 of what the tokens are made of, wherever it lies."""
+    hashes = [_sha256(each) for each in found]
+    content = [hashes, tokenizer, making.end, making.column, making.held_out]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+@functools.lru_cache(maxsize=1024)
+def _sha256(input: texts.Input) -> str:
+    return texts.sha256(input)
+
+
+def _cache(wanted: str) -> Location:
+    """The folder of caches: the option's, else XDG's."""
+    if wanted:
+        return Location.parse(wanted)
+    base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Location.parse(Path(base).expanduser() / "froude" / "tokens")
+
+
+def _cached(path: str, making: Options, folder: Location) -> Corpus:
+    """The tokens of the texts; made by the first process of a host that asks."""
+    if not folder.is_local:
+        raise ConfigError(f"`data.options.cache` must be a local folder, but got {folder}; name one")
+    if (known := record.read(folder)) is not None:
+        return known
+    with reported(folder, "`data.options.cache` must be a folder that can be written"), _alone(folder.path):
+        return record.read(folder) or prepare([path], folder, making)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """While it lasts, no other process of this host is in here for the folder."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with open(folder.parent / f"{folder.name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _stream(corpus: Corpus, split: Split) -> npt.NDArray[Any]:
+    """A split's tokens, one after the other."""
+    if not corpus.splits[split]["documents"]:
+        raise ConfigError(
+            f"the {split} split must have a document, but the texts have {corpus.splits['train']['documents']} in all, "
+            f"of which {corpus.content['held_out']:g} validate; a plain text file is one document: divide it, write JSON "
+            "lines, or train on its bytes with froude.train.data.text:TextFile"
+        )
+    return pair.read(corpus.folder / f"{split}-00000.bin").tokens()

@@ -1,0 +1,177 @@
+"""A large run of another trainer, followed: its log, its alarms and its score, through restarts of either side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from froude import Study
+from froude.attempts import history
+from froude.cli import main
+from froude.config import Run
+from froude.external.follow import Follower
+from froude.promote.forecast import BandPoint, Forecast
+from froude.promote.recipe import Recipe, seal
+from froude.promote.verify import verify_run
+from froude.register import row_of
+from froude.report.view import gather
+from froude.store import Location
+
+RUN = Run(
+    name="large",
+    tokens=768 * 40,
+    schedule={"name": "constant"},
+    trainer={"command": ["train"], "params": 5000},
+)
+BAND = tuple(BandPoint(768 * step, 3.0, 2.9, 3.1, 0.05) for step in (2, 40))
+FORECAST = Forecast(
+    3.0, 2.9, 3.1, 0.9, False, "ok", (), 3.2, block=768, band_level=0.99, band=BAND
+)  # fmt: skip
+
+
+def sealed(folder: Path, trainer: str = "external") -> Recipe:
+    """A study with nothing but a recipe."""
+    ratios = dict.fromkeys(("params", "tokens", "compute", "batch"), 2.0)
+    recipe = seal(
+        run=RUN, profile="production", fits={}, fingerprints={}, extrapolation=ratios, checks=(), forecast=FORECAST,
+        trainer=trainer,
+    )  # fmt: skip
+    recipe.write(Location.parse(folder / "study" / "recipe.toml"))
+    meta = {"froude": "study", "schema": 1, "stages": {}, "target": RUN.to_dict()}
+    (folder / "study" / "study.json").write_text(json.dumps(meta))
+    return recipe
+
+
+@pytest.fixture
+def follow(tmp_path: Path) -> Callable[[], Follower]:
+    recipe = sealed(tmp_path)
+    return lambda: Follower(Location.parse(tmp_path / "study"), recipe, tmp_path / "m.jsonl")
+
+
+def tell(folder: Path, first: int, last: int, loss: float = 3.0, **more: float) -> None:
+    lines = [{"step": step, "loss": loss} for step in range(first, last + 1)]
+    with (folder / "m.jsonl").open("a") as file:
+        file.writelines(json.dumps(line) + "\n" for line in [*lines, *([more] if more else [])])
+
+
+def losses(folder: Path) -> list[float]:
+    return Study(folder / "study").steps(trials=False).sort("step").collect()["loss"].to_list()
+
+
+def test_a_run_is_followed_to_its_score(tmp_path, follow):
+    study = Study(tmp_path / "study")
+    follower = follow()
+    assert (follower.poll().step, study.commits().collect()["kind"].to_list()) == (0, ["attempt"])
+    tell(tmp_path, 1, 20)
+    now = follower.poll(save=True)
+    assert (now.step, now.loss, now.band, now.new) == (20, 3.0, (2.9, 3.1), ())
+    assert follower.poll(save=True).step == 20  # nothing new is no new record
+    follower = follow()  # interrupted, and started again
+    tell(tmp_path, 21, 40)
+    assert not follower.poll(save=True).final
+    tell(tmp_path, 1, 0, step=40, validation_loss=3.05, validation_loss_code=2.0)
+    assert (follower.poll().final, follower.finished) == (3.05, True)
+
+    assert study.commits().collect()["kind"].to_list() == [
+        "attempt", "checkpoint", "attempt", "checkpoint", "finished",
+    ]  # fmt: skip
+    assert losses(tmp_path) == [3.0] * 40
+    past = history(study, "large")
+    assert past is not None
+    assert (past.finished, past.loss, dict(past.set_losses)) == (True, 3.05, {"code": 2.0})
+    again = follow()
+    assert (again.finished, again.poll().final) == (True, 3.05)
+    verdicts = {each.name: each.passed for each in verify_run(study, again.recipe)}
+    assert verdicts.pop("every planned token was trained once") is None
+    assert all(verdicts.values())
+    row = row_of(study, again.recipe)
+    assert row is not None
+    assert (row["trainer"], row["inside"], row["params"]) == ("external", True, 5000)
+    view = gather(study)
+    assert (view.problems, view.account, view.actual) == ((), None, 3.05)
+
+
+def test_a_trainer_that_goes_back_makes_a_new_attempt(tmp_path, follow):
+    follower = follow()
+    for last in (10, 20, 30):
+        tell(tmp_path, last - 9, last)
+        follower.poll(save=True)
+    tell(tmp_path, 16, 25, loss=2.95)
+    follower.poll(save=True)
+    assert losses(tmp_path) == [3.0] * 15 + [2.95] * 10
+    assert Study(tmp_path / "study").commits().collect()["attempt"].to_list() == [1, 1, 1, 1, 2, 2]
+
+
+def test_what_leaves_the_band_is_an_alarm_once_and_a_nan_too(tmp_path, follow):
+    follower = follow()
+    tell(tmp_path, 1, 10)
+    tell(tmp_path, 11, 20, loss=4.0)
+    (alarm,) = follower.poll().new
+    assert "training loss 4.000 has been above the sealed band" in alarm
+    assert follower.poll().new == ()
+    tell(tmp_path, 21, 30, loss=float("nan"))
+    assert follower.poll().diverged == "the loss was not finite at step 21"
+
+
+@settings(max_examples=20)
+@given(
+    pieces=st.lists(
+        st.tuples(st.integers(1, 40), st.integers(1, 12), st.sampled_from([3.0, 2.9])), max_size=5
+    ),
+    saves=st.lists(st.booleans(), min_size=5, max_size=5),
+)
+def test_the_log_has_what_the_file_says_whenever_it_was_read(tmp_path_factory, pieces, saves):
+    folder = tmp_path_factory.mktemp("follow")
+    recipe = sealed(folder)
+    follower, newest = Follower(Location.parse(folder / "study"), recipe, folder / "m.jsonl"), 0
+    for (first, count, loss), again in zip(pieces, saves, strict=False):
+        first = min(first, newest + 1)
+        newest = min(40, first + count - 1)
+        tell(folder, first, newest, loss)
+        if again:
+            follower = Follower(Location.parse(folder / "study"), recipe, folder / "m.jsonl")
+        follower.poll(save=True)
+    said = {step: row["loss"] for step, row in follower.tail.metrics.steps.items()}
+    kept = Study(folder / "study").steps(trials=False).collect()
+    written = dict(kept.select("step", "loss").iter_rows())
+    assert {step: loss for step, loss in written.items() if step in said} == said
+    assert len(written) == kept.height
+
+
+def test_the_verb_tells_alarms_and_the_score_and_keeps_it(tmp_path, capsys):
+    sealed(tmp_path)
+    words = ["follow", str(tmp_path / "study"), "--metrics", str(tmp_path / "m.jsonl")]
+    assert main([*words, "--once"]) == 0
+    assert "not begun" in capsys.readouterr().out
+    tell(tmp_path, 1, 12)
+    assert main([*words, "--once"]) == 0
+    assert "step 12 of 40, loss 3.000, band 2.900 to 3.100; not finished" in capsys.readouterr().out
+    tell(tmp_path, 13, 40, step=40, validation_loss=3.2)
+    assert main([*words, "--register", str(tmp_path / "scores")]) == 0
+    told = capsys.readouterr().out
+    assert "external trainer: no ledger claim" in told
+    assert "loss 3.200 nats per token; forecast 3.000, 90% in [2.900, 3.100]: outside" in told
+    assert len(list((tmp_path / "scores").glob("*.parquet"))) == 1
+    assert main([*words, "--json", "--once"]) == 0
+    assert json.loads(capsys.readouterr().out)["actual"]["inside"] is False
+
+
+def test_a_diverged_run_ends_with_an_error(tmp_path, capsys):
+    sealed(tmp_path)
+    (tmp_path / "m.jsonl").write_text('{"step": 3, "loss": NaN}\n')
+    assert main(["follow", str(tmp_path / "study"), "--metrics", str(tmp_path / "m.jsonl")]) == 1
+    assert "diverged: the loss was not finite at step 3" in capsys.readouterr().err
+
+
+def test_a_recipe_is_trained_by_whom_it_is_for(tmp_path, capsys):
+    sealed(tmp_path)
+    assert main(["train", str(tmp_path / "study"), "--simulate", "2"]) == 2
+    assert "`froude follow RECIPE --metrics FILE`" in capsys.readouterr().err
+    sealed(tmp_path, trainer="")
+    assert main(["follow", str(tmp_path / "study"), "--metrics", "m.jsonl"]) == 2
+    assert "`froude promote --for external`" in capsys.readouterr().err
