@@ -22,7 +22,8 @@ class Materials:
         from froude.train.api import material_of
 
         key = json.dumps(
-            [run.model.factory, run.optimizer.name, run.data.model_dump(), run.model.context, run.model.vocab]
+            [run.model.factory, run.model.options, run.optimizer.name, run.data.model_dump(), run.model.context]
+            + [run.model.vocab]
         )
         if key not in self._known:
             self._known[key] = material_of(run)
