@@ -46,7 +46,7 @@ def foretell(space: Space, profile: Profile, *, proxies: float, target: float) -
     """Look at the planned runs; `proxies` and `target` are FLOPs. The runs' code has been trusted."""
     plan = Planned(space)
     failed, close, unknown = [], [], []
-    for rule in checks.RULES:
+    for rule in checks.rules(space.target):
         value, bound = rule.foresee(plan), profile.bound(rule)
         if value is None:
             unknown.append(rule.name)

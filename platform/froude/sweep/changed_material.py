@@ -21,10 +21,8 @@ class Materials:
         """The run's; ConfigError where its source or its code is unfit."""
         from froude.train.api import material_of
 
-        key = json.dumps(
-            [run.model.factory, run.model.options, run.optimizer.name, run.data.model_dump(), run.model.context]
-            + [run.model.vocab]
-        )
+        shape, data = run.model, run.data.model_dump()
+        key = json.dumps([shape.factory, shape.options, run.optimizer.name, data, shape.context, shape.vocab])
         if key not in self._known:
             self._known[key] = material_of(run)
         return self._known[key]

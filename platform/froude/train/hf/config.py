@@ -12,13 +12,23 @@ from typing import Any
 
 from froude.config import ConfigError, Run
 from froude.sections import Model as Shape
+from froude.train.api import multiplier
 from froude.train.hf.layouts import Layout, layout_of
+from froude.user_code import call_user
 
 #: Keys of configs on the hub that say nothing of what is computed, or that transformers itself translates.
 SILENT = frozenset(
-    "_name_or_path architectures auto_map transformers_version torch_dtype dtype model_type rope_theta rope_scaling "
-    "partial_rotary_factor n_ctx task_specific_params _attn_implementation attn_implementation head_dim "
-    "initializer_range use_cache pretraining_tp tokenizer_class license".split()
+    {
+        "_name_or_path",
+        "architectures",
+        "auto_map",
+        "transformers_version",
+        "torch_dtype",
+        "dtype",
+        "model_type",
+    }
+    | {"rope_theta", "rope_scaling", "partial_rotary_factor", "head_dim", "initializer_range", "use_cache"}
+    | {"n_ctx", "task_specific_params", "_attn_implementation", "attn_implementation", "pretraining_tp"}
 )
 #: Settings under which an architecture computes something that the adapter does not know, and their values if it does.
 PLAIN: dict[str, tuple[object, ...]] = {
@@ -29,6 +39,7 @@ PLAIN: dict[str, tuple[object, ...]] = {
     "partial_rotary_factor": (1.0, None),
 }
 FIXED_ROPE = ("default", "linear", "llama3", "yarn")
+MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -65,7 +76,9 @@ def content_of(file: Path) -> tuple[dict[str, Any], str]:
             f"`model.options.config` must be a readable JSON file, but {file}: {error}; name a local config.json"
         ) from None
     if not isinstance(content, dict):
-        raise ConfigError(f"a config.json must be an object, but {file} is a {type(content).__name__}; correct it")
+        raise ConfigError(
+            f"a config.json must be an object, but {file} is a {type(content).__name__}; correct it"
+        )
     return content, hashlib.sha256(raw).hexdigest()
 
 
@@ -79,10 +92,7 @@ def read(file: Path) -> Any:
             f"each key of a config must be one that {kind.__name__} has, but {file} has {', '.join(odd[:4])}; "
             "correct it, or take it out"
         )
-    try:
-        found = kind.from_dict(content)
-    except Exception as error:
-        raise ConfigError(f"a config must be one that transformers takes, but {file}: {_line(error)}") from None
+    found = call_user(f"{kind.__name__} of {file}", kind.from_dict, content, remedy="correct the config")
     _refuse(found, str(file))
     return found
 
@@ -157,14 +167,17 @@ def scaled(run: Run) -> Any:
     settings |= {key: None for key in TOKENS if not _is_token(getattr(source, key, None), shape.vocab)}
     for key, value in settings.items():
         setattr(config, key, value)
-    try:
-        config = type(config).from_dict(config.to_dict())
-    except Exception as error:
-        raise ConfigError(
-            f"a run's sizes must fit its config, but {file} at width {shape.width}: {_line(error)}; correct them"
-        ) from None
+    what = f"{type(config).__name__} of {file} at width {shape.width}"
+    config = call_user(what, type(config).from_dict, config.to_dict(), remedy="correct the run's sizes")
     config.use_cache = False
     return config
+
+
+def multiply(config: Any, run: Run) -> None:
+    """Put the run's multipliers into a config of Granite; its own stay as constant factors, but for attention's."""
+    config.attention_multiplier = multiplier(run, "attention")
+    config.residual_multiplier *= multiplier(run, "residual")
+    config.logits_scaling /= multiplier(run, "logits")
 
 
 def is_dropout(key: str, value: object) -> bool:
@@ -211,7 +224,3 @@ def _positions(run: Run, source: Any, layout: Layout) -> int:
 def _is_token(value: object, vocab: int) -> bool:
     values = value if isinstance(value, list) else [value]
     return all(isinstance(each, int) and each < vocab for each in values)
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]

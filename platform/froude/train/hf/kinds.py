@@ -33,10 +33,10 @@ def plainly(net: nn.Module) -> None:
             table.weight = module.weight  # one parameter, also where the readout shares it
             net.set_submodule(name, table)
         elif type(module).__name__ == "Conv1D":
-            inputs, outputs = module.weight.shape  # type: ignore[union-attr]
+            inputs, outputs = module.weight.shape
             linear = nn.Linear(int(inputs), int(outputs), device=torch.device("meta"))
-            linear.weight = nn.Parameter(module.weight.detach().t().contiguous())  # type: ignore[union-attr,operator]
-            linear.bias = module.bias  # type: ignore[assignment]
+            linear.weight = nn.Parameter(module.weight.detach().t().contiguous())
+            linear.bias = module.bias
             net.set_submodule(name, linear)
 
 

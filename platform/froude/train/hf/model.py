@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from froude.config import Run
 from froude.train.api import Kind, Part, branch_sd, initial_sd, multiplier
+from froude.train.exact.draws import generator
 from froude.train.hf import config as configs
 from froude.train.hf import start
 from froude.train.hf.kinds import kinds_of, plainly
 from froude.train.hf.layouts import Layout, layout_of
-from froude.train.exact.draws import generator
 
 
 class Model(nn.Module):
@@ -29,6 +29,7 @@ class Model(nn.Module):
 
     #: Whose versions a run's material records.
     libraries: ClassVar[tuple[str, ...]] = ("transformers",)
+    net: Any
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -70,16 +71,19 @@ class Model(nn.Module):
             return {}
         heads = shape.width // shape.head_dim
         parts = [Part(name, shape.width, heads) for name in ("q", "k", "v")]
-        return {
-            f"{self.layout.blocks}.{i}.{self.layout.queries}.weight": parts for i in range(shape.depth)
-        }
+        return {f"{self.layout.blocks}.{i}.{self.layout.queries}.weight": parts for i in range(shape.depth)}
 
     def flops_per_token(self) -> float:
         """As the package's own: 6 a matrix entry, readout included, plus 12 L T times the width of all heads."""
         shape, config = self.run.model, self.net.config
-        matrices = sum(p.numel() for n, p in self.named_parameters() if self._kinds[n] in ("hidden", "readout"))
+        heads = int(config.num_attention_heads) * shape.head_dim
+        matrices = sum(
+            p.numel() for n, p in self.named_parameters() if self._kinds[n] in ("hidden", "readout")
+        )
         matrices += shape.vocab * shape.width if config.tie_word_embeddings else 0
-        return 6.0 * matrices + 12.0 * shape.depth * shape.context * config.num_attention_heads * shape.head_dim
+        return (
+            6.0 * matrices + 12.0 * shape.depth * shape.context * config.num_attention_heads * shape.head_dim
+        )
 
     def notes(self) -> list[str]:
         """What of the config does not hold here, for people."""
@@ -101,7 +105,9 @@ class Model(nn.Module):
             return
         for block in self.blocks():
             for name in self.layout.added:
-                block.get_submodule(name).register_forward_hook(lambda module, given, put_out: put_out * factor)
+                block.get_submodule(name).register_forward_hook(
+                    lambda module, given, put_out: put_out * factor
+                )
 
     @torch.no_grad()
     def _initialise(self) -> None:
@@ -123,13 +129,11 @@ class Model(nn.Module):
 
 def network(config: Any, layout: Layout, run: Run) -> Any:
     """The model of transformers, with the run's attention multiplier; Granite's config gets all multipliers."""
-    attention = multiplier(run, "attention")
     if layout.in_config:
-        config.attention_multiplier = attention
-        config.residual_multiplier *= multiplier(run, "residual")
-        config.logits_scaling /= multiplier(run, "logits")
-    found = built(config)
-    if not layout.in_config and not math.isclose(attention, run.model.head_dim**-0.5):
+        configs.multiply(config, run)
+        return built(config)
+    attention, found = multiplier(run, "attention"), built(config)
+    if not math.isclose(attention, run.model.head_dim**-0.5):
         for block in found.get_submodule(layout.blocks).children():
             block.get_submodule(layout.attention).scaling = attention
     return found

@@ -79,7 +79,9 @@ def _tensors(paths: list[Path]) -> Iterator[tuple[str, Tensor]]:
                 for name in file.keys():  # noqa: SIM118  it is no mapping
                     yield name, file.get_tensor(name)
         except SafetensorError as error:
-            raise ConfigError(f"weights must be a whole safetensors file, but {path}: {error}; copy it again") from None
+            raise ConfigError(
+                f"weights must be a whole safetensors file, but {path}: {error}; copy it again"
+            ) from None
 
 
 def _unlike(run: Run, how: str) -> ConfigError:
@@ -97,6 +99,6 @@ def _same_function(run: Run) -> None:
     for what, value in wanted.items():
         if not math.isclose(found := multiplier(run, what), value):  # type: ignore[arg-type]
             raise ConfigError(
-                f"a run that starts from a checkpoint must compute what that does, but {run.parametrization} multiplies "
-                f"{what} by {found:g} instead of {value:g}; use parametrization sp, or base_width = width"
+                f"a run that starts from a checkpoint must compute what that does, but {run.parametrization} "
+                f"multiplies {what} by {found:g} instead of {value:g}; use parametrization sp, or base_width = width"
             )
