@@ -81,9 +81,7 @@ class Model(nn.Module):
             p.numel() for n, p in self.named_parameters() if self._kinds[n] in ("hidden", "readout")
         )
         matrices += shape.vocab * shape.width if config.tie_word_embeddings else 0
-        return (
-            6.0 * matrices + 12.0 * shape.depth * shape.context * config.num_attention_heads * shape.head_dim
-        )
+        return 6.0 * matrices + 12.0 * shape.depth * shape.context * heads
 
     def notes(self) -> list[str]:
         """What of the config does not hold here, for people."""
