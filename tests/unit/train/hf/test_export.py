@@ -71,7 +71,7 @@ def test_factors_that_are_no_powers_of_two_are_folded_to_rounding(family: str, t
     assert ("nothing" in found.folded[0]) == (family == "granite")
 
 
-@settings(max_examples=25)
+@settings(max_examples=10)
 @given(
     parametrization=st.sampled_from(("sp", "mup", "depth_mup", "completep")),
     qk_norm=st.booleans(),

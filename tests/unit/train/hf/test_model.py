@@ -60,10 +60,10 @@ def test_each_parameter_starts_as_its_kind_must(family: str, tmp_path: Path) -> 
         sd = api.initial_sd(run, kind, parameter.shape[1])
         if name.endswith(("o_proj.weight", "down_proj.weight", "c_proj.weight")) and family != "olmo2":
             sd *= api.branch_sd(run)
-        assert float(parameter.std()) == pytest.approx(sd, rel=0.1)
+        assert float(parameter.detach().std()) == pytest.approx(sd, rel=0.1)
 
 
-@settings(max_examples=20)
+@settings(max_examples=15)
 @given(
     family=st.sampled_from(FAMILIES),
     heads=st.sampled_from((2, 4, 6, 8)),
@@ -219,7 +219,7 @@ def test_a_checkpoint_is_a_start_where_the_run_computes_the_same(tmp_path: Path)
     loaded = dict(api.build_model(second()).named_parameters())
     assert all(torch.equal(loaded[name], value) for name, value in weights.items())
     assert "the weights at the start" in api.material_of(second()).corpus
-    with pytest.raises(ConfigError, match="mup multiplies logits by 0.5 instead of 1"):
+    with pytest.raises(ConfigError, match=r"mup multiplies logits by 0\.5 instead of 1"):
         api.build_model(second(parametrization="mup"))
     with pytest.raises(
         ConfigError, match=r"must have the sizes of the checkpoint .* has model\.embed_tokens"
