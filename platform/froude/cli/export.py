@@ -35,8 +35,8 @@ def as_hf(
     from froude.attempts import history
     from froude.checkpoint.tensors import digest
     from froude.checkpoint.tools import parameters
+    from froude.cli.model_card import card
     from froude.config import ConfigError
-    from froude.promote.model_card import card
     from froude.promote.token_audit import token_account
     from froude.study import Study
     from froude.train.api import check_trust

@@ -47,7 +47,7 @@ class Model(nn.Module):
         if torch.get_default_device().type != "meta":
             self._initialise()
             if run.model.options.get("init"):
-                start.load(self, run)
+                start.load(self, self.layout, run)
 
     @classmethod
     def content(cls, run: Run) -> dict[str, str]:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +15,7 @@ from froude.config import ConfigError, Run
 from froude.train.api import multiplier
 from froude.train.data.content import content_sha256
 from froude.train.hf import config as configs
-
-if TYPE_CHECKING:
-    from froude.train.hf.model import Model
+from froude.train.hf.layouts import Layout
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 
@@ -46,7 +44,7 @@ def files(run: Run) -> list[Path]:
     return found
 
 
-def load(model: Model, run: Run) -> None:
+def load(model: nn.Module, layout: Layout, run: Run) -> None:
     """Copy the weights into the model; ConfigError where names or shapes differ, or what the run computes."""
     _same_function(run)
     own = dict(model.named_parameters())
@@ -59,7 +57,7 @@ def load(model: Model, run: Run) -> None:
             if name == "lm_head.weight" and run.model.tied:
                 continue
             raise _unlike(run, f"has {name}, which the model lacks")
-        if model.layout.rows and name in transposed and name.startswith(model.layout.blocks):
+        if layout.rows and name in transposed and name.startswith(layout.blocks):
             tensor = tensor.t()
         if tensor.shape != own[name].shape:
             raise _unlike(run, f"has {name} as {list(tensor.shape)} instead of {list(own[name].shape)}")
