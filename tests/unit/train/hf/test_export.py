@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_hf import FAMILIES, config_file, run_of
+from tiny_hf import CONFIGS, FAMILIES, config_file, run_of
 
 from froude.config import ConfigError, Run
 from froude.train import api
@@ -69,6 +69,22 @@ def test_factors_that_are_no_powers_of_two_are_folded_to_rounding(family: str, t
         0.0 if family == "granite" else 1e-6
     )
     assert ("nothing" in found.folded[0]) == (family == "granite")
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "mistral", "olmo2"])
+def test_tied_tables_and_biases_are_folded_too(family: str, tmp_path: Path) -> None:
+    more = {"attention_bias": True, "mlp_bias": True} if family == "llama" else {}
+    known = {**CONFIGS["llama"], **more, "model_type": family, "tie_word_embeddings": True}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"sliding_window": None, **known} if family == "mistral" else known))
+    sizes = {"width": 96, "base_width": 80, "base_depth": 3, "base_head_dim": 10, "tied": True}
+    run = run_of(config, family, {"parametrization": "completep"}, **sizes)
+    model = trained(run)
+    assert len([name for name in model.kinds() if name.endswith("bias")]) == {"llama": 14, "qwen2": 6}.get(
+        family, 0
+    )
+    write(run, weights_of(model), tmp_path / "out")
+    assert difference(model, loaded(tmp_path / "out", dtype=torch.float32)) <= 1e-6
 
 
 @settings(max_examples=10)
