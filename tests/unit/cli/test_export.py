@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from honest_run import sealed
+from s3_server import empty_bucket, s3_server
 from tiny_hf import config_file, run_of
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -21,6 +22,8 @@ from froude.store import Location
 from froude.train import api
 from froude.train.api import Unsupervised
 from froude.train.worker import run_worker
+
+__all__ = ["s3_server"]
 
 FORECAST = Forecast(5.2, 5.0, 5.4, 0.9, False, "prior_driven", ("one split",), 6.0)
 
@@ -143,3 +146,16 @@ def test_a_run_without_its_recipe_is_no_hf_directory(
     assert export(tmp_path, "--format", "hf", "--out", str(tmp_path / "out")) == 2
     assert "has no recipe of it two folders up" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_a_directory_on_s3_holds_the_same_files(
+    adapted: Path, s3_server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bucket = empty_bucket(s3_server, monkeypatch)
+    for format, file in (("hf", "model.safetensors"), ("dcp", ".metadata")):
+        assert export(adapted, "--format", format, "--out", (bucket / format).url) == 0
+        assert file in (bucket / format).children()
+        assert export(adapted, "--format", format, "--out", (bucket / format).url) == 2
+        assert "must go into a new directory, but s3://" in capsys.readouterr().err
+    assert export(adapted, "--format", "hf", "--out", "s3://no-such-bucket-here/out") == 2

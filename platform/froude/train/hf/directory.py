@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,11 @@ def write(
 
     ConfigError where the directory, loaded, does not give the run's logits.
     """
+    with _quiet():
+        return _written(run, weights, folder, dtype, shard)
+
+
+def _written(run: Run, weights: Mapping[str, Tensor], folder: Path, dtype: str, shard: str) -> Written:
     transformers = configs.transformers()
     found = translated(run, weights)
     found.config.use_cache = True
@@ -80,6 +86,19 @@ def write(
             f"loading {folder}; look at the disk, and export again"
         )
     return Written(type(net).__name__, dtype, found.folded, difference, cast, windows)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without transformers' bars of progress."""
+    logging = configs.transformers().utils.logging
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
 
 
 def apart(ours: Tensor, theirs: Tensor) -> float:
