@@ -73,7 +73,7 @@ def coordcheck(
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"--device must be auto, cpu or cuda, but got {device!r}; name one")
     torch.set_num_threads(1)  # models are small: threads would only wait for each other
-    run = load_run(path)
+    run = coordinates.from_seed(load_run(path))
     check_trust(run, trust)
     run.check_optimizer()
     over: Literal["depth", "width"] = "depth" if depths else "width"

@@ -58,6 +58,9 @@ def test_the_gate_refuses_until_a_check_of_this_very_model_has_passed(tmp_path: 
     assert judged(study, run).passed
     wider = run.replace({"model.width": 256, "model.depth": 4, "optimizer.lr": 1e-3})
     assert judged(study, wider).passed
+    started = run.replace({"model.options": {**run.model.options, "init": "/from/here"}})
+    assert judged(study, started).passed
+    assert coordinates.from_seed(started) == run
     for change in ({"optimizer.name": "lion"}, {"model.base_width": 64}, {"parametrization": "completep"}):
         assert judged(study, run.replace(change)).refuses
     assert judged(Study(study.location.url), run).passed

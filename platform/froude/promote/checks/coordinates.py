@@ -29,9 +29,16 @@ def asked_of(run: Run) -> bool:
     return run.model.factory.startswith(ADAPTER) and run.width_rules.transfers
 
 
+def from_seed(run: Run) -> Run:
+    """The run without the checkpoint that the package's adapter would start from, which has one size."""
+    options = {key: value for key, value in run.model.options.items() if key != "init"}
+    same = not run.model.factory.startswith(ADAPTER) or options == run.model.options
+    return run if same else run.replace({"model.options": options}, name=run.name)
+
+
 def looked_at(run: Run, material: Mapping[str, Any]) -> str:
     """SHA-256 of what a verdict is about: the model but for its sizes, and what its updates are made by."""
-    shape = run.model
+    shape = from_seed(run).model
     about = [
         [
             shape.factory,
