@@ -50,7 +50,7 @@ def foretell(space: Space, profile: Profile, *, proxies: float, target: float) -
         missing = [check for check in _roles(space) if not check.passed]
         return Foretold({}, tuple(missing), (), tuple(rule.name for rule in checks.RULES))
     failed, close, unknown = [], [], []
-    for rule in checks.RULES:
+    for rule in checks.rules(space.target):
         value, bound = rule.foresee(plan), profile.bound(rule)
         if value is None:
             unknown.append(rule.name)

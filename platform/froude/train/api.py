@@ -57,6 +57,10 @@ class Model(Protocol):
 
     `froude coordcheck` finds out whether it holds, and names the rule that does not.
 
+    A factory may have `content(run) -> Mapping[str, str]`, the SHA-256 of files that the model is made of by what they
+    are called, and `libraries`, names of packages whose versions count: both are recorded with each result. A model may
+    have `notes() -> Sequence[str]`, lines for whoever starts the run.
+
     A model may also have `fused() -> Mapping[str, Sequence[Part]]`: for each hidden matrix that holds several, such as
     those of queries, keys and values, what its rows are, from first to last. An optimizer that works on matrices
     treats each part as a matrix of its own; the others do not ask. A hidden tensor [rows, ...] of more dimensions is
@@ -255,9 +259,11 @@ def material_of(run: Run) -> Material:
     if run.optimizer.imported or run.optimizer.spec.library:
         paths.append(run.optimizer.spec.factory)
         run.optimizer.spec.load()
-    load(run.model.factory)
-    modules, versions = foreign_code(paths)
+    factory = load(run.model.factory)
+    modules, versions = foreign_code([*paths, *getattr(factory, "libraries", ())])
     corpus = {"corpus": train} if train == validation else {"train": train, "validation": validation}
+    if callable(content := getattr(factory, "content", None)):
+        corpus |= call_user(f"content() of {run.model.factory}", content, run, but=PASSING)
     return Material(corpus, modules, versions)
 
 
