@@ -14,10 +14,10 @@ from typing import Any
 from froude import schemas
 from froude.checkpoint.commit import CommitLog
 from froude.checkpoint.parts import create_part
-from froude.commands import EXTERNAL
 from froude.config import Run
 from froude.external.metrics import Metrics, decoded, lines
 from froude.external.rows import processes, step_row
+from froude.material.commands import EXTERNAL
 from froude.promote.monitor import Monitor
 from froude.promote.recipe import Recipe
 from froude.runlog import NO_BASE, Part, Record, lineage

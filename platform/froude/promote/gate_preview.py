@@ -12,7 +12,7 @@ from froude.promote import checks
 from froude.promote.gate import Check, Profile
 from froude.promote.planned import Planned
 from froude.space import Space
-from froude.train.api import is_sized
+from froude.train.size import is_sized
 
 #: Without a stage of each of these roles there is nothing to promote.
 NEEDED = ("search", "lr_transfer", "loss_law")

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from froude import commands
 from froude.config import Run
 from froude.laws import CriticalBatch
+from froude.material import commands
 
 #: Rows, sizes and horizons from which a loss law could be fitted (under a prior) to the target's own kind alone.
 ROWS, SIZES, HORIZONS = 4, 2, 2
