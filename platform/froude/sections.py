@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from froude.schedules import SCHEDULES, RampRate, Tail
 from froude.section import ConfigError, Section, drop_later, one_of
@@ -58,6 +58,19 @@ class Model(Section):
         default=0.0, ge=0, description="times log(Z)^2 of a token, added to what is minimised; 0: none"
     )
     options: dict[str, Scalar] = Field(default_factory=dict, description="for a factory of your own")
+
+    @field_validator("options")
+    @classmethod
+    def _found(cls, options: dict[str, Scalar], about: ValidationInfo) -> dict[str, Scalar]:
+        """Name the files of the package's adapter so that every process finds them."""
+        if not str(about.data.get("factory", "")).startswith("froude."):
+            return options
+        paths = {
+            key: os.path.abspath(os.path.expanduser(value))
+            for key in ("config", "init")
+            if isinstance(value := options.get(key), str) and value
+        }
+        return {**options, **paths}
 
     @model_validator(mode="after")
     def _capped(self) -> Self:

@@ -32,7 +32,7 @@ def run(seed: int, width: int, steps: int, **changes: object) -> Run:
     tokens = steps * BATCH
     made = Run(
         model=Model(width=width, depth=1, head_dim=8, context=CONTEXT, vocab=64, base_width=BASE_WIDTH),
-        optimizer=Optimizer(lr=RATE, beta2=0.95),
+        optimizer=Optimizer(lr=RATE, beta2=0.95, weight_decay=0.0),
         schedule=Schedule(name="wsd", warmup_tokens=whole_steps(0.1 * tokens, BATCH)),
         parametrization="mup",
         trainer=Trainer(command=("{python}", str(TRAIN)), params=params(width), retries=1),

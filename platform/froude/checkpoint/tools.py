@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+import torch
 import xxhash
 
 from froude.checkpoint.parts import Corrupt
@@ -184,6 +185,19 @@ def diff(a: tuple[Location, Record], b: tuple[Location, Record]) -> list[Differe
         return list(differences(one, other))
 
 
+def parameters(run: Location, record: Record) -> dict[str, torch.Tensor]:
+    """A checkpoint's parameters by their names in the model; their average, where the run evaluates that."""
+    average = record.scalars.get("average")
+    with Tensors(run, record) as tensors:
+        found = {
+            name.removeprefix(PARAMETER): tensors[name] for name in tensors if name.startswith(PARAMETER)
+        }
+        if average:
+            for name, weight in found.items():
+                weight.lerp_(tensors[f"{STATE}{name}.{average['key']}"], average["weight"])
+    return found
+
+
 def export(run: Location, record: Record, target: Location, about: Mapping[str, Any] | None = None) -> int:
     """Write a checkpoint's parameters as one safetensors file, under their names in the model; bytes written.
 
@@ -195,13 +209,6 @@ def export(run: Location, record: Record, target: Location, about: Mapping[str, 
     names = {"run": record.run, "step": record.step, "tokens": record.tokens, "recipe": record.recipe}
     average = record.scalars.get("average")
     about = {**names, **({"average": average} if average else {}), **(about or {})}
-    with Tensors(run, record) as tensors:
-        parameters = {
-            name.removeprefix(PARAMETER): tensors[name] for name in tensors if name.startswith(PARAMETER)
-        }
-        if average:
-            for name, weight in parameters.items():
-                weight.lerp_(tensors[f"{STATE}{name}.{average['key']}"], average["weight"])
-    content = save(parameters, metadata={"format": "pt", "froude": json.dumps(about)})
+    content = save(parameters(run, record), metadata={"format": "pt", "froude": json.dumps(about)})
     target.replace(content)
     return len(content)

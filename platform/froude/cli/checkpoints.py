@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from froude.cli.common import FAILED, Debug, Json, emit, verb
+from froude.cli.common import FAILED, Debug, Json, Trust, emit, verb
+from froude.cli.export import as_dcp, as_hf, recipe_of
 
 if TYPE_CHECKING:
-    from froude.config import Run
-    from froude.runlog import Record
     from froude.store import Location
 
 app = typer.Typer(
@@ -175,17 +175,31 @@ def export(
     name: Name = "",
     step: Step = None,
     format: Annotated[
-        str, typer.Option(metavar="FORMAT", help="File format; safetensors is the only one.")
+        str,
+        typer.Option(
+            metavar="FORMAT",
+            help="safetensors: one file; hf: a directory that transformers loads; dcp: one that "
+            "torch.distributed.checkpoint loads.",
+        ),
     ] = "safetensors",
+    dtype: Annotated[
+        str, typer.Option(metavar="DTYPE", help="Of an hf directory: fp32, as trained, bf16 or fp16.")
+    ] = "fp32",
     out: Annotated[
-        str, typer.Option(metavar="FILE", help="A path or s3:// URL.", show_default="RUN-STEP.safetensors")
+        str,
+        typer.Option(
+            metavar="PLACE", help="A file or a new directory: a path or s3:// URL.", show_default="RUN-STEP…"
+        ),
     ] = "",
+    trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Write a checkpoint's parameters as a file that other tools read; its metadata hold the run and muP's multipliers.
+    """Write a checkpoint's parameters for other tools: a file whose metadata hold the run and muP's multipliers.
 
-    Example: froude checkpoints export runs/quickstart --out large.safetensors
+    Or a directory: as hf multipliers are folded into the weights, and its logits are compared with the run's.
+
+    Example: froude checkpoints export runs/quickstart --format hf --out large
     """
     from froude.checkpoint.tools import chosen
     from froude.checkpoint.tools import export as write
@@ -193,13 +207,21 @@ def export(
     from froude.store import Location, reported
     from froude.train.exported import description
 
-    if format != "safetensors":
-        raise ConfigError(f"--format must be safetensors, but got {format!r}")
+    if format not in ("safetensors", "hf", "dcp"):
+        raise ConfigError(f"--format must be safetensors, hf or dcp, but got {format!r}; name one")
+    if dtype not in ("fp32", "bf16", "fp16") or (dtype != "fp32" and format != "hf"):
+        raise ConfigError(
+            f"--dtype must be fp32, or bf16 or fp16 with --format hf, but got {dtype!r}; name one"
+        )
     place = _run(run, name)
     record = chosen(place, step)
-    target = Location.parse(out or f"{record.run}-{record.step}.safetensors")
-    trained = _trained(place, record)
-    about = description(trained) if trained is not None else {"note": UNKNOWN}
+    ending = ".safetensors" if format == "safetensors" else f"-{format}"
+    target = Location.parse(out or f"{record.run}-{record.step}{ending}")
+    if format != "safetensors":
+        into = as_dcp if format == "dcp" else functools.partial(as_hf, dtype=dtype, trust=trust)
+        return into(place, record, target, as_json=as_json)
+    recipe = recipe_of(place, record)
+    about = description(recipe.run) if recipe is not None else {"note": UNKNOWN}
     with reported(target, "the file must be writable"):
         size = write(place, record, target, about)
     if as_json:
@@ -210,18 +232,6 @@ def export(
             print(f"froude: warning: {about['note']}", file=sys.stderr)
             print("froude: the file's metadata say so, too, under the key `froude`", file=sys.stderr)
     return None
-
-
-def _trained(place: Location, record: Record) -> Run | None:
-    """The run that its study's recipe describes; None without a recipe, or if the record names another."""
-    from froude.config import ConfigError
-    from froude.promote.recipe import FILE, read
-
-    try:
-        recipe = read(place.parent.parent / FILE)
-    except ConfigError:
-        return None
-    return recipe.run if recipe.sha256 == record.recipe else None
 
 
 app.command("list")(list_)

@@ -11,12 +11,17 @@ from froude.cli.common import FAILED, Debug, Json, Trust, emit, verb
 if TYPE_CHECKING:
     from froude.config import Run
     from froude.promote.diagnosis.causes import Cause
+    from froude.study import Study
 
 
 @verb
 def coordcheck(
     path: Annotated[
-        str, typer.Argument(metavar="PATH", help="Search space (.py), recipe.toml, or a run as TOML.")
+        str,
+        typer.Argument(
+            metavar="PATH",
+            help="Search space (.py), recipe.toml, a run as TOML, or a study, which keeps the verdict for the gate.",
+        ),
     ],
     widths: Annotated[
         str,
@@ -54,6 +59,7 @@ def coordcheck(
     from froude.config import ConfigError
     from froude.launch.display import Display
     from froude.laws.drawing.coordinates import draw
+    from froude.promote.checks import coordinates
     from froude.promote.diagnosis.causes import causes
     from froude.promote.diagnosis.diagnose import WIDTHS, examine
     from froude.sweep.plan import worker_bytes
@@ -67,7 +73,7 @@ def coordcheck(
     if device not in ("auto", "cpu", "cuda"):
         raise ConfigError(f"--device must be auto, cpu or cuda, but got {device!r}; name one")
     torch.set_num_threads(1)  # models are small: threads would only wait for each other
-    run = load_run(path)
+    run = coordinates.from_seed(load_run(path))
     check_trust(run, trust)
     run.check_optimizer()
     over: Literal["depth", "width"] = "depth" if depths else "width"
@@ -85,6 +91,8 @@ def coordcheck(
         device=device,
         progress=display.update,
     )
+    if (study := study_at(path)) is not None and over == "width":
+        coordinates.keep(study, run, found.verdict, sizes)
     figure = draw(pl.DataFrame(found.rows), over, found.verdict, reasons=found.reasons)
     figure.savefig(plot)
     if not as_json:
@@ -125,6 +133,8 @@ def load_run(path: str) -> Run:
 
     if path.endswith(".py"):
         return load_space(path).target
+    if (study := study_at(path)) is not None:
+        return Run.from_dict(study.meta["target"])
     place = Location.parse(path)
     try:
         with reported(place, "a run must be readable"):
@@ -132,6 +142,17 @@ def load_run(path: str) -> Run:
         return read(place).run if "froude" in tomllib.loads(text) else Run.from_toml(text)
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"a run must be valid TOML, but {path} is not: {error}") from None
+
+
+def study_at(path: str) -> Study | None:
+    """The study with a target at this place, None if there is none."""
+    from froude.store import Location
+    from froude.study import Study
+
+    if path.endswith((".py", ".toml")) or not (Location.parse(path) / "study.json").exists():
+        return None
+    study = Study(path)
+    return study if "target" in study.meta else None
 
 
 def integers(option: str, text: str) -> list[int]:

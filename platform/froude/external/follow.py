@@ -6,6 +6,7 @@ import json
 import math
 import os
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,10 @@ from typing import Any
 from froude import schemas
 from froude.checkpoint.commit import CommitLog
 from froude.checkpoint.parts import create_part
-from froude.commands import EXTERNAL
 from froude.config import Run
 from froude.external.metrics import Metrics, decoded, lines
 from froude.external.rows import processes, step_row
+from froude.material.commands import EXTERNAL
 from froude.promote.monitor import Monitor
 from froude.promote.recipe import Recipe
 from froude.runlog import NO_BASE, Part, Record, lineage
@@ -117,6 +118,7 @@ class Follower:
         self._steps, self._evals = self._committed(lineage(self.log.records()))
         self._monitor, self._fed, self._told = Monitor(recipe.forecast, self.run), 0, set[str]()
         self._saved = -math.inf
+        self._id = uuid.uuid4().hex  # whoever follows the same run later takes it over
 
     def poll(self, *, save: bool = False) -> Now:
         """Read what is new, hold it against the band, and commit it now and then, at the end, or if `save` says so."""
@@ -181,8 +183,9 @@ class Follower:
         if self._attempt is None or changed:
             if not (steps or evals or over) and self.log.head() is not None:
                 return
+            about = {"trainer": EXTERNAL, "run_id": self._id}
             self._attempt = self.log.open_attempt(
-                self.run.name, self.recipe.sha256, processes(self.run), {"trainer": EXTERNAL}
+                self.run.name, self.recipe.sha256, processes(self.run), about
             )
         if steps or evals or over:
             step = self.run.steps if over else max([first, *(row["step"] for row in steps)])
@@ -228,7 +231,7 @@ class Follower:
             world=attempt.world,
             recipe=self.recipe.sha256,
             # Its state is the other trainer's affair, so there is none to be verified or loaded.
-            meta={"trainer": EXTERNAL, "expired": [seq]},
+            meta={**attempt.meta, "expired": [seq]},
             parts=tuple(parts),
         )
 

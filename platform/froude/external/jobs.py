@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from froude import commands
 from froude.config import Run, Trainer
 from froude.external import job_files
 from froude.external.job_files import CODE, SECONDS, TIMED_OUT, write
 from froude.external.process import Ended
 from froude.external.rows import Rows
 from froude.external.trial import command, environment, folder_of, judged, prepare
-from froude.material import Material
+from froude.material import Material, commands
 from froude.section import ConfigError
 from froude.space import Space, Trial
 from froude.store import Location

@@ -11,8 +11,8 @@ from typing import Any
 from froude.config import Run
 from froude.external.metrics import Metrics
 from froude.section import ConfigError
-from froude.train.api import Size, size_of
 from froude.train.rows import describe, eval_row
+from froude.train.size import Size, size_of
 from froude.train.stability.divergence import why_diverged
 
 Row = dict[str, Any]

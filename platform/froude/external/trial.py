@@ -8,13 +8,12 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from froude import commands
 from froude.config import Run
 from froude.external.metrics import Metrics, newest_step, read
 from froude.external.process import Ended
 from froude.external.process import run as run_command
 from froude.external.rows import Rows, rows_of
-from froude.material import Material
+from froude.material import Material, commands
 from froude.section import ConfigError
 from froude.space import Trial
 

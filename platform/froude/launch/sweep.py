@@ -146,8 +146,8 @@ def open_study(
 
 def check_inputs(space: Space, study: Location, *, trust: bool, skip_probe: Collection[str] = ()) -> Study:
     """The study, which may not have been begun; ConfigError if code, corpora or the study's place are unfit."""
-    from froude.train.api import size_of
     from froude.train.probe.contract import check_code_and_corpus
+    from froude.train.size import size_of
 
     check_code_and_corpus(
         [space.target, *(r for ts in space.planned().values() for t in ts for r in t.runs)], trust, skip_probe

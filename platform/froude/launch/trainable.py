@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
-from froude import commands
 from froude.config import ConfigError
 from froude.external.trial import Failed
 from froude.launch.commanded.nodes import resources, starts
+from froude.material import commands
 from froude.space import Trial
 from froude.store import Location
 from froude.sweep import trial_store

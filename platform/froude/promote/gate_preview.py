@@ -12,7 +12,7 @@ from froude.promote import checks
 from froude.promote.gate import Check, Profile
 from froude.promote.planned import Planned
 from froude.space import Space
-from froude.train.api import is_sized
+from froude.train.size import is_sized
 
 #: Without a stage of each of these roles there is nothing to promote.
 NEEDED = ("search", "lr_transfer", "loss_law")
@@ -50,7 +50,7 @@ def foretell(space: Space, profile: Profile, *, proxies: float, target: float) -
         missing = [check for check in _roles(space) if not check.passed]
         return Foretold({}, tuple(missing), (), tuple(rule.name for rule in checks.RULES))
     failed, close, unknown = [], [], []
-    for rule in checks.RULES:
+    for rule in checks.rules(space.target):
         value, bound = rule.foresee(plan), profile.bound(rule)
         if value is None:
             unknown.append(rule.name)

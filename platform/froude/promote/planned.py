@@ -13,9 +13,9 @@ from froude.config import Run
 from froude.promote.case import beyond
 from froude.promote.ladder.rates import one_curve_a_width, transfer_rows
 from froude.space import Space
-from froude.train.api import size_of
 from froude.train.data.leak import leaked
 from froude.train.rows import describe
+from froude.train.size import size_of
 
 
 @dataclass(frozen=True, eq=False)

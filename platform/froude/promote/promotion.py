@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import polars as pl
 
-from froude.commands import EXTERNAL
 from froude.config import ConfigError, Run
 from froude.laws.lr.exponent import NORMAL
+from froude.material.commands import EXTERNAL
 from froude.promote import gate, witness
 from froude.promote.band import with_band
 from froude.promote.case import Case, beyond
@@ -257,7 +257,8 @@ def priced(study: Study, fits: Fits, *, trust: bool = False) -> Batches | None:
 
 def token_flops(run: Run, *, trust: bool = False) -> float:
     """FLOPs of one token of the run, forward and backward, by the model itself."""
-    from froude.train.api import check_imports, size_of
+    from froude.train.api import check_imports
+    from froude.train.size import size_of
 
     check_imports(run, trust)
     return size_of(run).flops_per_token
@@ -265,7 +266,8 @@ def token_flops(run: Run, *, trust: bool = False) -> float:
 
 def parameters(run: Run, *, trust: bool = False) -> int:
     """Parameters of the run's model without embedding and readout, counted on the model itself."""
-    from froude.train.api import check_imports, size_of
+    from froude.train.api import check_imports
+    from froude.train.size import size_of
 
     check_imports(run, trust)
     return size_of(run).params

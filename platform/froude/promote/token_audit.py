@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from froude.config import Run
 
 if TYPE_CHECKING:
     from froude.study import Study
+    from froude.train.data.order import Batches
 
 
 @dataclass(frozen=True)
@@ -127,3 +129,24 @@ def account(ledger: pl.LazyFrame, plan: Run, steps: int | None = None) -> TokenA
         .row(0, named=True)
     )
     return TokenAccount(**totals, skipped_by_policy=int(policy["tokens"].sum()))
+
+
+def misplaced(
+    ledger: pl.DataFrame, batches: Batches, progress: Callable[[float], None] = lambda share: None
+) -> tuple[list[int], list[int]]:
+    """Steps of the rows whose digest is not that of what the plan puts there, and whose parts are not."""
+    rows = ledger.sort("first_sample").select("step", "slot", "first_sample", "samples", "digest", "parts")
+    wrong, mixed = list[int](), list[int]()
+    for i, (step, slot, sample, samples, digest, told) in enumerate(rows.iter_rows()):
+        if i % 1000 == 0:
+            progress(i / ledger.height)
+        batch, place = divmod(sample - slot * samples, batches.slots * batches.windows_per_slot)
+        factor = samples // batches.windows_per_slot
+        fits = batch >= 0 and not place and 0 <= slot < batches.slots
+        due = batches.slot(batch, slot, factor) if fits else None
+        if due is None or batches.digest(due.tokens[:, :-1]) != digest:
+            wrong.append(step)
+        named = None if told is None else {each["part"]: each["samples"] for each in told}
+        if due is None or due.parts != named:
+            mixed.append(step)
+    return wrong, mixed

@@ -17,7 +17,7 @@ from froude.promote import recipe as recipes
 from froude.promote.ladder.regret import Corrected
 from froude.promote.recipe import Recipe
 from froude.promote.token_audit import account as token_account
-from froude.promote.token_audit import is_slot, parts
+from froude.promote.token_audit import is_slot, misplaced, parts
 from froude.promote.witness import ABOUT, MOST_SKEW, compared
 from froude.runlog import LogReader, Record, expired, lineage, record_name
 from froude.schemas import TABLES
@@ -27,8 +27,6 @@ from froude.user_code import load
 
 if TYPE_CHECKING:
     import torch
-
-    from froude.train.data.order import Batches
 
 #: Told what is being done, and the share of it that is done.
 Progress = Callable[[str, float], None]
@@ -243,32 +241,13 @@ def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress
         and (run.stability == "ladder" or not decided),
         f"{len(decided)} batches decided, {len(slots)} slots left out",
     )
-    wrong, mixed = _wrong(ledger, batches, progress)
+    wrong, mixed = misplaced(ledger, batches, lambda share: progress("digests of the ledger", share))
     due = {"every digest is that of the corpus's tokens": wrong}
     if run.data.parts:
         due["every slot names its parts of the mixture"] = mixed
     for what, steps in due.items():
         differ = f", {len(steps)} differ, first at step {steps[0]}" if steps else ""
         yield Verdict(what, not steps and ledger.height > 0, f"{ledger.height} slots{differ}")
-
-
-def _wrong(ledger: pl.DataFrame, batches: Batches, progress: Progress) -> tuple[list[int], list[int]]:
-    """Steps of the rows whose digest is not that of what the plan puts there, and whose parts are not."""
-    rows = ledger.sort("first_sample").select("step", "slot", "first_sample", "samples", "digest", "parts")
-    wrong, mixed = list[int](), list[int]()
-    for i, (step, slot, sample, samples, digest, told) in enumerate(rows.iter_rows()):
-        if i % 1000 == 0:
-            progress("digests of the ledger", i / ledger.height)
-        batch, place = divmod(sample - slot * samples, batches.slots * batches.windows_per_slot)
-        factor = samples // batches.windows_per_slot
-        fits = batch >= 0 and not place and 0 <= slot < batches.slots
-        due = batches.slot(batch, slot, factor) if fits else None
-        if due is None or batches.digest(due.tokens[:, :-1]) != digest:
-            wrong.append(step)
-        named = None if told is None else {each["part"]: each["samples"] for each in told}
-        if due is None or due.parts != named:
-            mixed.append(step)
-    return wrong, mixed
 
 
 def _rerun_device(recipe: Recipe, head: Record, *, other_build: bool) -> torch.device:

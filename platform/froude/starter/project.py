@@ -48,14 +48,15 @@ def files(name: str, wishes: Wishes) -> Iterator[tuple[str, str]]:
     model, data = shape(wishes.model), corpus(wishes.data, wishes.tokenizer)
     own = OWN in (wishes.model, wishes.data)
     foreign = own or bool(wishes.trainer)
+    imports = ["Model", "Optimizer", "Run", "Schedule"]
+    imports += ["Trainer"] if wishes.trainer else []
+    imports += ["Data"] if data.path or not wishes.trainer else []
     values = {
         "name": name,
         "title": f"What {name} sweeps, and the run that it is for.",
-        "imports": ", ".join(
-            ["Data", "Model", "Optimizer", "Run", "Schedule", *(["Trainer"] if wishes.trainer else [])]
-        ),
+        "imports": ", ".join(sorted(imports)),
         "trust": " --trust" if foreign else "",
-        "trainer": tuple(shlex.split(wishes.trainer)),
+        "trainer": tuple(_absolute(word) for word in shlex.split(wishes.trainer)),
         "factory": model.factory,
         "model_options": model.options,
         "source": data.source,
@@ -81,6 +82,11 @@ def files(name: str, wishes: Wishes) -> Iterator[tuple[str, str]]:
         yield "my_model.py", templates.get_template("my_model.py.j2").render()
     if wishes.data == OWN:
         yield "my_data.py", templates.get_template("my_data.py.j2").render()
+
+
+def _absolute(word: str) -> str:
+    """A word that is a file here, wherever the project is then used from."""
+    return str(Path(word).resolve()) if Path(word).is_file() else word
 
 
 def write(folder: Path, wishes: Wishes) -> list[Path]:

@@ -21,8 +21,9 @@ class Materials:
         """The run's; ConfigError where its source or its code is unfit."""
         from froude.train.api import material_of
 
+        shape, data = run.model, run.data.model_dump()
         key = json.dumps(
-            [run.model.factory, run.optimizer.name, run.data.model_dump(), run.model.context, run.model.vocab]
+            [shape.factory, shape.options, run.optimizer.name, data, shape.context, shape.vocab]
             if not run.trainer.command
             else [run.trainer.command, run.trainer.files, run.data.sha256]
         )

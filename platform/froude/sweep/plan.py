@@ -157,8 +157,8 @@ def plan(
     ConfigError if a run needs trust that is not given, or a corpus or a model is not sound.
     """
     from froude.promote.gate_preview import foretell
-    from froude.train.api import size_of
     from froude.train.probe.contract import check_code_and_corpus
+    from froude.train.size import size_of
 
     planned = space.planned()
     runs = [run for trials in planned.values() for trial in trials for run in trial.runs[-1:]]
@@ -220,7 +220,7 @@ def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive
 
 def _step_flops(run: Run) -> float:
     """Those of a step; NaN where a command is to tell them."""
-    from froude.train.api import is_sized
+    from froude.train.size import is_sized
 
     return step_flops(run) if is_sized(run) else math.nan
 

@@ -32,8 +32,9 @@ _sizes: dict[str, tuple[float, int, int]] = {}
 
 def model_size(run: Run) -> tuple[float, int, int]:
     """FLOPs of a token, parameters with embeddings, bytes of optimizer state; a shape is built once, without memory."""
-    from froude.train.api import build_model, count_parameters, size_of
+    from froude.train.api import build_model, count_parameters
     from froude.train.optimizers import state_bytes
+    from froude.train.size import size_of
 
     if run.trainer.command:
         size = size_of(run)

@@ -15,10 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from froude import commands
 from froude.config import ConfigError, Run
-from froude.config import Model as Shape
-from froude.material import Material, foreign_code
+from froude.material import Material, commands, foreign_code
 from froude.parametrizations import Kind as Kind
 from froude.parametrizations import Multiplied
 from froude.section import listing
@@ -56,6 +54,10 @@ class Model(Protocol):
       as heads do not grow.
 
     `froude coordcheck` finds out whether it holds, and names the rule that does not.
+
+    A factory may have `content(run) -> Mapping[str, str]`, the SHA-256 of files that the model is made of by what they
+    are called, and `libraries`, names of packages whose versions count: both are recorded with each result. A model may
+    have `notes() -> Sequence[str]`, lines for whoever starts the run.
 
     A model may also have `fused() -> Mapping[str, Sequence[Part]]`: for each hidden matrix that holds several, such as
     those of queries, keys and values, what its rows are, from first to last. An optimizer that works on matrices
@@ -255,9 +257,11 @@ def material_of(run: Run) -> Material:
     if run.optimizer.imported or run.optimizer.spec.library:
         paths.append(run.optimizer.spec.factory)
         run.optimizer.spec.load()
-    load(run.model.factory)
-    modules, versions = foreign_code(paths)
+    factory = load(run.model.factory)
+    modules, versions = foreign_code([*paths, *getattr(factory, "libraries", ())])
     corpus = {"corpus": train} if train == validation else {"train": train, "validation": validation}
+    if callable(content := getattr(factory, "content", None)):
+        corpus |= call_user(f"content() of {run.model.factory}", content, run, but=PASSING)
     return Material(corpus, modules, versions)
 
 
@@ -314,40 +318,6 @@ def count_parameters(model: nn.Module) -> Counts:
     for name, parameter in model.named_parameters():
         totals[kinds[name]] += parameter.numel()
     return Counts(**totals)
-
-
-@dataclass(frozen=True)
-class Size:
-    """Parameters without embedding and readout, with them if that is known, and FLOPs of a token, both passes."""
-
-    params: int
-    params_with_embeddings: int | None
-    flops_per_token: float
-
-
-def is_sized(run: Run) -> bool:
-    """Whether the size of the run's model is known before it begins; a command may tell its own only then."""
-    own = run.model.factory == Shape.model_fields["factory"].default
-    return not run.trainer.command or bool(run.trainer.params) or not own
-
-
-def size_of(run: Run) -> Size:
-    """As the model counts itself; of a run that a command trains as `trainer` says, or its own factory counts.
-
-    ConfigError if nothing says it: the package's own model is not taken for a command's.
-    """
-    told = run.trainer
-    if not is_sized(run):
-        raise ConfigError(
-            f"a run that a command trains must say its model's size, but {run.name} does not; set `trainer.params` "
-            "(without embedding and readout), or `model.factory` to one that builds that model"
-        )
-    if told.params:
-        return Size(told.params, None, told.flops_per_token or 6.0 * told.params)
-    model = build_model(run, "meta")
-    counts = count_parameters(model)
-    flops = told.flops_per_token or float(model.flops_per_token())  # type: ignore[operator]
-    return Size(counts.params, counts.params_with_embeddings, flops)
 
 
 def as_int64(windows: NDArray[Any]) -> Tensor:

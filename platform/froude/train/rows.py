@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from froude import commands
 from froude.config import Run
+from froude.material import commands
 from froude.optimizers import times
 from froude.train.api import Counts
 from froude.train.data.leak import leaked

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from froude import commands
 from froude.config import Run
+from froude.material import commands
 from froude.section import ConfigError
-from froude.train.api import check_trust, size_of
+from froude.train.api import check_trust
+from froude.train.size import size_of
 
 
 def run(*command: str, **more) -> Run:

@@ -196,7 +196,6 @@ def test_a_promotion_is_sealed_and_says_what_was_overridden(
     assert [check.name for check in stored.checks] == [rule.name for rule in RULES]
     below = next(check for check in stored.checks if check.name == "batch_below_critical")
     # 340 at the loss that the stage counts to, which takes 37,400 tokens at that batch; the target has 27 times those.
-    assert below.passed
     assert below.value == "768 against 1540 tokens at the target's horizon"
     assert json.loads((study / "forecast.json").read_text())["sha256"] == stored.sha256
     Study(study)  # what was written is no foreign file

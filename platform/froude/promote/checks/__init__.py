@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from froude.config import Run
 from froude.promote.case import Case
-from froude.promote.checks import batch, drift, forecast, rates, reach, rows
+from froude.promote.checks import batch, coordinates, drift, forecast, rates, reach, rows
 from froude.promote.gate import PRODUCTION, Check, Profile, Rule
 
 #: In the table's order.
@@ -36,6 +37,11 @@ RULES: tuple[Rule[Any], ...] = (
 )
 
 
+def rules(target: Run) -> tuple[Rule[Any], ...]:
+    """The rules for such a target, in the table's order."""
+    return (*RULES, coordinates.COORDINATES) if coordinates.asked_of(target) else RULES
+
+
 def table(case: Case, profile: Profile = PRODUCTION) -> tuple[Check, ...]:
     """Every check on this case by the profile's bounds, none overridden yet."""
-    return tuple(rule.judge(rule.measure(case), profile.bound(rule)) for rule in RULES)
+    return tuple(rule.judge(rule.measure(case), profile.bound(rule)) for rule in rules(case.target))

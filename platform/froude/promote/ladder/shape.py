@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from froude import commands
 from froude.config import Run
 from froude.laws import CriticalBatch
+from froude.material import commands
 
 #: Rows, sizes and horizons from which a loss law could be fitted (under a prior) to the target's own kind alone.
 ROWS, SIZES, HORIZONS = 4, 2, 2
@@ -67,7 +67,18 @@ def doubts(ladder: pl.DataFrame, target: Run, critical: CriticalBatch | None = N
             wanted = axis.of(target)
             if rows.height and not measured(rows, axis.column, wanted, critical):
                 found.append(_reason(axis, wanted, rows[axis.column]))
-    return tuple(found)
+    return (*found, *_started(target))
+
+
+def _started(target: Run) -> tuple[str, ...]:
+    """A target that goes on from a checkpoint: its proxies, of other sizes, cannot have started there."""
+    start = target.model.options.get("init") if target.model.factory.startswith("froude.") else None
+    if not start:
+        return ()
+    return (
+        f"the target starts from the weights in {start}, which the laws did not see: the proxies start from their "
+        "seeds (score the run against the forecast, and expect to end below it)",
+    )
 
 
 def _sized(rows: pl.DataFrame, column: str, wanted: int, _: CriticalBatch | None) -> bool:

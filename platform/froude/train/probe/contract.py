@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 from typing import Any
 
-from froude import commands
 from froude.config import ConfigError, Run
+from froude.material import commands
 from froude.train import api
 from froude.train.api import check_trust
 from froude.train.data.soundness import check_corpus

@@ -100,7 +100,8 @@ class _Look:
                 self.independent(whole)
             if "causal" not in skip and self.tokens.shape[1] > 1:
                 self.causal(whole)
-        return (
+        told = list(getattr(self.model, "notes", list)())
+        return told + (
             [
                 f"{self.name} has constant buffers ({_some(lasting)}), which are built again with the model: they "
                 "are in no checkpoint or export"

@@ -21,7 +21,7 @@ from froude import Study
 from froude.checkpoint.run_store import RunStore
 from froude.checkpoint.tensors import digest
 from froude.config import ConfigError, Run
-from froude.promote.verify import _wrong
+from froude.promote.token_audit import misplaced
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.train import api
@@ -232,13 +232,13 @@ def test_a_run_that_was_stopped_has_the_same_bits_and_its_ledger_says_what_it_re
         assert dict(by_part.iter_rows()) == due
         rows = ledger.collect()
         batches = Batches(source, run.seed, run.windows_per_slot, run.slots)
-        assert _wrong(rows, batches, lambda what, share: None) == ([], [])
+        assert misplaced(rows, batches) == ([], [])
         forged = rows.with_columns(pl.col("parts").shift(1).fill_null(strategy="backward"))
-        wrong, mixed = _wrong(forged, batches, lambda what, share: None)
+        wrong, mixed = misplaced(forged, batches)
         assert wrong == []
         assert mixed
         unsaid = rows.with_columns(parts=pl.lit(None, rows.schema["parts"]))
-        assert len(_wrong(unsaid, batches, lambda what, share: None)[1]) == rows.height
+        assert len(misplaced(unsaid, batches)[1]) == rows.height
 
 
 def test_the_ledger_of_one_source_and_those_before_name_no_parts(tmp_path: Path) -> None:

@@ -1,0 +1,143 @@
+"""The adapter: a causal language model of transformers as a model of froude, under any parametrization.
+
+Its parameters have transformers' names; only the matrices of GPT-2 lie the other way round, [out, in] as everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from froude.config import Run
+from froude.train.api import Kind, Part, branch_sd, initial_sd, multiplier
+from froude.train.exact.draws import generator
+from froude.train.hf import config as configs
+from froude.train.hf import start
+from froude.train.hf.kinds import kinds_of, plainly
+from froude.train.hf.layouts import Layout, layout_of
+
+
+class Model(nn.Module):
+    """What `model.options.config` describes, at the run's sizes; from the weights in `model.options.init` if named.
+
+    The config decides the architecture, the run the sizes, the initialisation and the multipliers. Dropout is off.
+    """
+
+    #: Whose versions a run's material records.
+    libraries: ClassVar[tuple[str, ...]] = ("transformers",)
+    net: Any
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        config = configs.scaled(run)
+        self.run, self.layout = run, layout_of(config.model_type)
+        net = network(config, self.layout, run)
+        plainly(net)
+        # Its children are this module's, so that parameters have their own names; `net` only runs them.
+        self.__dict__["net"] = net
+        for name, child in net.named_children():
+            self.add_module(name, child)
+        self._kinds = kinds_of(net)
+        self.logits = 1.0 if self.layout.in_config else multiplier(run, "logits")
+        self._multiply()
+        if torch.get_default_device().type != "meta":
+            self._initialise()
+            if run.model.options.get("init"):
+                start.load(self, self.layout, run)
+
+    @classmethod
+    def content(cls, run: Run) -> dict[str, str]:
+        """SHA-256 of the files that the model is made of."""
+        _, sha256 = configs.content_of(configs.file_of(run))
+        return {"the model's config": sha256, **start.content(run)}
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        logits: Tensor = self.net(input_ids=tokens, use_cache=False).logits
+        return logits if self.logits == 1.0 else logits * self.logits
+
+    def blocks(self) -> Sequence[nn.Module]:
+        return list(self.get_submodule(self.layout.blocks).children())
+
+    def kinds(self) -> Mapping[str, Kind]:
+        return self._kinds
+
+    def fused(self) -> Mapping[str, Sequence[Part]]:
+        shape = self.run.model
+        if not self.layout.rows:
+            return {}
+        heads = shape.width // shape.head_dim
+        parts = [Part(name, shape.width, heads) for name in ("q", "k", "v")]
+        return {f"{self.layout.blocks}.{i}.{self.layout.queries}.weight": parts for i in range(shape.depth)}
+
+    def flops_per_token(self) -> float:
+        """As the package's own: 6 a matrix entry, readout included, plus 12 L T times the width of all heads."""
+        shape, config = self.run.model, self.net.config
+        heads = int(config.num_attention_heads) * shape.head_dim
+        matrices = sum(
+            p.numel() for n, p in self.named_parameters() if self._kinds[n] in ("hidden", "readout")
+        )
+        matrices += shape.vocab * shape.width if config.tie_word_embeddings else 0
+        return 6.0 * matrices + 12.0 * shape.depth * shape.context * heads
+
+    def notes(self) -> list[str]:
+        """What of the config does not hold here, for people."""
+        source = configs.read(configs.file_of(self.run))
+        off = [key for key, value in source.to_dict().items() if configs.is_dropout(key, value)]
+        off = [key for key in off if not key.startswith("summary")]
+        found = [f"dropout of the config is off ({', '.join(off)})"] if off else []
+        if self.layout.in_config and source.attention_multiplier != self.net.config.attention_multiplier:
+            found.append(
+                f"attention_multiplier {source.attention_multiplier:g} of the config is replaced by the "
+                f"parametrization's, {self.net.config.attention_multiplier:g}"
+            )
+        return found
+
+    def _multiply(self) -> None:
+        """Multiply what each block adds, where the architecture has no place for that."""
+        factor = multiplier(self.run, "residual")
+        if self.layout.in_config or factor == 1.0:
+            return
+        for block in self.blocks():
+            for name in self.layout.added:
+                block.get_submodule(name).register_forward_hook(
+                    lambda module, given, put_out: put_out * factor
+                )
+
+    @torch.no_grad()
+    def _initialise(self) -> None:
+        """As the package's own model: each parameter from a generator of its own."""
+        run, smaller = self.run, branch_sd(self.run)
+        for name, parameter in self.named_parameters():
+            kind = self._kinds[name]
+            if kind in ("norm", "bias"):
+                parameter.fill_(1.0 if kind == "norm" else 0.0)
+                continue
+            sd = initial_sd(run, kind, parameter.shape[1])
+            if name.removesuffix(".weight").endswith(tuple(f".{each}" for each in self.layout.writes)):
+                sd *= smaller
+            if sd == 0.0:
+                parameter.zero_()
+            else:
+                parameter.copy_(torch.randn(*parameter.shape, generator=generator(run.seed, name)) * sd)
+
+
+def network(config: Any, layout: Layout, run: Run) -> Any:
+    """The model of transformers, with the run's attention multiplier; Granite's config gets all multipliers."""
+    if layout.in_config:
+        configs.multiply(config, run)
+        return built(config)
+    attention, found = multiplier(run, "attention"), built(config)
+    if not math.isclose(attention, run.model.head_dim**-0.5):
+        for block in found.get_submodule(layout.blocks).children():
+            block.get_submodule(layout.attention).scaling = attention
+    return found
+
+
+def built(config: Any) -> Any:
+    """The causal language model of a config, in fp32, not initialised as it is to be."""
+    kinds = configs.transformers().MODEL_FOR_CAUSAL_LM_MAPPING
+    return kinds[type(config)]._from_config(config, attn_implementation="sdpa", dtype=torch.float32)

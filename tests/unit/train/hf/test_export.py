@@ -1,0 +1,180 @@
+"""An export that transformers loads gives the run's logits: of the adapter, and of the package's own model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_hf import CONFIGS, FAMILIES, config_file, run_of
+
+from froude.config import ConfigError, Run
+from froude.train import api
+from froude.train.hf import config as configs
+from froude.train.hf.directory import apart, write
+from froude.train.hf.folding import translated
+
+TOKENS = torch.arange(48).view(2, 24) * 37 % 256
+
+
+def trained(run: Run) -> Any:
+    """The run's model, each parameter moved so that none is zero or one."""
+    model = api.build_model(run)
+    drawn = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            size = float(parameter.std()) if parameter.ndim > 1 else 0.2
+            parameter.add_(torch.randn(parameter.shape, generator=drawn) * (size or 0.2))
+    return model
+
+
+def weights_of(model: Any) -> dict[str, torch.Tensor]:
+    return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+
+
+def loaded(folder: Path, **how: Any) -> Any:
+    return configs.transformers().AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, **how)
+
+
+@torch.no_grad()
+def difference(model: Any, net: Any) -> float:
+    return apart(model(TOKENS), net.eval()(TOKENS).logits)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_of_the_adapter_comes_back_with_the_same_bits(family: str, tmp_path: Path) -> None:
+    run = run_of(config_file(tmp_path, family), family, width=128)  # mup: logits are halved twice
+    model = trained(run)
+    found = write(run, weights_of(model), tmp_path / "out")
+    net = loaded(tmp_path / "out", dtype=torch.float32)
+    assert net.config.model_type == family
+    bound = 1e-6 if family == "gpt2" else 0.0  # whose matrices lie the other way round there
+    assert difference(model, net) <= bound
+    assert found.cast <= bound
+    put_out = net.generate(TOKENS[:1, :4], max_new_tokens=5, do_sample=False, eos_token_id=None)
+    assert put_out.shape == (1, 9)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_factors_that_are_no_powers_of_two_are_folded_to_rounding(family: str, tmp_path: Path) -> None:
+    sizes = {"width": 96, "base_width": 80, "base_depth": 3, "base_head_dim": 10}
+    run = run_of(config_file(tmp_path, family), family, {"parametrization": "completep"}, **sizes)
+    model = trained(run)
+    found = write(run, weights_of(model), tmp_path / "out")
+    assert difference(model, loaded(tmp_path / "out", dtype=torch.float32)) <= (
+        0.0 if family == "granite" else 1e-6
+    )
+    assert ("nothing" in found.folded[0]) == (family == "granite")
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "mistral", "olmo2"])
+def test_tied_tables_and_biases_are_folded_too(family: str, tmp_path: Path) -> None:
+    more = {"attention_bias": True, "mlp_bias": True} if family == "llama" else {}
+    known = {**CONFIGS["llama"], **more, "model_type": family, "tie_word_embeddings": True}
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"sliding_window": None, **known} if family == "mistral" else known))
+    sizes = {"width": 96, "base_width": 80, "base_depth": 3, "base_head_dim": 10, "tied": True}
+    run = run_of(config, family, {"parametrization": "completep"}, **sizes)
+    model = trained(run)
+    assert len([name for name in model.kinds() if name.endswith("bias")]) == {"llama": 14, "qwen2": 6}.get(
+        family, 0
+    )
+    write(run, weights_of(model), tmp_path / "out")
+    assert difference(model, loaded(tmp_path / "out", dtype=torch.float32)) <= 1e-6
+
+
+@settings(max_examples=10)
+@given(
+    parametrization=st.sampled_from(("sp", "mup", "depth_mup", "completep")),
+    qk_norm=st.booleans(),
+    tied=st.booleans(),
+    shape=st.sampled_from(((64, 16), (48, 8), (96, 32))),
+    base_width=st.sampled_from((32, 48, 64)),
+    base_depth=st.integers(1, 3),
+    base_head_dim=st.sampled_from((0, 8, 20)),
+)
+def test_the_packages_own_model_in_each_layout(
+    parametrization: str,
+    qk_norm: bool,
+    tied: bool,
+    shape: tuple[int, int],
+    base_width: int,
+    base_depth: int,
+    base_head_dim: int,
+    tmp_path_factory: Any,
+) -> None:
+    sizes = {"base_width": base_width, "base_depth": base_depth, "base_head_dim": base_head_dim, "depth": 2}
+    width, head_dim = shape
+    run = Run(
+        tokens=768,
+        parametrization=parametrization,
+        model={
+            **sizes,
+            "width": width,
+            "head_dim": head_dim,
+            "qk_norm": qk_norm,
+            "tied": tied,
+            "mlp_ratio": 2.5,
+        },
+    )
+    model = trained(run)
+    folder = tmp_path_factory.mktemp("own") / "out"
+    found = write(run, weights_of(model), folder)
+    net = loaded(folder, dtype=torch.float32)
+    multiplied = any(abs(factor - 1) > 1e-9 for factor in _beyond_plain(run))
+    assert net.config.model_type == ("qwen3" if qk_norm else "granite" if multiplied else "llama")
+    assert difference(model, net) <= 2e-6
+    assert found.cast == found.difference
+
+
+def _beyond_plain(run: Run) -> list[float]:
+    scores = api.multiplier(run, "attention") * run.model.head_dim**0.5
+    return [api.multiplier(run, "logits"), api.multiplier(run, "residual"), scores]
+
+
+def test_weights_of_granites_layout_are_the_runs_own_bits(tmp_path: Path) -> None:
+    run = Run(tokens=768, model={"width": 96, "base_width": 64, "base_head_dim": 8})
+    model = trained(run)
+    write(run, weights_of(model), tmp_path / "out")
+    net = loaded(tmp_path / "out", dtype=torch.float32)
+    assert torch.equal(net.model.layers[1].mlp.down_proj.weight, model.layers[1].down)
+    assert torch.equal(net.lm_head.weight, model.readout)
+    assert (net.config.logits_scaling, net.config.attention_multiplier) == (1.5, 8**0.5 / 16)
+
+
+def test_a_cast_is_told_and_loads_in_its_dtype(tmp_path: Path) -> None:
+    run = Run(tokens=768, model={"width": 32})
+    found = write(run, weights_of(trained(run)), tmp_path / "out", dtype="bf16")
+    assert 1e-4 < found.cast < 0.1
+    assert found.difference < 1e-6
+    assert loaded(tmp_path / "out", dtype="auto").dtype == torch.bfloat16
+
+
+def test_a_fold_that_is_wrong_is_no_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from froude.train.hf import folding
+
+    run = run_of(config_file(tmp_path, "llama"), width=128)
+    monkeypatch.setattr(folding, "_fold", lambda *_: ("nothing",))
+    with pytest.raises(ConfigError, match="an export must give the run's logits to 1e-06"):
+        write(run, weights_of(trained(run)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_no_architecture_computes_is_refused() -> None:
+    capped = Run(tokens=768, model={"softcap": 30.0})
+    with pytest.raises(ConfigError, match=r"`model\.softcap` = 30 caps them"):
+        translated(capped, {})
+    with pytest.raises(ConfigError, match=r"the run's is my:Model"):
+        translated(Run(tokens=768, model={"factory": "my:Model"}), {})
+
+
+def test_the_tokenizer_comes_along(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0"}))
+    run = Run(tokens=768, data={"options": {"tokenizer": str(tmp_path / "tokenizer.json")}})
+    write(run, weights_of(trained(run)), tmp_path / "out")
+    said = json.loads((tmp_path / "out/tokenizer_config.json").read_text())
+    assert said == {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 64}
