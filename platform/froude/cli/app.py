@@ -13,6 +13,7 @@ from froude.cli.coordcheck import coordcheck
 from froude.cli.fit import fit
 from froude.cli.follow import follow
 from froude.cli.ingest import ingest
+from froude.cli.init import init
 from froude.cli.plan import plan
 from froude.cli.promote import promote
 from froude.cli.quickstart import quickstart
@@ -32,7 +33,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for verb in (
-    *(plan, sweep, status, fit, promote, train, report, quickstart, verify_run, chaos, coordcheck),
+    *(init, plan, sweep, status, fit, promote, train, report, quickstart, verify_run, chaos, coordcheck),
     *(ingest, follow),
 ):
     app.command(verb.__name__.replace("_", "-"))(verb)

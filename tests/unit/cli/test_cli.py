@@ -19,7 +19,19 @@ from froude.launch.elastic import NoProgress
 from froude.promote.gate import Check, Refused
 
 VERBS = (
-    *("plan", "sweep", "status", "fit", "promote", "train", "report", "quickstart", "verify-run", "chaos"),
+    *(
+        "init",
+        "plan",
+        "sweep",
+        "status",
+        "fit",
+        "promote",
+        "train",
+        "report",
+        "quickstart",
+        "verify-run",
+        "chaos",
+    ),
     *("coordcheck", "ingest", "follow"),
 )
 GROUPS = {

@@ -1,0 +1,64 @@
+"""froude init."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from froude.cli.common import Debug, Json, emit, verb
+
+
+@verb
+def init(
+    folder: Annotated[str, typer.Argument(metavar="DIR", help="New or empty folder.")],
+    model: Annotated[
+        str,
+        typer.Option(
+            metavar="MODEL",
+            help="hf:CONFIG, a config.json of transformers or its folder; own, for a class to fill in.",
+            show_default="froude's transformer",
+        ),
+    ] = "",
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="PLACE",
+            help="Token shards or texts: a file, folder, pattern or s3:// URL; own, for a class to fill in.",
+            show_default="the King James Bible",
+        ),
+    ] = "",
+    tokenizer: Annotated[
+        str, typer.Option(metavar="FILE", help="tokenizer.json that texts go through.", show_default=False)
+    ] = "",
+    trainer: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND", help="Your own trainer, which trains each run.", show_default="froude's"
+        ),
+    ] = "",
+    context: Annotated[int, typer.Option(min=0, help="Tokens of a window.", show_default="128")] = 0,
+    vocab: Annotated[
+        int, typer.Option(min=0, help="Size of the vocabulary.", show_default="the data's, else the model's")
+    ] = 0,
+    as_json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Write a small project of your own: a search space, what it needs, and a README of five lines.
+
+    Example: froude init towing --model hf:config.json --data s3://bucket/tokens
+
+    Example: froude init towing --trainer "python train.py"
+    """
+    from pathlib import Path
+
+    from froude.starter.project import Wishes, write
+
+    made = write(Path(folder).expanduser(), Wishes(model, data, tokenizer, trainer, context, vocab))
+    if as_json:
+        emit({"files": [str(file) for file in made]})
+        return
+    for file in made:
+        print(f"wrote     {file}")
+    trust = " --trust" if trainer or "own" in (model, data) else ""
+    print(f"next      cd {folder} && froude plan search_space.py{trust}")

@@ -1,0 +1,125 @@
+"""What `froude init` writes: a search space and what goes with it, by what its user has said of model and data."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from froude.config import ConfigError
+from froude.starter.data import Corpus, corpus
+from froude.starter.model import Shape, shape
+from froude.store import Location
+
+WINDOWS = 24  # of a step: divided evenly by one to four workers
+TARGET = (
+    2  # times the largest proxy's width: as many tokens a parameter as its shortest branch, a quarter as long
+)
+OWN = "own"
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What a user has named; a vocabulary or context of 0 is left to the data or the model.
+
+    `model` is "" (froude's own), "hf:CONFIG" or "own"; `data` "" (the King James Bible), a place or "own".
+    """
+
+    model: str = ""
+    data: str = ""
+    tokenizer: str = ""
+    trainer: str = ""
+    context: int = 0
+    vocab: int = 0
+
+
+def files(name: str, wishes: Wishes) -> Iterator[tuple[str, str]]:
+    """Each file's name and text."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise ConfigError(
+            f"a project's folder must be named by letters, digits, `.`, `_` and `-`, but got {name!r}; rename it"
+        )
+    model, data = shape(wishes.model), corpus(wishes.data, wishes.tokenizer)
+    own = OWN in (wishes.model, wishes.data)
+    foreign = own or bool(wishes.trainer)
+    imports = ["Model", "Optimizer", "Run", "Schedule"]
+    imports += ["Trainer"] if wishes.trainer else []
+    imports += ["Data"] if data.path or not wishes.trainer else []
+    values = {
+        "name": name,
+        "title": f"What {name} sweeps, and the run that it is for.",
+        "imports": ", ".join(sorted(imports)),
+        "trust": " --trust" if foreign else "",
+        "trainer": tuple(_absolute(word) for word in shlex.split(wishes.trainer)),
+        "factory": model.factory,
+        "model_options": model.options,
+        "source": data.source,
+        "path": data.path,
+        "data_options": data.options,
+        "branches": not wishes.trainer,
+        "sizes": _sizes(model, data, wishes),
+        "vocab_note": "" if wishes.vocab or data.vocab or model.vocab else ": correct it to your tokenizer's",
+        "promote": " --for external" if wishes.trainer else "",
+        "environment": {"PYTHONPATH": "."} if own else {},
+    }
+    templates = Environment(
+        loader=PackageLoader("froude.starter"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,
+    )
+    for file in ("search_space.py", "README.md", "runtime_env.yaml"):
+        yield file, templates.get_template(f"{file}.j2").render(values)
+    if wishes.model == OWN:
+        yield "my_model.py", templates.get_template("my_model.py.j2").render()
+    if wishes.data == OWN:
+        yield "my_data.py", templates.get_template("my_data.py.j2").render()
+
+
+def _absolute(word: str) -> str:
+    """A word that is a file here, wherever the project is then used from."""
+    return str(Path(word).resolve()) if Path(word).is_file() else word
+
+
+def write(folder: Path, wishes: Wishes) -> list[Path]:
+    """Write a project into a new or empty folder; ConfigError, with nothing written, where there is something in it."""
+    folder = folder.resolve()
+    made = list(files(folder.name, wishes))
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigError(
+            f"a project needs a new or an empty folder, but got {folder}; name another, or empty it"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in made:
+        Location.parse(folder / name).replace(text.encode())
+    return [folder / name for name, _ in made]
+
+
+def _sizes(model: Shape, data: Corpus, wishes: Wishes) -> dict[str, Any]:
+    """Widths in whole heads, the base among them; what is not told is small enough to try on two cores."""
+    unit = model.head_dim * model.heads_at_least
+    first = unit * math.ceil(32 / unit)
+    widths = tuple(dict.fromkeys(unit * round(first * factor / unit) for factor in (1, 1.5, 2, 3, 4)))
+    if len(widths) < 5:  # heads too wide for steps of a half
+        widths = tuple(first * factor for factor in (1, 2, 3, 4))
+    context = wishes.context or 128
+    return {
+        "widths": widths,
+        "rate_widths": widths[:3],
+        "base": widths[1],
+        "target": TARGET * widths[-1],
+        "depth": model.depth,
+        "head_dim": model.head_dim,
+        "context": context,
+        "vocab": wishes.vocab or data.vocab or model.vocab or 50304,
+        "windows": WINDOWS,
+        "centre": "2**-7",
+    }

@@ -1,0 +1,110 @@
+"""A new project, as its user first meets it: it is planned as it was written."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from froude.cli import main
+from froude.config import ConfigError
+from froude.starter.project import Wishes, write
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 256,
+    "intermediate_size": 688,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "num_hidden_layers": 4,
+    "vocab_size": 512,
+}
+TRAINER = "import json, os\nprint('a trainer')\n"
+
+
+def planned(folder: Path, *more: str) -> str:
+    """What `froude plan` prints in a process of its own, since the project's modules are found from its folder."""
+    code = "import sys; from froude.cli import main; sys.exit(main())"
+    found = subprocess.run(
+        [sys.executable, "-c", code, "plan", "search_space.py", *more],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_a_project_is_planned_as_it_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(tmp_path / "tank")]) == 0
+    assert "froude plan search_space.py" in capsys.readouterr().out
+    assert sorted(file.name for file in (tmp_path / "tank").iterdir()) == [
+        "README.md",
+        "runtime_env.yaml",
+        "search_space.py",
+    ]
+    assert len((tmp_path / "tank" / "README.md").read_text().split("\n\n")[1].splitlines()) == 5
+    text = planned(tmp_path / "tank")
+    assert "loss_law" in text
+    assert "probe: 1 model and 1 data source sound" in text
+
+
+@pytest.mark.slow
+def test_classes_to_fill_in_are_sound_before_they_are_filled_in(tmp_path: Path) -> None:
+    write(tmp_path / "own", Wishes(model="own", data="own"))
+    assert "probe: 1 model and 1 data source sound" in planned(tmp_path / "own", "--trust")
+
+
+@pytest.mark.slow
+def test_a_configuration_of_transformers_over_shards(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    shards = tmp_path / "shards"
+    shards.mkdir()
+    rng = np.random.default_rng(0)
+    for name in ("a", "b"):
+        rng.integers(0, 512, 300_000).astype(np.uint16).tofile(shards / f"{name}.bin")
+    write(tmp_path / "hf", Wishes(model=f"hf:{tmp_path}", data=str(shards), context=64))
+    space = (tmp_path / "hf" / "search_space.py").read_text()
+    assert "WIDTHS = (128, 256, 384, 512)" in space  # four heads of 32 share a key
+    assert "CONTEXT, VOCAB = 64, 512" in space
+    assert "probe: 1 model and 1 data source sound" in planned(tmp_path / "hf")
+
+
+def test_a_trainer_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINER)
+    write(tmp_path / "outside", Wishes(trainer=f"{sys.executable} {tmp_path / 'train.py'}"))
+    readme = (tmp_path / "outside" / "README.md").read_text()
+    assert "froude follow" in readme
+    assert "--trust" in readme
+    assert "loss_law" in planned(tmp_path / "outside", "--trust")
+
+
+@pytest.mark.parametrize(
+    ("wishes", "message"),
+    [
+        (Wishes(model="gpt"), "--model must be hf:CONFIG"),
+        (Wishes(model="hf:/nowhere"), "--model hf:CONFIG must be a readable"),
+        (Wishes(data="/nowhere"), "/nowhere"),
+        (Wishes(tokenizer="tokenizer.json"), "--tokenizer is for texts"),
+    ],
+)
+def test_what_cannot_be_read_leaves_nothing(tmp_path: Path, wishes: Wishes, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        write(tmp_path / "new", wishes)
+    assert not (tmp_path / "new").exists()
+
+
+def test_texts_need_a_tokenizer_and_a_folder_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(ConfigError, match="--tokenizer"):
+        write(tmp_path / "new", Wishes(data=str(tmp_path / "texts.jsonl")))
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "search_space.py").write_text("mine")
+    with pytest.raises(ConfigError, match="new or an empty folder"):
+        write(tmp_path / "full", Wishes())
+    assert (tmp_path / "full" / "search_space.py").read_text() == "mine"
