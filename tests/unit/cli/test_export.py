@@ -23,6 +23,8 @@ from froude.train import api
 from froude.train.api import Unsupervised
 from froude.train.worker import run_worker
 
+pytestmark = pytest.mark.slow
+
 __all__ = ["s3_server"]
 
 FORECAST = Forecast(5.2, 5.0, 5.4, 0.9, False, "prior_driven", ("one split",), 6.0)
@@ -148,7 +150,6 @@ def test_a_run_without_its_recipe_is_no_hf_directory(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 def test_a_directory_on_s3_holds_the_same_files(
     adapted: Path, s3_server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

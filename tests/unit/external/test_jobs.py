@@ -20,6 +20,8 @@ from froude.space import Grid, Search, Space, Trial, Uniform
 from froude.store import Location
 from froude.sweep import trial_store
 
+pytestmark = pytest.mark.slow
+
 FLAKY = """
 tell(step=1, loss=4.0)
 if attempt == 1:

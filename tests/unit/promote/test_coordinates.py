@@ -20,6 +20,8 @@ from froude.promote.ladder import shape
 from froude.study import Study
 from froude.train.api import material_of
 
+pytestmark = pytest.mark.slow
+
 CHECK = ("--widths", "32,64,128", "--seeds", "1", "--times", "1,3")
 
 

@@ -13,6 +13,8 @@ from froude.cli import main
 from froude.promote.imported_runs import table_file
 from froude.store import Location
 
+pytestmark = pytest.mark.slow
+
 RATES = (1e-3, 2e-3)
 
 

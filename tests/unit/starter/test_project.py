@@ -14,6 +14,8 @@ from froude.cli import main
 from froude.config import ConfigError
 from froude.starter.project import Wishes, write
 
+pytestmark = pytest.mark.slow
+
 LLAMA = {
     "model_type": "llama",
     "hidden_size": 256,
@@ -54,13 +56,11 @@ def test_a_project_is_planned_as_it_was_written(tmp_path: Path, capsys: pytest.C
     assert "probe: 1 model and 1 data source sound" in text
 
 
-@pytest.mark.slow
 def test_classes_to_fill_in_are_sound_before_they_are_filled_in(tmp_path: Path) -> None:
     write(tmp_path / "own", Wishes(model="own", data="own"))
     assert "probe: 1 model and 1 data source sound" in planned(tmp_path / "own", "--trust")
 
 
-@pytest.mark.slow
 def test_a_configuration_of_transformers_over_shards(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     shards = tmp_path / "shards"

@@ -19,6 +19,8 @@ from froude.study import Study
 from froude.tracking import load
 from froude.tracking.session import SweepSession
 
+pytestmark = pytest.mark.slow
+
 
 def steps(row: dict[str, Any]) -> list[dict[str, Any]]:
     return [

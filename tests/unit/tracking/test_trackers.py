@@ -12,6 +12,8 @@ from froude.promote.imported_runs import wandb_files
 from froude.store import Location
 from froude.study import Study
 
+pytestmark = pytest.mark.slow
+
 Column = dict[int, float]
 
 

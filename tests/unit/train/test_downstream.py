@@ -24,6 +24,8 @@ from froude.train.api import Unsupervised
 from froude.train.observers.downstream import Downstream
 from froude.train.worker import run_worker
 
+pytestmark = pytest.mark.slow
+
 RUN = Run(
     name="large",
     tokens=128 * 5,

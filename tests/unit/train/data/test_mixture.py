@@ -218,6 +218,7 @@ def trained(folder: Path, run: Run, *attempts: int) -> str:
     return digest(place, LogReader(place).lineage()[-1])
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_has_the_same_bits_and_its_ledger_says_what_it_read(tmp_path: Path) -> None:
     run = RUN.replace(reduction="exact", checkpoint_every=2)
     ramped = run.replace({"schedule.ramp": [[256 * 2, 2]]})
@@ -251,6 +252,7 @@ def test_the_ledger_of_one_source_and_those_before_name_no_parts(tmp_path: Path)
     assert Study(tmp_path).ledger().collect().equals(rows)
 
 
+@pytest.mark.slow
 def test_verify_run_knows_whose_windows_a_slot_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RUN.replace(reduction="exact", checkpoint_every=2)
     monkeypatch.setattr(honest_run, "RUN", run)

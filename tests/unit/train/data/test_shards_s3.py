@@ -24,6 +24,8 @@ from froude.train.data.shards import Shards
 from froude.train.exact import environment
 from froude.train.worker import run_worker
 
+pytestmark = pytest.mark.slow
+
 DOCUMENTS = [[(i * n) % 251 for i in range(n)] for n in (40, 0, 300, 130, 5, 90, 61, 77, 300, 12)]
 
 

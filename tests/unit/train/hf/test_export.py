@@ -18,6 +18,8 @@ from froude.train.hf import config as configs
 from froude.train.hf.directory import apart, write
 from froude.train.hf.folding import translated
 
+pytestmark = pytest.mark.slow
+
 TOKENS = torch.arange(48).view(2, 24) * 37 % 256
 
 
