@@ -11,6 +11,8 @@ from froude.corpora.files import File
 WHOLE = 1 << 28
 #: Of more, blocks of BLOCK bytes spread evenly over each file, MOST in all, first and last of each file at least.
 BLOCK, MOST = 1 << 16, 1 << 12
+#: Bytes of one file that is hashed by itself, read at once.
+PIECE = 1 << 23
 
 
 def sha256(files: Sequence[File]) -> str:
@@ -35,6 +37,14 @@ def sha256(files: Sequence[File]) -> str:
             part.update(file.read(offset, length).data)
         total.update(file.size.to_bytes(8, "little") + part.digest())
     return total.hexdigest()
+
+
+def file_sha256(file: File) -> str:
+    """SHA-256 of a file, whole."""
+    digest = hashlib.sha256()
+    for offset in range(0, file.size, PIECE):
+        digest.update(file.read(offset, min(PIECE, file.size - offset)).data)
+    return digest.hexdigest()
 
 
 def _places(size: int, blocks: int) -> list[tuple[int, int]]:

@@ -97,7 +97,7 @@ def recognised(
             found.setdefault(name, []).append(file)
     if not found:
         raise ConfigError(
-            f"`data.path` must have token shards ({', '.join(sorted({k.suffix for k in FORMATS.values()}))}), but "
+            f"a path must have token shards ({', '.join(sorted({k.suffix for k in FORMATS.values()}))}), but "
             f"{path!r} has only {files[0].url} and the like; correct it, or set `data.options.format`"
         )
     if len(found) > 1:

@@ -14,6 +14,7 @@ import pytest
 from ship_texts import TEXTS
 
 from froude.config import ConfigError, Run
+from froude.corpora.prepare import whole
 from froude.corpora.prepare.pieces import text_hash
 from froude.corpora.tokenizer import load, trained
 from froude.space import Grid, Space, Trial
@@ -68,6 +69,21 @@ def test_windows_are_of_the_documents_tokens(tokens_run: TokensRun, tmp_path: Pa
     held = [TEXTS[i] for i, side in enumerate(low) if side]
     expected = sum(len(text) for text in held) / sum(len(ids[i]) + 1 for i, side in enumerate(low) if side)
     assert bytes_per_token(run, build_source(run, "validation")) == expected
+
+
+def test_shards_of_the_same_texts_have_the_same_windows(tokens_run: TokensRun, tmp_path: Path) -> None:
+    run = tokens_run()
+    for shard_tokens in (1 << 28, 500):
+        options = whole.Options(str(tmp_path / "tokenizer.json"), held_out=0.2, shard_tokens=shard_tokens)
+        made = whole.prepare([run.data.path], tmp_path / f"out-{shard_tokens}", options)
+        changes = {"data.source": "froude.train.data.shards:Shards", "data.path": made.folder.url, "data.options": {}}
+        for split in ("train", "validation"):
+            ours, theirs = build_source(run, split), build_source(run.replace(changes), split)
+            assert ours.length == theirs.length
+            assert np.array_equal(ours.read(0, ours.length), theirs.read(0, theirs.length))
+            assert np.array_equal(ours.documents(0, ours.length), theirs.documents(0, theirs.length))
+            assert bytes_per_token(run, ours) == bytes_per_token(run, theirs) == made.bytes_per_token("validation")
+        assert len(made.shards) > 4 or shard_tokens == 1 << 28
 
 
 def test_it_is_tokenised_once_wherever_it_lies(
