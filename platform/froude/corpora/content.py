@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from froude.corpora.files import File
+from froude.store import Location, reported
 
 #: Up to so many bytes in all are hashed whole: what every process that opens the shards can read in a second or two.
 WHOLE = 1 << 28
@@ -39,11 +40,13 @@ def sha256(files: Sequence[File]) -> str:
     return total.hexdigest()
 
 
-def file_sha256(file: File) -> str:
-    """SHA-256 of a file, whole."""
+def file_sha256(location: Location) -> str:
+    """SHA-256 of one file as it lies there now, whatever of it is mapped or in the cache."""
     digest = hashlib.sha256()
-    for offset in range(0, file.size, PIECE):
-        digest.update(file.read(offset, min(PIECE, file.size - offset)).data)
+    with reported(location, "a file must be readable"), location.reader() as source:
+        size = source.size()
+        for offset in range(0, size, PIECE):
+            digest.update(source.read_at(min(PIECE, size - offset), offset))
     return digest.hexdigest()
 
 

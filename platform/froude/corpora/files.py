@@ -18,8 +18,6 @@ from froude.s3 import Reader
 from froude.store import Location, reported
 
 Bytes = npt.NDArray[np.uint8]
-#: Bytes of an object that are read at once, past the cache: who asks for so many reads all of it, once.
-LARGE = 1 << 22
 
 
 class File(Protocol):
@@ -39,7 +37,7 @@ class File(Protocol):
 def truncated(file: File, offset: int, length: int) -> ConfigError:
     """What is said of a file that ends before what was to be read."""
     return ConfigError(
-        f"a file must stay as it is while it is read, but {file.url} no longer has {file.size} bytes, of which those "
+        f"a shard must stay as it is while it is read, but {file.url} no longer has {file.size} bytes, of which those "
         f"from {offset} to {offset + length} were to be read; restore it"
     )
 
@@ -67,7 +65,7 @@ class Local:
             now = os.fstat(file.fileno())
             if (now.st_size, now.st_mtime_ns) != (self.size, self.stamp):
                 raise ConfigError(
-                    f"a file must stay as it is while it is read, but {self.url} has {now.st_size} bytes instead of "
+                    f"a shard must stay as it is while it is read, but {self.url} has {now.st_size} bytes instead of "
                     f"{self.size}, or was written again; restore it, or start again"
                 )
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else None
@@ -102,8 +100,6 @@ class Remote:
         """As File.read, a copy."""
         if offset + length > self.size:
             raise truncated(self, offset, length)
-        if length >= LARGE:
-            return np.frombuffer(self._fetch(offset, length), np.uint8)
         numbers = self._blocks(offset, length)
         blocks.CACHE.expect(self, numbers)
         found = [blocks.CACHE.get(self, number) for number in numbers]
@@ -119,12 +115,10 @@ class Remote:
     def fetch(self, number: int) -> bytes:
         """A block, from the store."""
         first = number * blocks.BLOCK
-        return self._fetch(first, min(blocks.BLOCK, self.size - first))
-
-    def _fetch(self, offset: int, length: int) -> bytes:
-        found = self._open().read_at(length, offset)
-        if len(found) != length:
-            raise truncated(self, offset, length)
+        wanted = min(blocks.BLOCK, self.size - first)
+        found = self._open().read_at(wanted, first)
+        if len(found) != wanted:
+            raise truncated(self, first, wanted)
         return found
 
     def _open(self) -> Reader:

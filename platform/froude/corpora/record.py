@@ -84,7 +84,8 @@ def read(folder: Location) -> Record | None:
         )
         counts = [count for split in table.get("splits", {}).values() for count in split.values()]
         whole = whole and all(isinstance(count, int) and count >= 0 for count in counts)
-        whole = whole and isinstance(table.get("tokenizer", {}).get("sha256", ""), str)
+        made = table.get("tokenizer", {"name": "", "sha256": "", "vocab": 0})
+        whole = whole and isinstance(made["name"] + made["sha256"], str) and isinstance(made["vocab"], int)
     except (ValueError, KeyError, TypeError, AttributeError):
         whole = False
     if not whole:

@@ -88,10 +88,11 @@ def stats(
     """
     corpus = open_corpus(place, options, "DIR|SHARD")
     named = tokenizers.load(tokenizer) if tokenizer else None
-    for known in corpus.records:
-        if named:
+    vocab = max((known.tokenizer.get("vocab", 0) for known in corpus.records), default=0)
+    if named:
+        vocab = named.size
+        for known in corpus.records:
             known.check_tokenizer(tokenizer, named.sha256)
-    vocab = max((int(known.tokenizer.get("vocab", 0)) for known in corpus.records), default=0)
     whole = "train" if any(known.splits for known in corpus.records) else "all"
     groups = {name: group for name, group in ((whole, corpus.training), ("validation", corpus.held)) if group}
     total, done = max(1, sum(shard.tokens for group in groups.values() for shard in group)), 0
@@ -101,10 +102,7 @@ def stats(
         done += tokens
         progress(done / total, f"{done:,} of {total:,} tokens")
 
-    return {
-        name: _counted(group, named.size if named else vocab, named, corpus.nbytes(name), read)
-        for name, group in groups.items()
-    }
+    return {name: _counted(group, vocab, named, corpus.nbytes(name), read) for name, group in groups.items()}
 
 
 def _counted(

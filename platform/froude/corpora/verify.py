@@ -61,7 +61,7 @@ def _changed(file: Listed | None, sha256: str) -> str:
     """What is wrong with a file that should have this hash."""
     if file is None:
         return "is not there"
-    now = file_sha256(file.open())
+    now = file_sha256(Location(file.url))
     return "" if now == sha256 else f"has SHA-256 {now[:12]}… instead of {sha256[:12]}…"
 
 
@@ -79,7 +79,7 @@ def write(place: str, progress: Callable[[float, str], None] = lambda share, wha
         )
     rows, done, total = [], 0, max(1, sum(file.size for file in shards.values()))
     for name, file in shards.items():
-        rows.append({"name": name, "size": file.size, "sha256": file_sha256(file.open())})
+        rows.append({"name": name, "size": file.size, "sha256": file_sha256(Location(file.url))})
         done += file.size
         progress(done / total, f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB")
     return record.write(folder, {"shards": rows})

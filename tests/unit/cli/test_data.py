@@ -87,6 +87,21 @@ def test_shards_without_a_record(texts: Path, capsys: pytest.CaptureFixture[str]
     assert "not known: name the tokenizer" in said(["stats", "out"], capsys)
 
 
+def test_shards_that_say_little_are_counted(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("raw").mkdir()
+    Path("raw/a.bin").write_bytes(b"".join(i.to_bytes(4, "little") for i in range(257)))
+    told = ["stats", "raw", "--format", "uint", "--dtype", "uint32"]
+    assert json.loads(said([*told, "--json"], capsys))["splits"]["all"] == {
+        **dict.fromkeys(("documents", "duplicates", "bytes", "bytes_per_token")),
+        "tokens": 257,
+        "lengths": {},
+        "vocabulary_used": 257,
+        "vocabulary": 257,
+    }
+    assert "has no boundaries" in said(told, capsys)
+    assert "257 tokens occur" in said([*told, "--tokenizer", "t.json"], capsys).replace("of 300 ", "")
+
+
 def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(
     texts: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -185,7 +185,7 @@ def test_there_must_be_shards_and_a_record_of_ours(tmp_path: Path, corpus: Path)
         '{"version": 1, "shards": [{"name": 3}]}',
         '{"version": 1, "shards": [], "splits": {"train": {"tokens": "3"}}}',
         '{"version": 1, "shards": [], "splits": 3}',
-        '{"version": 1, "shards": [], "tokenizer": {"sha256": 3}}',
+        '{"version": 1, "shards": [], "tokenizer": {"sha256": "3"}}',
     ):
         (corpus / record.FILE).write_text(content)
         with pytest.raises(ConfigError, match=r"data.json must list shards by name, size and sha256"):

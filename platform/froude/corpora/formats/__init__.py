@@ -92,7 +92,9 @@ def recognised(
     found: dict[str, list[File]] = {}
     for file in files:
         if file.url.endswith(".idx") and file.url.removesuffix(".idx") + ".bin" not in names:
-            raise ConfigError(f"an .idx must have its .bin beside it, but {file.url} has none; restore it")
+            raise ConfigError(
+                f"an .idx must have its .bin beside it, but {file.url} has none; restore or name it"
+            )
         if name := format_of(file, names):
             found.setdefault(name, []).append(file)
     if not found:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from froude.config import ConfigError
-from froude.corpora import content, listing
-from froude.corpora.files import opened
+from froude.corpora import listing
+from froude.corpora.content import file_sha256
 from froude.corpora.listing import Listed
 from froude.store import Location, reported
 
@@ -80,5 +80,4 @@ def _of_folder(files: Sequence[Listed]) -> list[Listed]:
 
 def sha256(input: Input) -> str:
     """SHA-256 of the file as it lies there."""
-    with reported(Location(input.url), "a text must be readable"):
-        return content.file_sha256(opened(input.url, input.size, input.stamp))
+    return file_sha256(Location(input.url))

@@ -45,7 +45,6 @@ class Numbered:
         self.length = options["length"] if split == "train" else options.get("held", 10)
         self.mark = options["mark"] if split == "train" else options.get("held_mark", options["mark"])
         self.context = run.model.context
-        self.bytes_per_token = options.get("ratio")
         self.sha256 = hashlib.sha256(repr((sorted(options.items()), self.context)).encode()).hexdigest()
 
     def read(self, first, n):
@@ -109,20 +108,6 @@ def test_each_window_of_a_part_comes_once_an_epoch(lengths: list[int], seed: int
             assert sorted(mine[epoch * length : (epoch + 1) * length]) == list(range(length))
         rest = mine[len(mine) // length * length :]
         assert len(set(rest)) == len(rest)
-
-
-def test_bytes_per_token_are_those_of_the_validation_windows() -> None:
-    parts = [part("web", 2, 300, 0.75, ratio=4.0), part("code", 3, 300, 0.25, ratio=2.0)]
-    parts.append(part("old", 4, 300, 0))
-    run = RUN.replace({"data.parts": parts, "data.phases": [], "eval_windows": 8})
-    held = Mixture(run, "validation")
-    assert held.parts_of(held._held) == {"web": 6, "code": 2}
-    assert api.bytes_per_token(run, held) == (6 * 4.0 + 2 * 2.0) / 8
-    parts[1]["options"].pop("ratio")
-    assert api.bytes_per_token(run, Mixture(run.replace({"data.parts": parts}), "validation")) is None
-    parts[1]["options"]["ratio"] = -1.0
-    with pytest.raises(ConfigError, match=r"part 'code' .*`bytes_per_token` must be a positive number"):
-        Mixture(run.replace({"data.parts": parts}), "validation")
 
 
 @given(context=st.integers(4, 40), token=st.integers(1, 5000))

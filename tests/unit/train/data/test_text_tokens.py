@@ -150,6 +150,28 @@ def test_losses_are_told_in_bits_per_byte(tokens_run: TokensRun) -> None:
     assert bytewise["bits_per_byte"] == bytewise["loss"] / math.log(2)
 
 
+def test_a_mixtures_bytes_per_token_are_those_of_its_validation_windows(
+    tokens_run: TokensRun, tmp_path: Path
+) -> None:
+    (tmp_path / "bytes.txt").write_text("\n".join(TEXTS) * 20)
+    tokens = tokens_run().data.model_dump(include={"source", "path", "options"})
+    plain = {"source": "froude.train.data.text:TextFile", "path": str(tmp_path / "bytes.txt")}
+    markov = {"source": "froude.train.data.markov:Markov"}
+    parts = [
+        {"name": "tokens", "weight": 0.25, **tokens},
+        {"name": "plain", "weight": 0.75, **plain},
+        {"name": "markov", "weight": 1, **markov},  # which knows none, and has no window in the last phase
+    ]
+    phases = [{"from_share": 0.5, "weights": {"tokens": 1, "plain": 3}}]
+    base = tokens_run({"eval_windows": 40}).to_dict() | {"data": {"parts": parts, "phases": phases}}
+    held = build_source(run := Run.from_dict(base), "validation")
+    assert held.parts_of(held._held) == {"tokens": 10, "plain": 30}
+    known = build_source(tokens_run(), "validation").bytes_per_token
+    assert bytes_per_token(run, held) == pytest.approx((10 * known + 30 * 1.0) / 40)
+    mixed = run.replace({"data.phases": []})
+    assert bytes_per_token(mixed, build_source(mixed, "validation")) is None
+
+
 @pytest.mark.parametrize("given", [0, -1.0, math.nan, math.inf, "3", True])
 def test_bytes_per_token_must_be_a_positive_number(given: object) -> None:
     class Odd:
