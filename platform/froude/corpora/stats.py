@@ -114,11 +114,11 @@ def _counted(
 ) -> Stats:
     """Statistics of shards, whose bytes of text may be `known`."""
     documented = all(shard.documented for shard in shards)
-    used, hashes, lengths, nbytes = np.zeros(0, np.int64), set(), [np.zeros(0, np.int64)], 0
+    seen, hashes, lengths, nbytes = np.zeros(vocab, bool), set(), [np.zeros(0, np.int64)], 0
     for shard in shards:
         for tokens, bounds in _blocks(shard):
-            _check_ids(tokens, vocab, shard.name)
-            used = np.union1d(used, tokens)
+            seen = np.pad(seen, (0, max(0, _largest(tokens, vocab, shard.name) + 1 - len(seen))))
+            seen[tokens] = True
             lengths.append(np.diff(bounds))
             for first, stop in pairwise(bounds.tolist()):
                 if documented:
@@ -134,8 +134,8 @@ def _counted(
         tokens=int(each.sum()),
         nbytes=known if known is not None else nbytes if tokenizer else None,
         lengths=tuple(int(length) for length in quantiles) if documented else (),
-        used=len(used),
-        vocab=vocab or int(used.max(initial=-1)) + 1,
+        used=int(seen.sum()),
+        vocab=len(seen),
         duplicates=len(each) - len(hashes) if documented else None,
     )
 
@@ -153,10 +153,14 @@ def _blocks(shard: Shard) -> Iterator[tuple[Tokens, npt.NDArray[np.int64]]]:
         at = stop
 
 
-def _check_ids(tokens: Tokens, vocab: int, name: str) -> None:
-    low, high = int(tokens.min(initial=0)), int(tokens.max(initial=0))
-    if low < 0 or (vocab and high >= vocab):
+def _largest(tokens: Tokens, vocab: int, name: str) -> int:
+    """The largest id, -1 if there is none; ConfigError for one beyond the vocabulary, if it is known."""
+    if not len(tokens):
+        return -1
+    low, high, most = int(tokens.min()), int(tokens.max()), vocab or 1 << 31
+    if low < 0 or high >= most:
         raise ConfigError(
-            f"token ids must be from 0 to {(vocab or 1 << 32) - 1}, but {name} holds {low if low < 0 else high}; name "
-            "the tokenizer that made it, or restore it"
+            f"token ids must be from 0 to {most - 1}, but {name} holds {low if low < 0 else high}; name the tokenizer "
+            "that made it, its `--dtype`, or restore it"
         )
+    return high
