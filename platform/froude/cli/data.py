@@ -13,7 +13,7 @@ from froude.cli.common import FAILED, Debug, Json, emit, verb
 
 if TYPE_CHECKING:
     from froude.corpora.prepare.whole import Workers
-    from froude.corpora.record import Corpus
+    from froude.corpora.record import Record
     from froude.launch.display import Display
     from froude.store import Location
 
@@ -112,7 +112,7 @@ def _stages(display: Display) -> Any:
     return show
 
 
-def _made(corpus: Corpus) -> Iterator[str]:
+def _made(corpus: Record) -> Iterator[str]:
     content = corpus.content
     read = sum(each["size"] for each in content["inputs"]) / 2**20
     yield f"texts       {len(content['inputs']):,} files, {read:.1f} MiB"
@@ -138,6 +138,17 @@ def stats(
     tokenizer: Annotated[
         str, typer.Option(metavar="FILE", help="The tokenizer.json of shards whose folder has no data.json.")
     ] = "",
+    format: Annotated[
+        str,
+        typer.Option("--format", metavar="NAME", help="Format of the shards, where their names do not tell."),
+    ] = "auto",
+    dtype: Annotated[
+        str,
+        typer.Option(metavar="TYPE", help="Type of ids in files that don't say it: uint16, uint32 or int32."),
+    ] = "uint16",
+    column: Annotated[
+        str, typer.Option(metavar="NAME", help="Parquet's or Arrow's column of token ids.")
+    ] = "",
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -145,12 +156,13 @@ def stats(
 
     Example: froude data stats data/tokens
     """
+    from froude.corpora.corpus import Options
     from froude.corpora.stats import stats as count
     from froude.launch.display import Display
 
     display = Display(quiet=as_json)
     display.stage("read")
-    found = count(place, tokenizer, progress=display.update)
+    found = count(place, tokenizer, Options(format, dtype, column), progress=display.update)
     if as_json:
         emit({"splits": {name: each.to_dict() for name, each in found.items()}})
         return None

@@ -6,11 +6,14 @@ import hashlib
 from collections.abc import Sequence
 
 from froude.corpora.files import File
+from froude.store import Location, reported
 
 #: Up to so many bytes in all are hashed whole: what every process that opens the shards can read in a second or two.
 WHOLE = 1 << 28
 #: Of more, blocks of BLOCK bytes spread evenly over each file, MOST in all, first and last of each file at least.
 BLOCK, MOST = 1 << 16, 1 << 12
+#: Bytes of one file that is hashed by itself, read at once.
+PIECE = 1 << 23
 
 
 def sha256(files: Sequence[File]) -> str:
@@ -35,6 +38,16 @@ def sha256(files: Sequence[File]) -> str:
             part.update(file.read(offset, length).data)
         total.update(file.size.to_bytes(8, "little") + part.digest())
     return total.hexdigest()
+
+
+def file_sha256(location: Location) -> str:
+    """SHA-256 of one file as it lies there now, whatever of it is mapped or in the cache."""
+    digest = hashlib.sha256()
+    with reported(location, "a file must be readable"), location.reader() as source:
+        size = source.size()
+        for offset in range(0, size, PIECE):
+            digest.update(source.read_at(min(PIECE, size - offset), offset))
+    return digest.hexdigest()
 
 
 def _places(size: int, blocks: int) -> list[tuple[int, int]]:

@@ -11,14 +11,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from froude.config import ConfigError
-from froude.corpora import content, description, held_out, listing
+from froude.corpora import content, held_out, listing, record
 from froude.corpora.blocks import REQUESTS
 from froude.corpora.files import File
 from froude.corpora.formats import DTYPES, FORMATS, recognised
 from froude.corpora.formats.shard import Shard
-from froude.corpora.listing import Listed
+from froude.corpora.listing import Found, Listed
+from froude.corpora.record import Record
 from froude.corpora.stream import Stream
 from froude.section import listing as listing_of
+from froude.store import Location
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,10 @@ class Options:
 
 @dataclass(frozen=True)
 class Corpus:
-    """Shards that train, and those that are held out by name, if any; `files` are theirs, with those beside them."""
+    """Shards that train, and those that are held out by name, if any.
+
+    `files` are theirs, with those beside them; `records` what data.json says of them.
+    """
 
     path: str
     options: Options
@@ -42,7 +47,7 @@ class Corpus:
     training: Sequence[Shard]
     held: Sequence[Shard]
     files: Sequence[File]
-    bytes_per_token: float | None
+    records: Sequence[Record]
     _streams: dict[int, dict[str, Stream]] = field(default_factory=dict)
 
     def stream(self, split: str, context: int) -> Stream:
@@ -59,6 +64,19 @@ class Corpus:
         )
         return {name: Stream(self.training, ranges) for name, ranges in found._asdict().items()}
 
+    def nbytes(self, split: str) -> int | None:
+        """Bytes of text (UTF-8) of the shards of a split; None unless data.json counts them, and just these."""
+        tokens = sum(shard.tokens for shard in (self.held if split == "validation" else self.training))
+        counts = [record.splits.get(split, {}) for record in self.records]
+        known = tokens and tokens == sum(each.get("tokens", 0) for each in counts)
+        return sum(each.get("bytes", 0) for each in counts) if known else None
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """Bytes of text (UTF-8) over tokens of the shards that are held out; None where it is not known."""
+        nbytes = self.nbytes("validation")
+        return nbytes / sum(shard.tokens for shard in self.held) if nbytes else None
+
     @functools.cached_property
     def sha256(self) -> str:
         """Names the content and what is made of it; the same wherever it lies."""
@@ -70,8 +88,11 @@ class Corpus:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def open_corpus(path: str, options: Options) -> Corpus:
-    """The shards at a path, the same object as long as nothing there is written; ConfigError for what can't be read."""
+def open_corpus(path: str, options: Options, key: str = "data.path") -> Corpus:
+    """The shards at a path, the same object as long as nothing there is written.
+
+    ConfigError, which names the setting `key`, for what can't be read.
+    """
     if options.dtype not in DTYPES:
         raise ConfigError(
             f"`data.options.dtype` must be {listing_of(DTYPES)}, but got {options.dtype!r}; correct it"
@@ -80,18 +101,18 @@ def open_corpus(path: str, options: Options) -> Corpus:
         raise ConfigError(
             f"`data.options.held_out` must be a share between 0 and 1, but got {options.held_out}; the default is 0.01"
         )
-    found = listing.find(path, "data.path")
+    found = listing.find(path, key)
     name = options.validation
     if name and "://" not in name and not os.path.isabs(os.path.expanduser(name)):
         name = f"{found.folder}/{name}"
     held = listing.find(name, "data.options.validation").files if name else ()
-    return _opened(path, options, found.files, held)
+    return _opened(path, options, found, held)
 
 
 @functools.lru_cache(maxsize=8)
-def _opened(path: str, options: Options, found: tuple[Listed, ...], held: tuple[Listed, ...]) -> Corpus:
+def _opened(path: str, options: Options, found: Found, held: tuple[Listed, ...]) -> Corpus:
     held_urls = {listed.url for listed in held}
-    files = [listed.open() for listed in found if listed.url not in held_urls]
+    files = [listed.open() for listed in found.files if listed.url not in held_urls]
     held_files = [listed.open() for listed in held]
     if not files:
         raise ConfigError(
@@ -101,11 +122,14 @@ def _opened(path: str, options: Options, found: tuple[Listed, ...], held: tuple[
     names = listing.with_companions([*files, *held_files])
     kind, training = recognised(path, files, names, options.format)
     validation = recognised(options.validation, held_files, names, kind)[1] if held else []
-    described = description.read(names, [*training, *validation])
-    if not held:
-        validation = [file for file in training if file.url in described.held_out]
-        training = [file for file in training if file.url not in described.held_out]
     both = [*training, *validation]
+    folders = dict.fromkeys([found.folder, *(Location(file.url).parent.url for file in both)])
+    records = [known for folder in folders if (known := record.read(Location(folder))) is not None]
+    splits = {url: split for known in records for url, split in known.split_of(names).items()}
+    if not held:
+        validation = [file for file in training if splits.get(file.url) == "validation"]
+        training = [file for file in training if splits.get(file.url) != "validation"]
+        both = [*training, *validation]
     beside = [other for file in both if (other := listing.companion(file, names)) is not None]
     return Corpus(
         path,
@@ -114,7 +138,7 @@ def _opened(path: str, options: Options, found: tuple[Listed, ...], held: tuple[
         _shards(kind, training, options, names),
         _shards(kind, validation, options, names),
         [*both, *beside],
-        described.bytes_per_token,
+        records,
     )
 
 

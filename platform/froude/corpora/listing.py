@@ -7,14 +7,13 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from froude import s3
+from froude import durable, s3
 from froude.config import ConfigError
 from froude.corpora.files import File, opened
 from froude.store import Location, reported
 
 #: Endings of what stands beside a shard under its name, by the shard's ending.
 COMPANIONS = {".bin": ".idx", ".npy": ".csv.gz"}
-DESCRIPTION = "data.json"
 
 
 class Listed(NamedTuple):
@@ -51,7 +50,7 @@ def find(path: str, key: str) -> Found:
     except (ValueError, RuntimeError) as error:
         raise ConfigError(f"`{key}` must be a path or an s3:// URL, but got {path!r}: {error}") from None
     with reported(where, f"`{key}` must be readable on every worker's host"):
-        found, folder = (_matching(path), where) if pattern else _at(where)
+        found, folder = (_matching(path), where) if pattern else at(where)
     if not found:
         what = "matches no file" if pattern else "has no file"
         raise ConfigError(f"`{key}` must name at least one file, but {path!r} {what}; correct the path")
@@ -67,7 +66,6 @@ def with_companions(files: Sequence[File]) -> Mapping[str, File]:
         for ending, other in COMPANIONS.items()
         if file.url.endswith(ending)
     }
-    wanted |= {f"{Location(file.url).parent}/{DESCRIPTION}" for file in files}
     locations = [Location(url) for url in sorted(wanted - set(names))]
     if locations:
         with reported(locations[0], "what stands beside a shard must be readable"):
@@ -98,7 +96,8 @@ def _matching(pattern: str) -> list[Listed]:
     return _infos([Location.parse(name) for name in glob.glob(pattern, recursive=True)])
 
 
-def _at(where: Location) -> tuple[list[Listed], Location]:
+def at(where: Location) -> tuple[list[Listed], Location]:
+    """A file and the folder that it lies in, or the files of a folder (with those below it), and this; by name."""
     from pyarrow import fs
 
     filesystem, path = where.arrow()
@@ -107,7 +106,7 @@ def _at(where: Location) -> tuple[list[Listed], Location]:
         if info.is_file:
             return list(_listed([info], where)), where.parent
         selector = fs.FileSelector(path, allow_not_found=True, recursive=True)
-        return list(_listed(filesystem.get_file_info(selector), where)), where
+        return sorted(_listed(filesystem.get_file_info(selector), where)), where
 
 
 def _infos(found: Sequence[Location]) -> list[Listed]:
@@ -120,4 +119,8 @@ def _infos(found: Sequence[Location]) -> list[Listed]:
 
 def _listed(infos: Iterable[Any], where: Location) -> Iterable[Listed]:
     prefix = "" if where.is_local else "s3://"
-    return (Listed(prefix + info.path, info.size, info.mtime_ns or 0) for info in infos if info.is_file)
+    return (
+        Listed(prefix + info.path, info.size, info.mtime_ns or 0)
+        for info in infos
+        if info.is_file and not info.path.endswith(durable.TEMPORARY)
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +12,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from froude.corpora.formats.megatron import HEAD, MAGIC, TYPES
 from froude.store import Location, reported
 
-#: megatron/core/datasets/indexed_dataset.py: the header, its version, and its codes of the types that are written here.
-MAGIC, VERSION = b"MMIDIDX\x00\x00", 1
-CODES = {np.dtype("<u2"): 8, np.dtype("<i4"): 4}
+CODES = {np.dtype(kind): code for code, kind in TYPES.items()}
 
 
 def dtype_for(vocab: int) -> np.dtype[Any]:
@@ -27,10 +27,9 @@ def index(lengths: npt.NDArray[np.int64], dtype: np.dtype[Any]) -> bytes:
     """The `.idx` of documents of these lengths (tokens), each one sequence."""
     pointers = np.zeros(len(lengths), dtype="<i8")
     np.cumsum(lengths[:-1] * dtype.itemsize, out=pointers[1:])
-    head = MAGIC + VERSION.to_bytes(8, "little") + CODES[dtype].to_bytes(1, "little")
-    counts = len(lengths).to_bytes(8, "little") + (len(lengths) + 1).to_bytes(8, "little")
+    head = MAGIC + struct.pack(HEAD, 1, CODES[dtype], len(lengths), len(lengths) + 1)
     documents = np.arange(len(lengths) + 1, dtype="<i8")
-    return head + counts + lengths.astype("<i4").tobytes() + pointers.tobytes() + documents.tobytes()
+    return head + lengths.astype("<i4").tobytes() + pointers.tobytes() + documents.tobytes()
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from froude.config import ConfigError
+from froude.corpora.files import File
 from froude.store import Location, reported
 
 #: The copy of a corpus's tokenizer, which its folder has.
@@ -15,7 +16,7 @@ FILE, TOKENIZER, VERSION = "data.json", "tokenizer.json", 1
 
 
 @dataclass(frozen=True)
-class Corpus:
+class Record:
     """A folder's data.json. Written by `froude data prepare`, or of somebody else's shards by `froude data verify`."""
 
     folder: Location
@@ -36,6 +37,20 @@ class Corpus:
         """name, sha256, vocab and eod of the tokenizer; empty where it is not known."""
         return dict(self.content.get("tokenizer", {}))
 
+    def split_of(self, files: Mapping[str, File]) -> dict[str, str]:
+        """The split of each file (by URL) that is listed with one; ConfigError for one of another size than listed."""
+        found = {}
+        for row in self.shards:
+            file = files.get(f"{self.folder.url.rstrip('/')}/{row['name']}")
+            if file is not None and file.size != row["size"]:
+                raise ConfigError(
+                    f"a shard must have the size that {self.folder / FILE} lists, {row['size']} bytes, but {file.url} "
+                    f"has {file.size}; restore it, or prepare the data again"
+                )
+            if file is not None and "split" in row:
+                found[file.url] = row["split"]
+        return found
+
     def check_tokenizer(self, name: str, sha256: str) -> None:
         """ConfigError if the shards are known to be another tokenizer's than the one named."""
         made = self.tokenizer
@@ -51,7 +66,7 @@ class Corpus:
         return counts["bytes"] / counts["tokens"] if counts.get("tokens") and counts.get("bytes") else None
 
 
-def read(folder: Location) -> Corpus | None:
+def read(folder: Location) -> Record | None:
     """A folder's data.json; None if it has none, ConfigError if it is none of ours."""
     place = folder / FILE
     with reported(place, "data.json must be readable"):
@@ -67,19 +82,23 @@ def read(folder: Location) -> Corpus | None:
             and isinstance(each["sha256"], str)
             for each in table["shards"]
         )
-    except (ValueError, KeyError, TypeError):
+        counts = [count for split in table.get("splits", {}).values() for count in split.values()]
+        whole = whole and all(isinstance(count, int) and count >= 0 for count in counts)
+        made = table.get("tokenizer", {"name": "", "sha256": "", "vocab": 0})
+        whole = whole and isinstance(made["name"] + made["sha256"], str) and isinstance(made["vocab"], int)
+    except (ValueError, KeyError, TypeError, AttributeError):
         whole = False
     if not whole:
         raise ConfigError(
             f"data.json must list shards by name, size and sha256 (version {VERSION}), but {place} does "
             f"not; {remedy}"
         )
-    return Corpus(folder, table)
+    return Record(folder, table)
 
 
-def write(folder: Location, content: Mapping[str, Any]) -> Corpus:
+def write(folder: Location, content: Mapping[str, Any]) -> Record:
     """Write a folder's data.json, whole."""
     table = {"version": VERSION, **content}
     with reported(folder / FILE, "data.json must be writable"):
         (folder / FILE).replace(json.dumps(table, indent=1).encode() + b"\n")
-    return Corpus(folder, table)
+    return Record(folder, table)

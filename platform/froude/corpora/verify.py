@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from froude.config import ConfigError
-from froude.corpora import record
-from froude.corpora.prepare.inputs import file_sha256
-from froude.corpora.record import Corpus
+from froude.corpora import listing, record
+from froude.corpora.content import file_sha256
+from froude.corpora.listing import Listed
+from froude.corpora.record import Record
 from froude.store import Location, reported
 
 #: What files of tokens are called.
@@ -34,6 +35,7 @@ def verify(place: str, progress: Callable[[float, str], None] = lambda share, wh
             f"shards are verified against {record.FILE}, but {folder} has none; `froude data verify {folder} --write` "
             "makes one of the shards as they are now"
         )
+    here = _files(folder)
     wanted = {row["name"]: row for row in known.shards if not single or row["name"] == location.name}
     if single and not wanted:
         raise ConfigError(
@@ -41,55 +43,50 @@ def verify(place: str, progress: Callable[[float, str], None] = lambda share, wh
         )
     total, done = max(1, sum(row["size"] for row in wanted.values())), 0
     for name, row in wanted.items():
-        size = (folder / name).size()
-        wrong = "is not there" if size is None else ""
-        if size is not None and size != row["size"]:
-            wrong = f"has {size:,} bytes instead of {row['size']:,}"
-        elif size is not None and (now := file_sha256(folder / name)) != row["sha256"]:
-            wrong = f"has SHA-256 {now[:12]}… instead of {row['sha256'][:12]}…"
+        wrong, file = "", here.get(name)
+        if file is not None and file.size != row["size"]:
+            wrong = f"has {file.size:,} bytes instead of {row['size']:,}"
+        yield Seen(name, wrong or _changed(file, row["sha256"]))
         done += row["size"]
         progress(done / total, f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB")
-        yield Seen(name, wrong)
     if not single:
         if known.tokenizer:
-            yield Seen(record.TOKENIZER, _copy(folder, known.tokenizer["sha256"]))
-        for name in _shards(folder):
-            if name not in wanted:
+            yield Seen(record.TOKENIZER, _changed(here.get(record.TOKENIZER), known.tokenizer["sha256"]))
+        for name in here:
+            if name.endswith(SHARDS) and name not in wanted:
                 yield Seen(name, f"is not in {record.FILE}")
 
 
-def _copy(folder: Location, sha256: str) -> str:
-    """What is wrong with the folder's copy of its tokenizer."""
-    copy = folder / record.TOKENIZER
-    now = file_sha256(copy) if copy.exists() else ""
-    if now == sha256:
-        return ""
-    return f"has SHA-256 {now[:12]}… instead of {sha256[:12]}…" if now else "is not there"
+def _changed(file: Listed | None, sha256: str) -> str:
+    """What is wrong with a file that should have this hash."""
+    if file is None:
+        return "is not there"
+    now = file_sha256(Location(file.url))
+    return "" if now == sha256 else f"has SHA-256 {now[:12]}… instead of {sha256[:12]}…"
 
 
-def write(place: str, progress: Callable[[float, str], None] = lambda share, what: None) -> Corpus:
+def write(place: str, progress: Callable[[float, str], None] = lambda share, what: None) -> Record:
     """Make the data.json of a folder of somebody else's shards; ConfigError if it has one."""
     folder = Location.parse(place)
     if record.read(folder) is not None:
         raise ConfigError(
             f"--write is for shards without {record.FILE}, but {folder} has one; verify without --write, or remove it"
         )
-    names = _shards(folder)
-    if not names:
+    shards = {name: file for name, file in _files(folder).items() if name.endswith(SHARDS)}
+    if not shards:
         raise ConfigError(
             f"a corpus must have shards ({', '.join(SHARDS)}), but {folder} has none; name another folder"
         )
-    sizes = {name: (folder / name).size() or 0 for name in names}
-    rows, done, total = [], 0, max(1, sum(sizes.values()))
-    for name, size in sizes.items():
-        rows.append({"name": name, "size": size, "sha256": file_sha256(folder / name)})
-        done += size
+    rows, done, total = [], 0, max(1, sum(file.size for file in shards.values()))
+    for name, file in shards.items():
+        rows.append({"name": name, "size": file.size, "sha256": file_sha256(Location(file.url))})
+        done += file.size
         progress(done / total, f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB")
     return record.write(folder, {"shards": rows})
 
 
-def _shards(folder: Location) -> list[str]:
-    """Names of the shards below a folder, relative to it."""
+def _files(folder: Location) -> dict[str, Listed]:
+    """All files below a folder, by their names relative to it."""
     with reported(folder, "shards must be readable"):
-        found = [each.url.removeprefix(folder.url.rstrip("/") + "/") for each in folder.walk()]
-    return [name for name in found if name.endswith(SHARDS)]
+        found, _ = listing.at(folder)
+    return {file.url.removeprefix(folder.url.rstrip("/") + "/"): file for file in found}

@@ -13,7 +13,6 @@ import pytest
 from ship_texts import TEXTS
 
 from froude.cli import main
-from froude.corpora import pair
 from froude.corpora.prepare import whole
 
 
@@ -74,7 +73,7 @@ def test_from_texts_to_verified_shards(texts: Path, capsys: pytest.CaptureFixtur
     assert lines[-1] == "4 of 5 files are what they were"
     found = json.loads(said(["verify", "out", "--json"], capsys, code=1))
     assert [each["name"] for each in found["differing"]] == ["train-00000.bin"]
-    assert "must fit its .bin" in refused(["stats", "out"], capsys)
+    assert "a shard must have the size that" in refused(["stats", "out"], capsys)
 
 
 def test_shards_without_a_record(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,6 +85,21 @@ def test_shards_without_a_record(texts: Path, capsys: pytest.CaptureFixture[str]
     assert "with the SHA-256 of 4 files" in said(["verify", "out", "--write"], capsys)
     assert json.loads(said(["verify", "out", "--json"], capsys)) == {"shards": 4, "differing": []}
     assert "not known: name the tokenizer" in said(["stats", "out"], capsys)
+
+
+def test_shards_that_say_little_are_counted(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("raw").mkdir()
+    Path("raw/a.bin").write_bytes(b"".join(i.to_bytes(4, "little") for i in range(257)))
+    told = ["stats", "raw", "--format", "uint", "--dtype", "uint32"]
+    assert json.loads(said([*told, "--json"], capsys))["splits"]["all"] == {
+        **dict.fromkeys(("documents", "duplicates", "bytes", "bytes_per_token")),
+        "tokens": 257,
+        "lengths": {},
+        "vocabulary_used": 257,
+        "vocabulary": 257,
+    }
+    assert "has no boundaries" in said(told, capsys)
+    assert "257 tokens occur" in said([*told, "--tokenizer", "t.json"], capsys).replace("of 300 ", "")
 
 
 def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(
@@ -108,7 +122,7 @@ def test_ctrl_c_says_how_to_go_on_and_the_same_command_does(
     said(PREPARE, capsys)
     assert os.stat("out/train-00000.bin").st_mtime_ns == made
     assert "pieces" not in os.listdir("out")
-    assert len(pair.of_folder(whole.Location.parse("out"))) == 2
+    assert said(["verify", "out"], capsys).splitlines()[-1] == "5 of 5 files are what they were"
 
 
 def test_one_document_and_a_small_vocabulary_are_told(
@@ -136,7 +150,7 @@ def test_one_document_and_a_small_vocabulary_are_told(
         ([*PREPARE[:-2], "--column", "body"], "has no 'body' (it has text)"),
         ([*PREPARE[:-2], "--held-out", "2"], "--held-out must be a share"),
         ([*PREPARE[:-4], "--out", "."], "must be a new folder"),
-        (["stats", "nowhere"], "must have Megatron pairs"),
+        (["stats", "nowhere"], "`DIR|SHARD` must name at least one file, but 'nowhere' has no file"),
         (["verify", "nowhere"], "has none"),
         (
             ["train-tokenizer", "texts.jsonl", "--vocab", "9", "--out", "x.json"],

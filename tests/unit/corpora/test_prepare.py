@@ -17,13 +17,14 @@ from hypothesis import strategies as st
 from ship_texts import TEXTS
 
 from froude.config import ConfigError
-from froude.corpora import pair, record
+from froude.corpora import corpus, record
 from froude.corpora.megatron_writer import dtype_for, index
 from froude.corpora.prepare import pieces, whole
 from froude.corpora.prepare.pieces import text_hash
 from froude.corpora.prepare.shards import held_out, repeated
 from froude.corpora.prepare.whole import Options, prepare
-from froude.corpora.record import Corpus
+from froude.corpora.record import Record
+from froude.corpora.stream import Stream, each_document
 from froude.corpora.tokenizer import load
 from froude.store import Location
 
@@ -37,19 +38,15 @@ MEGATRON = {
 }
 
 
-def files(corpus: Corpus) -> dict[str, bytes]:
-    return {name: (corpus.folder / name).read() for name in corpus.folder.children()}
+def files(made: Record) -> dict[str, bytes]:
+    return {name: (made.folder / name).read() for name in made.folder.children()}
 
 
-def documents(corpus: Corpus, split: str) -> list[list[int]]:
-    names = [row["name"] for row in corpus.shards if row["split"] == split and row["name"].endswith(".bin")]
-    pairs = [pair.read(corpus.folder / name) for name in names]
-    return [
-        tokens[end - length : end].tolist()
-        for each in pairs
-        for tokens, lengths in each.documents()
-        for end, length in zip(np.cumsum(lengths), lengths, strict=True)
-    ]
+def documents(made: Record, split: str) -> list[list[int]]:
+    opened = corpus.open_corpus(made.folder.url, corpus.Options())
+    shards = opened.held if split == "validation" else opened.training
+    stream = Stream(shards)
+    return [stream.read(first, stop - first).tolist() for first, stop in each_document(shards)]
 
 
 @pytest.mark.parametrize("dtype", ["<u2", "<i4"])

@@ -11,7 +11,10 @@ import pytest
 from ship_texts import TEXTS
 
 from froude.config import ConfigError
-from froude.corpora import pair, record
+from froude.corpora import record
+from froude.corpora.corpus import Options as Reading
+from froude.corpora.corpus import open_corpus
+from froude.corpora.formats import FORMATS
 from froude.corpora.prepare.whole import Options, prepare
 from froude.corpora.stats import QUANTILES, stats
 from froude.corpora.tokenizer import load, trained
@@ -41,9 +44,10 @@ def test_stats_are_those_of_the_documents(corpus: Path, tokenizer: Path) -> None
     assert set(found) == {"train", "validation"}
     assert sum(each.duplicates for each in found.values()) == 1
     for name, each in found.items():
-        pairs = [one for one in pair.of_folder(Location(str(corpus))) if one.location.name.startswith(name)]
-        lengths = np.sort(np.concatenate([one.lengths for one in pairs]))
-        ids = np.concatenate([one.tokens() for one in pairs])
+        opened = open_corpus(str(corpus), Reading())
+        shards = opened.held if name == "validation" else opened.training
+        lengths = np.sort(np.concatenate([np.diff(one.starts()) for one in shards]))
+        ids = np.concatenate([one.read(0, one.tokens) for one in shards])
         assert (each.documents, each.tokens, each.nbytes) == tuple(
             told[name][k] for k in ("documents", "tokens", "bytes")
         )
@@ -56,19 +60,60 @@ def test_stats_are_those_of_the_documents(corpus: Path, tokenizer: Path) -> None
     # Of shards that say nothing, the tokenizer tells the text.
     (corpus / record.FILE).unlink()
     bare = stats(str(corpus))
-    assert bare["train"].nbytes is None
-    assert bare["train"].to_dict()["bytes_per_token"] is None
-    assert "name the tokenizer with --tokenizer" in "\n".join(bare["train"].lines())
-    assert {name: each.to_dict() for name, each in stats(str(corpus), str(tokenizer)).items()} == {
-        name: each.to_dict() for name, each in found.items()
-    }
+    assert list(bare) == ["all"]
+    assert bare["all"].nbytes is None
+    assert bare["all"].to_dict()["bytes_per_token"] is None
+    assert "name the tokenizer with --tokenizer" in "\n".join(bare["all"].lines())
+    for name, each in found.items():
+        assert stats(f"{corpus}/{name}-*.bin", str(tokenizer))["all"] == each
 
 
 def test_stats_of_one_shard_are_its_own(corpus: Path, tokenizer: Path) -> None:
     one = stats(str(corpus / "train-00001.bin"), str(tokenizer))["train"]
-    assert one.tokens == pair.read(Location(str(corpus / "train-00001.bin"))).lengths.sum()
+    assert one.tokens * 2 == (corpus / "train-00001.bin").stat().st_size
     assert one.nbytes
-    assert one.to_dict() == stats(str(corpus / "train-00001.idx"), str(tokenizer))["train"].to_dict()
+    assert stats(str(corpus / "train-00001.bin"))["train"].nbytes is None
+
+
+#: Folder of tests/data/shards, and whether its format knows where documents begin.
+@pytest.mark.parametrize(
+    "name, documented",
+    [
+        *(("megatron", True), ("dolma", True), ("arrow", True), ("parquet", True)),
+        *(("llm.c", False), ("nanogpt", False)),
+    ],
+)
+def test_every_format_is_counted(
+    root: Path, name: str, documented: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = json.loads((root / "tests/data/shards/documents.json").read_text())
+    lengths = sorted(map(len, documents))
+    for block in (1 << 22, 100):
+        monkeypatch.setattr("froude.corpora.stats.BLOCK", block)
+        found = stats(str(root / "tests/data/shards" / name))["all"]
+        assert found.tokens == sum(lengths)
+        ids = {token for document in documents for token in document}
+        assert (found.used, found.vocab) == (len(ids), max(ids) + 1)
+        if documented:
+            assert found.documents == len(documents)
+            assert found.duplicates == len(documents) - len({tuple(each) for each in documents})
+            assert (found.lengths[0], found.lengths[-1]) == (lengths[0], lengths[-1])
+            assert found.lengths[QUANTILES.index(0.5)] == lengths[(len(lengths) - 1) // 2]
+        else:
+            assert found.documents is found.duplicates is None
+            assert found.lengths == ()
+            assert "no boundaries" in "\n".join(found.lines())
+    assert {"uint" if name == "nanogpt" else name} <= set(FORMATS)
+
+
+def test_a_type_and_a_column_are_named_as_for_training(tmp_path: Path, tokenizer: Path, root: Path) -> None:
+    ids = load(str(tokenizer)).ids(TEXTS, np.uint32)
+    np.concatenate(ids).tofile(tmp_path / "a.bin")
+    found = stats(str(tmp_path), str(tokenizer), Reading(dtype="uint32"))["all"]
+    assert found.tokens == sum(map(len, ids))
+    assert found.nbytes == sum(len(text.encode()) for text in TEXTS)
+    with pytest.raises(ConfigError, match=r"must have a column of lists of token ids called 'x'"):
+        stats(str(root / "tests/data/shards/parquet"), options=Reading(column="x"))
 
 
 def test_another_tokenizer_than_the_shards_is_refused(corpus: Path, tmp_path: Path) -> None:
@@ -127,41 +172,23 @@ def test_somebody_elses_shards_get_a_record_only_when_asked(place: Location) -> 
 def test_there_must_be_shards_and_a_record_of_ours(tmp_path: Path, corpus: Path) -> None:
     with pytest.raises(ConfigError, match=r"must have shards .* has none"):
         write(str(tmp_path / "nothing"))
-    with pytest.raises(ConfigError, match=r"must have Megatron pairs .* has none; .*froude data prepare"):
+    with pytest.raises(
+        ConfigError, match=r"`DIR.SHARD` must name at least one file, but .*nothing' has no file"
+    ):
         stats(str(tmp_path / "nothing"))
     with pytest.raises(ConfigError, match=r"data.json must list the shard, but has no x.bin"):
         list(verify(str(corpus / "x.bin")))
-    for content in ("[]", "{", '{"version": 2, "shards": []}', '{"version": 1, "shards": [{"name": 3}]}'):
+    for content in (
+        "[]",
+        "{",
+        '{"version": 2, "shards": []}',
+        '{"version": 1, "shards": [{"name": 3}]}',
+        '{"version": 1, "shards": [], "splits": {"train": {"tokens": "3"}}}',
+        '{"version": 1, "shards": [], "splits": 3}',
+        '{"version": 1, "shards": [], "tokenizer": {"sha256": "3"}}',
+    ):
         (corpus / record.FILE).write_text(content)
         with pytest.raises(ConfigError, match=r"data.json must list shards by name, size and sha256"):
+            stats(str(corpus))
+        with pytest.raises(ConfigError, match=r"data.json must list shards by name, size and sha256"):
             list(verify(str(corpus)))
-
-
-def test_an_index_that_does_not_fit_is_refused(corpus: Path, tokenizer: Path) -> None:
-    place = Location(str(corpus / "train-00000.bin"))
-    data, path = place.read(), corpus / "train-00000.idx"
-    index = path.read_bytes()
-    for content, match in (
-        (b"X" + index[1:], r"must begin with MMIDIDX and version 1"),
-        (index[:9] + b"\2" + index[10:], r"must begin with MMIDIDX and version 1"),
-        (index[:17] + b"\7" + index[18:], r"has code|MMIDIDX"),
-        (index[:-8], r"was cut; write it anew"),
-        (index[:10], r"must begin with|was cut"),
-        (index[:-8] + (999).to_bytes(8, "little"), r"must list documents in order"),
-    ):
-        path.write_bytes(content)
-        with pytest.raises(ConfigError, match=match):
-            pair.read(place)
-    path.write_bytes(index)
-    place.replace(data[:-2])
-    with pytest.raises(
-        ConfigError, match=rf"must fit its .bin, but .* has {len(data)} bytes .* {len(data) - 2}"
-    ):
-        pair.read(place)
-    place.delete()
-    with pytest.raises(ConfigError, match=r"must have a .bin beside it, but there is no file"):
-        pair.read(place)
-    path.unlink()
-    with pytest.raises(ConfigError, match=r"must have an .idx beside it, but there is no file"):
-        pair.read(place)
-    assert load(str(tokenizer)).size == 300

@@ -92,12 +92,14 @@ def recognised(
     found: dict[str, list[File]] = {}
     for file in files:
         if file.url.endswith(".idx") and file.url.removesuffix(".idx") + ".bin" not in names:
-            raise ConfigError(f"an .idx must have its .bin beside it, but {file.url} has none; restore it")
+            raise ConfigError(
+                f"an .idx must have its .bin beside it, but {file.url} has none; restore or name it"
+            )
         if name := format_of(file, names):
             found.setdefault(name, []).append(file)
     if not found:
         raise ConfigError(
-            f"`data.path` must have token shards ({', '.join(sorted({k.suffix for k in FORMATS.values()}))}), but "
+            f"a path must have token shards ({', '.join(sorted({k.suffix for k in FORMATS.values()}))}), but "
             f"{path!r} has only {files[0].url} and the like; correct it, or set `data.options.format`"
         )
     if len(found) > 1:

@@ -13,7 +13,9 @@ from froude.corpora.formats.flat import Flat
 from froude.corpora.formats.shard import Shard, unfit
 
 MAGIC = b"MMIDIDX\0\0"
-HEADER = len(MAGIC) + struct.calcsize("<QBQQ")
+#: Version, code of the type, sequences, marks of documents.
+HEAD = "<QBQQ"
+HEADER = len(MAGIC) + struct.calcsize(HEAD)
 #: Codes of whole numbers (megatron/core/datasets/indexed_dataset.py, DType); 6 and 7 are floats.
 TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
 #: Up to so many sequences each one's place is checked; of more, so many in PIECES pieces spread evenly.
@@ -38,7 +40,7 @@ class Megatron(Flat):
         head = index.read(0, min(HEADER, index.size)).tobytes()
         if len(head) < HEADER or not head.startswith(MAGIC):
             raise self._unfit("must begin with MMIDIDX and its header", "does not", "restore it")
-        version, code, self._sequences, entries = struct.unpack("<QBQQ", head[len(MAGIC) :])
+        version, code, self._sequences, entries = struct.unpack(HEAD, head[len(MAGIC) :])
         if version != 1:
             raise self._unfit(
                 "must have version 1", f"has {version}", "write it with Megatron's IndexedDataset"

@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from froude.config import ConfigError
+from froude.corpora import listing
+from froude.corpora.content import file_sha256
+from froude.corpora.listing import Listed
 from froude.store import Location, reported
 
 PLAIN, LINES, PARQUET = (".txt", ".text", ".md"), (".jsonl", ".ndjson", ".json"), (".parquet",)
 #: Endings of compressed files, by what Arrow calls the codec.
 CODECS = {".gz": "gzip", ".zst": "zstd", ".bz2": "bz2"}
 KNOWN = "plain text (.txt, .md), JSON lines (.jsonl, .ndjson, .json) and .parquet; .gz, .zst and .bz2 of the first two"
-#: Bytes read at once.
-BLOCK = 1 << 23
 
 
 @dataclass(frozen=True)
 class Input:
-    """A file of texts: where it is, its name in data.json, bytes, and when it was written (UNIX time, s)."""
+    """A file of texts: where it is, its name in data.json, bytes, and when it was written (ns)."""
 
     url: str
     name: str
     size: int
-    modified: float
+    stamp: int
 
     @property
     def codec(self) -> str | None:
@@ -50,37 +50,30 @@ def inputs(places: Sequence[str]) -> list[Input]:
     for place in places:
         location = Location.parse(place)
         with reported(location, "texts must be files or folders that can be read"):
-            if location.size() is not None:
-                chosen = {location.name: location}
-                if not known(location.name):
-                    raise ConfigError(f"texts must be {KNOWN}, but got {place}; rename or convert it")
-            else:
-                inside = _of_folder(location)
-                chosen = {f"{location.name}{e.url.removeprefix(location.url)}": e for e in inside}
-                if not chosen and not location.children():
-                    raise ConfigError(
-                        f"texts must be files or folders with texts, but {place} is empty or not there; check its name"
-                    )
-                if not chosen:
-                    raise ConfigError(
-                        f"texts must be {KNOWN}, but {place} holds none; name files or another folder"
-                    )
-            for name, each in chosen.items():
-                written = each.modified()
-                if each.url in found:
-                    raise ConfigError(f"each text must be named once, but {each} is named twice; drop one")
-                found[each.url] = Input(
-                    each.url, name, each.size() or 0, written.timestamp() if written else 0.0
-                )
+            inside, folder = listing.at(location)
+        if not inside:
+            raise ConfigError(
+                f"texts must be files or folders with texts, but {place} is empty or not there; check its name"
+            )
+        if folder != location and not known(location.name):
+            raise ConfigError(f"texts must be {KNOWN}, but got {place}; rename or convert it")
+        chosen = inside if folder != location else _of_folder(inside)
+        if not chosen:
+            raise ConfigError(f"texts must be {KNOWN}, but {place} holds none; name files or another folder")
+        for each in chosen:
+            if each.url in found:
+                raise ConfigError(f"each text must be named once, but {each.url} is named twice; drop one")
+            name = location.name + each.url.removeprefix(location.url)
+            found[each.url] = Input(each.url, name, each.size, each.stamp)
     return list(found.values())
 
 
-def _of_folder(folder: Location) -> list[Location]:
-    """JSON lines and Parquet below a folder, plain text only where there are none: beside them it is about them.
+def _of_folder(files: Sequence[Listed]) -> list[Listed]:
+    """JSON lines and Parquet of a folder's files, plain text only where there are none: beside them it is about them.
 
     A .json is for who names it: in a folder it may be anything, such as a tokenizer.
     """
-    found = [each for each in folder.walk() if known(each.name) and not each.name.endswith(".json")]
+    found = [each for each in files if known(each.url) and not each.url.endswith(".json")]
     plain = [each for each in found if Input(each.url, "", 0, 0).kind is PLAIN]
     return plain if len(plain) == len(found) else [each for each in found if each not in plain]
 
@@ -88,13 +81,3 @@ def _of_folder(folder: Location) -> list[Location]:
 def sha256(input: Input) -> str:
     """SHA-256 of the file as it lies there."""
     return file_sha256(Location(input.url))
-
-
-def file_sha256(location: Location) -> str:
-    """SHA-256 of a local file or an object, read in blocks."""
-    digest = hashlib.sha256()
-    with reported(location, "a file must be readable"), location.reader() as source:
-        size = source.size()
-        for at in range(0, size, BLOCK):
-            digest.update(source.read_at(min(BLOCK, size - at), at))
-    return digest.hexdigest()

@@ -14,7 +14,7 @@ from froude.corpora.megatron_writer import dtype_for
 from froude.corpora.prepare import inputs as texts
 from froude.corpora.prepare import pieces as made
 from froude.corpora.prepare import shards
-from froude.corpora.record import Corpus
+from froude.corpora.record import Record
 from froude.store import Location, reported
 
 SHARD_TOKENS = 1 << 28
@@ -56,7 +56,7 @@ def prepare(
     *,
     workers: Workers = map,
     progress: Progress = _quiet,
-) -> Corpus:
+) -> Record:
     """Tokenise texts into `out` and return what its data.json says; the same bytes, whoever works.
 
     What an interrupted call has done is used, as far as texts and settings are the same. ConfigError for what can't be
@@ -119,7 +119,7 @@ def prepare(
     return corpus
 
 
-def _already(folder: Location) -> Corpus | None:
+def _already(folder: Location) -> Record | None:
     """The corpus that the folder holds; ConfigError if it holds anything but that or unfinished pieces."""
     found = record.read(folder)
     with reported(folder, "the folder of a corpus must be readable"):
@@ -132,7 +132,7 @@ def _already(folder: Location) -> Corpus | None:
     return found
 
 
-def _same(already: Corpus, content: dict[str, Any]) -> Corpus:
+def _same(already: Record, content: dict[str, Any]) -> Record:
     """The finished corpus; ConfigError if it is of other texts or settings."""
     had, wanted = _nameless(already.content), _nameless(content)
     for key, value in wanted.items():
@@ -161,10 +161,10 @@ def _hashes(
     """SHA-256 of each text, by URL; those known from before, where size and time of a file are what they were."""
     place = folder / made.FOLDER / "inputs.json"
     known: dict[str, list[Any]] = json.loads(place.read()) if keep and place.exists() else {}
-    todo = [each for each in found if known.get(each.url, [])[:2] != [each.size, each.modified]]
+    todo = [each for each in found if known.get(each.url, [])[:2] != [each.size, each.stamp]]
     done, total = 0, max(1, sum(each.size for each in todo))
     for each, sha256 in workers(_hashed, todo):
-        known[each.url] = [each.size, each.modified, sha256]
+        known[each.url] = [each.size, each.stamp, sha256]
         done += each.size
         progress("read", done / total, f"{done / 2**20:.1f} of {total / 2**20:.1f} MiB")
     if keep:

@@ -6,7 +6,7 @@ import bisect
 import functools
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
@@ -148,9 +148,11 @@ class Mixture:
         self._stretches = stretches(run, run.tokens)
         self.length, self.sha256 = int(self._ends[-1]), self._sha256(run)
         self._held: Ints | None = None
+        self.bytes_per_token: float | None = None
         if split == "validation":
             self._held = self._chosen(run)
             self.length = len(self._held)
+            self.bytes_per_token = self._bytes_per_token(run, self.parts_of(self._held))
         else:
             self._check_epochs(run)
 
@@ -159,6 +161,17 @@ class Mixture:
         shares = [[str(share) for share in table.values()] for table in run.data.shares]
         starts = [[phase.from_tokens, phase.from_share] for phase in run.data.phases]
         return hashlib.sha256(json.dumps([parts, shares, starts]).encode()).hexdigest()
+
+    def _bytes_per_token(self, run: Run, counts: Mapping[str, int]) -> float | None:
+        """Of so many windows of each part, which are equally long; None unless all of these parts say theirs."""
+        total = 0.0
+        for part in run.data.parts:
+            with named(part):
+                known = api.bytes_per_token(on_part(run, part), self.parts[part.name])
+            if known is None and counts.get(part.name):
+                return None
+            total += counts.get(part.name, 0) * (known or 0)
+        return total / sum(counts.values())
 
     def read(self, first: int, n: int) -> Ints:
         """Windows first … first + n − 1 as int64 [n, context + 1]; ValueError outside the source."""

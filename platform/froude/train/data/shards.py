@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from froude.config import ConfigError
-from froude.corpora.corpus import Options, open_corpus
+from froude.corpora.corpus import Corpus, Options, open_corpus
 from froude.train.data import windows
 from froude.train.data.split import Split
 
@@ -27,37 +27,26 @@ DEFAULTS: dict[str, Scalar] = {
 }
 
 
-class Shards:
-    """Token ids at `data.path`, read where they lie: a file, a folder, a pattern, or an s3:// URL of one of these.
-
-    Files in the order of their names are one stream; window i begins at token i * context of its split.
-
-    `data.options`: `format` ("auto": by names and magic numbers), `dtype` of files that don't say it ("uint16";
-    "uint32", "int32"), `column` of Parquet and Arrow (`input_ids`, or the only one of lists of whole numbers),
-    `validation` (shards that are held out: a path, absolute or relative to `data.path`; "": documents are held out by
-    a hash, unless a `data.json` beside the shards names those of the split "validation"), `held_out` (their share,
-    0.01).
+class CorpusWindows:
+    """Windows of a split of shards: window i begins at token i * context of its stream.
 
     `documents(first, n)`, where the format has boundaries, else None: for each token of these windows the number, in
     all shards, of the document that it belongs to, int64 [n, context + 1]. `bytes_per_token` of the validation split
-    where a `data.json` beside the shards says it, else None. `expect(numbers)`, on S3: windows that will be read soon.
+    where a `data.json` beside the shards counts it, else None. `expect(numbers)`, on S3: windows that will be read soon.
     """
 
-    def __init__(self, run: Run, split: Split) -> None:
-        windows.check_split(split)
-        chosen = windows.options(run, DEFAULTS, "Shards")
-        corpus = open_corpus(run.data.path, Options(**chosen))
+    sha256: str
+
+    def __init__(self, run: Run, split: Split, corpus: Corpus) -> None:
         self._context, self._vocab, self._path = run.model.context, run.model.vocab, run.data.path
         self._stream = corpus.stream(split, self._context)
         tokens = self._stream.tokens
         if tokens <= self._context:
             raise ConfigError(
                 f"the {split} split of {self._path!r} must hold at least one window of context + 1 = "
-                f"{self._context + 1} tokens, but holds {tokens}; use more shards or a shorter `model.context`"
+                f"{self._context + 1} tokens, but holds {tokens}; use a larger corpus or a shorter `model.context`"
             )
         self.length = (tokens - 1) // self._context
-        self.sha256 = corpus.sha256
-        windows.check_sha256(run, self.sha256, repr(self._path))
         self.documents: Documents | None = self._documents if self._stream.documented else None
         self.expect: Expect | None = self._expect if self._stream.remote else None
         self.bytes_per_token = corpus.bytes_per_token
@@ -101,3 +90,24 @@ class Shards:
             f"token ids must be from 0 to {self._vocab - 1}, below `model.vocab`, but {name} "
             f"holds {tokens[odd]} at token {place}; raise `model.vocab`, or correct `data.path` or `data.options.dtype`"
         )
+
+
+class Shards(CorpusWindows):
+    """Token ids at `data.path`, read where they lie: a file, a folder, a pattern, or an s3:// URL of one of these.
+
+    Files in the order of their names are one stream.
+
+    `data.options`: `format` ("auto": by names and magic numbers), `dtype` of files that don't say it ("uint16";
+    "uint32", "int32"), `column` of Parquet and Arrow (`input_ids`, or the only one of lists of whole numbers),
+    `validation` (shards that are held out: a path, absolute or relative to `data.path`; "": documents are held out by
+    a hash, unless a `data.json` beside the shards names those of the split "validation"), `held_out` (their share,
+    0.01).
+    """
+
+    def __init__(self, run: Run, split: Split) -> None:
+        windows.check_split(split)
+        chosen = windows.options(run, DEFAULTS, "Shards")
+        corpus = open_corpus(run.data.path, Options(**chosen))
+        super().__init__(run, split, corpus)
+        self.sha256 = corpus.sha256
+        windows.check_sha256(run, self.sha256, repr(run.data.path))

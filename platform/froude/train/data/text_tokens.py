@@ -12,16 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy.typing as npt
-
 from froude.config import ConfigError, Scalar
-from froude.corpora import pair, record
+from froude.corpora import corpus, record
 from froude.corpora import tokenizer as tokenizers
 from froude.corpora.prepare import inputs as texts
 from froude.corpora.prepare.whole import Options, prepare
-from froude.corpora.record import Corpus
+from froude.corpora.record import Record
 from froude.store import Location, reported
 from froude.train.data import windows
+from froude.train.data.shards import CorpusWindows
 from froude.train.data.split import Split
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ DEFAULTS: dict[str, Scalar] = {
 }
 
 
-class TextTokens(windows.Windows):
+class TextTokens(CorpusWindows):
     """Plain text, JSON lines or Parquet at `data.path` (a file or folder), through `data.options.tokenizer`.
 
     Documents are joined, each ended by `eod` (empty: the tokenizer's well-known one), and cut into windows; `held_out`
@@ -60,14 +59,11 @@ class TextTokens(windows.Windows):
             shard_tokens=1 << 62,  # one pair a split
         )
         found = _texts(run.data.path)
-        sha256 = _identity(found, making, tokenizer.sha256)
-        windows.check_sha256(run, sha256, f"{run.data.path!r} with {tokenizer.name}")
-        corpus = _cached(run.data.path, making, _cache(options["cache"]) / sha256[:24])
-        stream = _stream(corpus, split)
-        super().__init__(
-            windows.cut(stream, run.model.context, split=split, corpus=repr(run.data.path), unit="tokens"), sha256
-        )
-        self.bytes_per_token = corpus.bytes_per_token("validation")
+        self.sha256 = _identity(found, making, tokenizer.sha256)
+        windows.check_sha256(run, self.sha256, f"{run.data.path!r} with {tokenizer.name}")
+        made = _cached(run.data.path, making, _cache(options["cache"]) / self.sha256[:24])
+        _check_documents(made)
+        super().__init__(run, split, corpus.open_corpus(made.folder.url, corpus.Options()))
 
 
 def _tokenizer(options: dict[str, Any]) -> tokenizers.Tokenizer:
@@ -118,7 +114,7 @@ def _cache(wanted: str) -> Location:
     return Location.parse(Path(base).expanduser() / "froude" / "tokens")
 
 
-def _cached(path: str, making: Options, folder: Location) -> Corpus:
+def _cached(path: str, making: Options, folder: Location) -> Record:
     """The tokens of the texts; made by the first process of a host that asks."""
     if not folder.is_local:
         raise ConfigError(f"`data.options.cache` must be a local folder, but got {folder}; name one")
@@ -137,12 +133,13 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _stream(corpus: Corpus, split: Split) -> npt.NDArray[Any]:
-    """A split's tokens, one after the other."""
-    if not corpus.splits[split]["documents"]:
-        raise ConfigError(
-            f"the {split} split must have a document, but the texts have {corpus.splits['train']['documents']} in all, "
-            f"of which {corpus.content['held_out']:g} validate; a plain text file is one document: divide it, write JSON "
-            "lines, or train on its bytes with froude.train.data.text:TextFile"
-        )
-    return pair.read(corpus.folder / f"{split}-00000.bin").tokens()
+def _check_documents(made: Record) -> None:
+    """ConfigError unless both splits have documents."""
+    documents = {split: counts["documents"] for split, counts in made.splits.items()}
+    for split, count in documents.items():
+        if not count:
+            raise ConfigError(
+                f"the {split} split must have a document, but the texts have {sum(documents.values())} in all, of which "
+                f"{made.content['held_out']:g} validate; a plain text file is one document: divide it, write JSON lines, "
+                "or train on its bytes with froude.train.data.text:TextFile"
+            )

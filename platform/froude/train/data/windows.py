@@ -35,13 +35,13 @@ class Windows:
 
 
 def cut(
-    stream: npt.NDArray[Any], context: int, *, split: Split, corpus: str, unit: str = "bytes"
+    stream: npt.NDArray[Any], context: int, *, split: Split, corpus: str
 ) -> npt.NDArray[Any]:
     """View [windows, context + 1] of a stream: window i starts at i * context; no input occurs twice."""
     if len(stream) <= context:
         raise ConfigError(
             f"the {split} split of {corpus} must hold at least one window of context + 1 = {context + 1} "
-            f"{unit}, but holds {len(stream)}; use a longer text or a shorter `model.context`"
+            f"bytes, but holds {len(stream)}; use a longer text or a shorter `model.context`"
         )
     return np.lib.stride_tricks.sliding_window_view(stream, context + 1)[::context]
 

@@ -244,12 +244,17 @@ def test_data_json_says_what_is_held_out_and_how_much_text_it_is(
     assert build_source(shards_run(tmp_path), "train").bytes_per_token is None
     megatron(tmp_path / "y", documents[:9])
     sizes = {name: (tmp_path / name).stat().st_size for name in ("x.bin", "y.bin", "y.idx")}
-    listed = [{"name": name, "size": size, "split": "train"} for name, size in sizes.items()]
-    said = {"splits": {"validation": {"tokens": 10, "bytes": 45}}, "shards": listed}
+    listed = [{"name": name, "size": size, "sha256": "", "split": "train"} for name, size in sizes.items()]
+    count = len(joined(documents[:9]))
+    said = {"version": 1, "splits": {"validation": {"tokens": count, "bytes": count * 4}}, "shards": listed}
     (tmp_path / "data.json").write_text(json.dumps(said))
-    assert build_source(shards_run(tmp_path), "validation").bytes_per_token == 4.5
+    # What a hash holds out are not the tokens that it counts.
+    assert build_source(shards_run(tmp_path), "validation").bytes_per_token is None
     listed[1]["split"] = "validation"
     (tmp_path / "data.json").write_text(json.dumps(said))
+    assert build_source(shards_run(tmp_path), "validation").bytes_per_token == 4
+    named = shards_run(tmp_path, {"data.options": {"validation": "x.bin"}})
+    assert build_source(named, "validation").bytes_per_token is None
     train, held = (build_source(shards_run(tmp_path), split) for split in ("train", "validation"))
     assert (train.read(0, train.length) == windows_of(joined(documents))).all()
     assert (held.read(0, held.length) == windows_of(joined(documents[:9]))).all()

@@ -186,7 +186,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "null rows": (lambda d: nulls(d, "rows"), r"must have no null rows, but .* has 1; drop them"),
     "data.json": (
         lambda d: (headerless(d / "a", DOCUMENTS), (d / "data.json").write_text("{")),
-        r"a data.json must be JSON",
+        r"data.json must list shards by name, size and sha256",
     ),
 }
 

@@ -14,6 +14,7 @@ import pytest
 from ship_texts import TEXTS
 
 from froude.config import ConfigError, Run
+from froude.corpora.prepare import whole
 from froude.corpora.prepare.pieces import text_hash
 from froude.corpora.tokenizer import load, trained
 from froude.space import Grid, Space, Trial
@@ -68,6 +69,21 @@ def test_windows_are_of_the_documents_tokens(tokens_run: TokensRun, tmp_path: Pa
     held = [TEXTS[i] for i, side in enumerate(low) if side]
     expected = sum(len(text) for text in held) / sum(len(ids[i]) + 1 for i, side in enumerate(low) if side)
     assert bytes_per_token(run, build_source(run, "validation")) == expected
+
+
+def test_shards_of_the_same_texts_have_the_same_windows(tokens_run: TokensRun, tmp_path: Path) -> None:
+    run = tokens_run()
+    for shard_tokens in (1 << 28, 500):
+        options = whole.Options(str(tmp_path / "tokenizer.json"), held_out=0.2, shard_tokens=shard_tokens)
+        made = whole.prepare([run.data.path], tmp_path / f"out-{shard_tokens}", options)
+        changes = {"data.source": "froude.train.data.shards:Shards", "data.path": made.folder.url, "data.options": {}}
+        for split in ("train", "validation"):
+            ours, theirs = build_source(run, split), build_source(run.replace(changes), split)
+            assert ours.length == theirs.length
+            assert np.array_equal(ours.read(0, ours.length), theirs.read(0, theirs.length))
+            assert np.array_equal(ours.documents(0, ours.length), theirs.documents(0, theirs.length))
+            assert bytes_per_token(run, ours) == bytes_per_token(run, theirs) == made.bytes_per_token("validation")
+        assert len(made.shards) > 4 or shard_tokens == 1 << 28
 
 
 def test_it_is_tokenised_once_wherever_it_lies(
@@ -132,6 +148,28 @@ def test_losses_are_told_in_bits_per_byte(tokens_run: TokensRun) -> None:
         assert row["bits_per_byte"] == pytest.approx(row["loss"] / math.log(2) / known)
     bytewise = run_trial([Run(tokens=768, batch=768, model={"width": 16})], trial="k").trials[0]
     assert bytewise["bits_per_byte"] == bytewise["loss"] / math.log(2)
+
+
+def test_a_mixtures_bytes_per_token_are_those_of_its_validation_windows(
+    tokens_run: TokensRun, tmp_path: Path
+) -> None:
+    (tmp_path / "bytes.txt").write_text("\n".join(TEXTS) * 20)
+    tokens = tokens_run().data.model_dump(include={"source", "path", "options"})
+    plain = {"source": "froude.train.data.text:TextFile", "path": str(tmp_path / "bytes.txt")}
+    markov = {"source": "froude.train.data.markov:Markov"}
+    parts = [
+        {"name": "tokens", "weight": 0.25, **tokens},
+        {"name": "plain", "weight": 0.75, **plain},
+        {"name": "markov", "weight": 1, **markov},  # which knows none, and has no window in the last phase
+    ]
+    phases = [{"from_share": 0.5, "weights": {"tokens": 1, "plain": 3}}]
+    base = tokens_run({"eval_windows": 40}).to_dict() | {"data": {"parts": parts, "phases": phases}}
+    held = build_source(run := Run.from_dict(base), "validation")
+    assert held.parts_of(held._held) == {"tokens": 10, "plain": 30}
+    known = build_source(tokens_run(), "validation").bytes_per_token
+    assert bytes_per_token(run, held) == pytest.approx((10 * known + 30 * 1.0) / 40)
+    mixed = run.replace({"data.phases": []})
+    assert bytes_per_token(mixed, build_source(mixed, "validation")) is None
 
 
 @pytest.mark.parametrize("given", [0, -1.0, math.nan, math.inf, "3", True])
