@@ -48,7 +48,10 @@ SMALLER = {
     r"^HORIZONS = .*": "HORIZONS = (10, 20, STEPS)",
     r"^WARMUP = .*": "WARMUP = 4",
     r"^WIDTHS = .*": "WIDTHS = (32, 48, 64, 96)",
-    r"^SEEDS, RATE_SEEDS = .*": "SEEDS, RATE_SEEDS = 2, 2",
+    r"^SEEDS, RATE_SEEDS = .*": "SEEDS, RATE_SEEDS = 1, 1",
+    r"^OFFSETS = .*": "OFFSETS = (-2, -1, 0, 1, 2)",
+    r"trials=12": "trials=4",
+    r"startup=6": "startup=2",
     r"^CONTEXT, VOCAB = \d+": "CONTEXT, VOCAB = 32",
 }
 
