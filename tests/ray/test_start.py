@@ -47,7 +47,6 @@ SMALLER = {
     r"^STEPS = .*": "STEPS = 40",
     r"^HORIZONS = .*": "HORIZONS = (10, 20, STEPS)",
     r"^WARMUP = .*": "WARMUP = 4",
-    r"^WIDTHS = .*": "WIDTHS = (32, 48, 64, 96)",
     r"^SEEDS, RATE_SEEDS = .*": "SEEDS, RATE_SEEDS = 1, 1",
     r"^OFFSETS = .*": "OFFSETS = (-2, -1, 0, 1, 2)",
     r"trials=12": "trials=4",
