@@ -61,11 +61,10 @@ class Tokenizer:
         if wanted is None:
             raise ConfigError(
                 f"documents must end with a token, but {self.name} has none of {', '.join(ENDS[:4])} and the like; "
-                'name its own as eod (--eod TOKEN), or "" to join documents without one'
+                'name its own as eod (--eod TOKEN; --eod "" joins documents without one)'
             )
         raise ConfigError(
-            f"eod must be a token of the tokenizer, but {self.name} has no {wanted!r}; "
-            'name one of its tokens, or "" for none'
+            f"eod must be a token of the tokenizer, but {self.name} has no {wanted!r}; name one of its tokens"
         )
 
 

@@ -13,9 +13,8 @@ from froude.corpora import listing, record
 from froude.corpora.files import File
 from froude.corpora.formats import format_of
 from froude.corpora.listing import with_companions
+from froude.corpora.prepare import inputs
 from froude.store import Location, reported
-
-TEXTS = (".txt", ".jsonl", ".jsonl.gz", ".jsonl.zst", ".json.gz")
 
 
 @dataclass(frozen=True)
@@ -40,20 +39,35 @@ def corpus(data: str, tokenizer: str) -> Corpus:
         return Corpus("my_data:MyData")
     path = Location.parse(data).url
     files = with_companions([each.open() for each in listing.find(path, "--data").files])
-    kinds = {name for file in files.values() if (name := format_of(file, files))}
-    text = next((url for url, file in files.items() if _is_text(url, file)), "")
-    if kinds and not text:
-        return Corpus("froude.train.data.shards:Shards", path, {}, _vocab(Location(next(iter(files)))))
-    if not text:
+    texts = [url for url, file in files.items() if _is_text(url, file, path)]
+    shards = [url for url in files if url not in texts and format_of(files[url], files)]
+    # Plain text beside shards or other texts is about them, as `froude data prepare` has it.
+    documents = [url for url in texts if not inputs.is_plain(url)] or ([] if shards else texts)
+    if shards and documents:
         raise ConfigError(
-            f"--data must have token shards or texts ({', '.join(TEXTS)}, .parquet), but {path} has neither; name "
-            "others"
+            f"--data must be token shards or texts, but {path} has both ({shards[0]}, {documents[0]}); name one of the "
+            "two by a folder, a file or a pattern"
+        )
+    if shards:
+        if tokenizer:
+            raise ConfigError(
+                f"--tokenizer is for texts, but {path} has token shards; leave it out, and name the size of their "
+                "vocabulary with --vocab"
+            )
+        return Corpus("froude.train.data.shards:Shards", path, {}, _vocab(Location(shards[0])))
+    if not documents:
+        raise ConfigError(
+            f"--data must have token shards or texts ({inputs.KNOWN}), but {path} has neither; name others"
+        )
+    if not Location.parse(path).exists():
+        raise ConfigError(
+            f"texts must be a file or a folder, but --data is the pattern {path}; name its folder"
         )
     if not tokenizer:
-        if text.endswith(".txt") and len(files) == 1:
+        if documents[0].endswith(".txt") and len(files) == 1:
             return Corpus("froude.train.data.text:TextFile", path)
         raise ConfigError(
-            f"texts need --tokenizer FILE, but {text} came without; `froude data train-tokenizer` makes one"
+            f"texts need --tokenizer FILE, but {documents[0]} came without; `froude data train-tokenizer` makes one"
         )
     from froude.corpora.tokenizer import load
 
@@ -66,10 +80,10 @@ def corpus(data: str, tokenizer: str) -> Corpus:
     )
 
 
-def _is_text(url: str, file: File) -> bool:
-    if url.endswith(".parquet"):
+def _is_text(url: str, file: File, path: str) -> bool:
+    if url.endswith(inputs.PARQUET):
         return _strings(file)
-    return url.endswith(TEXTS)
+    return inputs.known(url) and (url == path or not url.endswith(".json"))
 
 
 def _strings(file: File) -> bool:

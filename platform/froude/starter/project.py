@@ -46,6 +46,10 @@ def files(name: str, wishes: Wishes) -> Iterator[tuple[str, str]]:
             f"a project's folder must be named by letters, digits, `.`, `_` and `-`, but got {name!r}; rename it"
         )
     model, data = shape(wishes.model), corpus(wishes.data, wishes.tokenizer)
+    if data.path and 0 < wishes.vocab < data.vocab:
+        raise ConfigError(
+            f"--vocab must be at least {data.vocab} for {data.path}, but got {wishes.vocab}; raise it, or leave it out"
+        )
     own = OWN in (wishes.model, wishes.data)
     foreign = own or bool(wishes.trainer)
     imports = ["Model", "Optimizer", "Run", "Schedule"]

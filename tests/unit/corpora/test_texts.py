@@ -114,7 +114,8 @@ def test_a_parquet_file_must_have_the_column(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     pq.write_table(pa.table({"id": [1], "body": ["x"]}), path)
     with pytest.raises(
-        ConfigError, match=r"column of texts 'text', but .* has id, body; name one with --column"
+        ConfigError,
+        match=r"column of texts 'text', but .* has id, body; name one with --column .`data.options.column`",
     ):
         read(path)
     with pytest.raises(ConfigError, match=r"must hold strings, but 'id' of .* holds int64"):

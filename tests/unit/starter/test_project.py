@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from froude.cli import main
 from froude.config import ConfigError
+from froude.corpora.tokenizer import trained
 from froude.starter.project import Wishes, write
 
 pytestmark = pytest.mark.slow
@@ -108,3 +110,42 @@ def test_texts_need_a_tokenizer_and_a_folder_is_never_overwritten(tmp_path: Path
     with pytest.raises(ConfigError, match="new or an empty folder"):
         write(tmp_path / "full", Wishes())
     assert (tmp_path / "full" / "search_space.py").read_text() == "mine"
+
+
+@pytest.fixture
+def shards(tmp_path: Path) -> Path:
+    """A folder of shards that has a README."""
+    folder = tmp_path / "shards"
+    folder.mkdir()
+    np.arange(1000, dtype=np.uint16).tofile(folder / "a.bin")
+    (folder / "README.md").write_text("what they are")
+    return folder
+
+
+def test_plain_text_beside_shards_is_about_them(tmp_path: Path, shards: Path) -> None:
+    write(tmp_path / "new", Wishes(data=str(shards), vocab=1000))
+    assert "froude.train.data.shards:Shards" in (tmp_path / "new" / "search_space.py").read_text()
+
+
+def test_shards_take_no_tokenizer_and_stand_without_other_texts(tmp_path: Path, shards: Path) -> None:
+    with pytest.raises(ConfigError, match=r"--tokenizer is for texts, .* with --vocab"):
+        write(tmp_path / "new", Wishes(data=str(shards), tokenizer="tokenizer.json"))
+    (shards / "b.jsonl").write_text('{"text": "a"}\n')
+    with pytest.raises(ConfigError, match=r"has both .*a.bin, .*b.jsonl"):
+        write(tmp_path / "new", Wishes(data=str(shards)))
+
+
+def test_texts_are_what_prepare_takes(tmp_path: Path) -> None:
+    """Markdown is one of them; a pattern is none, since no source of texts takes it."""
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "a.md").write_text("a document")
+    (docs / "b.md").write_text("another")
+    (tmp_path / "tokenizer.json").write_bytes(trained(["a document"], 257))
+    wishes = Wishes(data=str(docs), tokenizer=str(tmp_path / "tokenizer.json"))
+    write(tmp_path / "new", wishes)
+    assert "text_tokens:TextTokens" in (tmp_path / "new" / "search_space.py").read_text()
+    with pytest.raises(ConfigError, match=r"is the pattern .*\*.md; name its folder"):
+        write(tmp_path / "other", replace(wishes, data=f"{docs}/*.md"))
+    with pytest.raises(ConfigError, match="--vocab must be at least 257"):
+        write(tmp_path / "other", replace(wishes, vocab=256))

@@ -44,6 +44,12 @@ def known(name: str) -> bool:
     return stem.endswith((*PLAIN, *LINES)) if ending in CODECS else name.endswith((*PLAIN, *LINES, *PARQUET))
 
 
+def is_plain(name: str) -> bool:
+    """Whether a file of that name is plain text, one document."""
+    stem, ending = os.path.splitext(name)
+    return (stem if ending in CODECS else name).endswith(PLAIN)
+
+
 def inputs(places: Sequence[str]) -> list[Input]:
     """The files that are named, and in folders those of `_of_folder`, sorted; ConfigError where there are none."""
     found: dict[str, Input] = {}
@@ -74,7 +80,7 @@ def _of_folder(files: Sequence[Listed]) -> list[Listed]:
     A .json is for who names it: in a folder it may be anything, such as a tokenizer.
     """
     found = [each for each in files if known(each.url) and not each.url.endswith(".json")]
-    plain = [each for each in found if Input(each.url, "", 0, 0).kind is PLAIN]
+    plain = [each for each in found if is_plain(each.url)]
     return plain if len(plain) == len(found) else [each for each in found if each not in plain]
 
 

@@ -136,7 +136,7 @@ def _lines(part: Part, column: str) -> Iterator[str]:
             )
             raise ConfigError(
                 f"each line must be a JSON object with a text as {column!r}, but {where} {what}; "
-                "correct it, or name the text's key with --column"
+                "correct it, or name the text's key with --column (`data.options.column`)"
             )
         yield _text(
             row[column], column, lambda offset=offset: f"the line at offset {offset} of {part.input.url}"
@@ -149,7 +149,8 @@ def _text(value: object, column: str, where: Any) -> str:
         return ""
     if not isinstance(value, str):
         raise ConfigError(
-            f"{column!r} must be a text, but in {where()} it is {type(value).__name__}; name another with --column"
+            f"{column!r} must be a text, but in {where()} it is {type(value).__name__}; name another with "
+            "--column (`data.options.column`)"
         )
     try:
         value.encode()
@@ -237,7 +238,7 @@ def _rows(part: Part, column: str) -> Iterator[str]:
         if column not in schema.names:
             raise ConfigError(
                 f"a Parquet file must have a column of texts {column!r}, but {url} has {', '.join(schema.names[:8])}; "
-                "name one with --column"
+                "name one with --column (`data.options.column`)"
             )
         kind = schema.field(column).type
         inner = kind.value_type if pa.types.is_dictionary(kind) else kind

@@ -39,7 +39,8 @@ class Options:
         """ConfigError for values that can't be."""
         if not 0 <= self.held_out < 1:
             raise ConfigError(
-                f"--held-out must be a share from 0 to below 1, but got {self.held_out}; use e.g. 0.01"
+                f"--held-out must be a share from 0 to below 1, but got {self.held_out}; set it, or "
+                "`data.options.held_out`, to e.g. 0.01"
             )
         if self.shard_tokens < 1:
             raise ConfigError(f"--shard-tokens must be at least 1, but got {self.shard_tokens}")

@@ -143,7 +143,9 @@ class Mixture:
         self._ends: Ints = np.cumsum(self._lengths)
         self._sources, self._bounds = list(self.parts.values()), [0, *self._ends.tolist()]
         self._from_afar: dict[int, Callable[[Sequence[int]], None]] = {
-            part: source.expect for part, source in enumerate(self._sources) if hasattr(source, "expect")
+            part: expect
+            for part, source in enumerate(self._sources)
+            if (expect := getattr(source, "expect", None)) is not None  # as Shards have it, where they are local
         }
         self._stretches = stretches(run, run.tokens)
         self.length, self.sha256 = int(self._ends[-1]), self._sha256(run)

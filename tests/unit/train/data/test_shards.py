@@ -273,5 +273,16 @@ def test_batches_and_evaluations_read_any_window(folder: Path, shards_run: Calla
     assert validation_windows(source, 8).shape == (8, CONTEXT + 1)
 
 
+def test_local_shards_are_parts_of_a_mixture(folder: Path, shards_run: Callable[..., Run]) -> None:
+    """Their `expect` is None, since there is nothing to fetch."""
+    parts = [
+        {"name": name, "source": SHARDS, "path": str(folder / name), "weight": 1} for name in ("megatron", "dolma")
+    ]
+    source = build_source(shards_run("").replace(data={"parts": parts}), "train")
+    batches = Batches(source, 0, 2, 3)
+    slot = batches.slot(0, 0)
+    assert (slot.tokens == np.concatenate([source.read(i, 1) for i in batches.windows(0, 0)])).all()
+
+
 def test_every_format_is_met_here() -> None:
     assert {kind for _, kind, _ in FIXTURES} == set(FORMATS)
