@@ -155,7 +155,5 @@ def test_a_line_that_only_announces_is_told_with_the_next() -> None:
     def strict() -> None:
         raise ValueError("Validation error for field 'width':\n    TypeError: expected int, got 'big'")
 
-    with pytest.raises(
-        ConfigError, match="field 'width': TypeError: expected int, got 'big'; correct it there"
-    ):
+    with pytest.raises(ConfigError, match="field 'width': TypeError: expected int, got 'big'"):
         call_user("the config", strict)

@@ -98,8 +98,9 @@ def read(file: Path) -> Any:
 
 
 def _refuse(config: Any, where: str) -> None:
+    rope = getattr(config, "rope_parameters", None) or {}
     for key, allowed in PLAIN.items():
-        value = getattr(config, key, allowed[0])
+        value = getattr(config, key, rope.get(key, allowed[0]))
         if value not in allowed:
             raise ConfigError(
                 f"`{key}` of a config must be {json.dumps(allowed[0])}, since the adapter does not know what else it "
@@ -114,11 +115,11 @@ def _refuse(config: Any, where: str) -> None:
         raise ConfigError(
             f"`sliding_window` of a config must be null, but {where} has {config.sliding_window}; set it so"
         )
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope not in FIXED_ROPE:
+    kind = rope.get("rope_type", "default")
+    if kind not in FIXED_ROPE:
         raise ConfigError(
             f"`rope_type` of a config must be one of {', '.join(FIXED_ROPE)}, which do not change with a sequence's "
-            f"length, but {where} has {rope!r}; choose one"
+            f"length, but {where} has {kind!r}; choose one"
         )
 
 
