@@ -6,6 +6,7 @@ import copy
 import hashlib
 import importlib
 import json
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ PLAIN: dict[str, tuple[object, ...]] = {
 }
 FIXED_ROPE = ("default", "linear", "llama3", "yarn")
 MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+#: What a config is called among a run's material.
+CONTENT = "the model's config"
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -80,6 +83,20 @@ def content_of(file: Path) -> tuple[dict[str, Any], str]:
             f"a config.json must be an object, but {file} is a {type(content).__name__}; correct it"
         )
     return content, hashlib.sha256(raw).hexdigest()
+
+
+def unchanged(run: Run, recorded: Mapping[str, str]) -> None:
+    """ConfigError unless the config is the one whose SHA-256 a run recorded; any is taken where it recorded none.
+
+    Weights do not show another activation, epsilon or theta: they fit both configs.
+    """
+    file, before = file_of(run), recorded.get(CONTENT, "")
+    _, now = content_of(file)
+    if before and now != before:
+        raise ConfigError(
+            f"the model's config must be the one that {run.name} was trained with, sha256 {before[:12]}…, but {file} is "
+            f"{now[:12]}…; restore it"
+        )
 
 
 def read(file: Path) -> Any:

@@ -55,7 +55,7 @@ class Model(nn.Module):
     def content(cls, run: Run) -> dict[str, str]:
         """SHA-256 of the files that the model is made of."""
         _, sha256 = configs.content_of(configs.file_of(run))
-        return {"the model's config": sha256, **start.content(run)}
+        return {configs.CONTENT: sha256, **start.content(run)}
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.net(input_ids=tokens, use_cache=False).logits
