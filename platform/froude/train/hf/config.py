@@ -94,8 +94,8 @@ def unchanged(run: Run, recorded: Mapping[str, str]) -> None:
     _, now = content_of(file)
     if before and now != before:
         raise ConfigError(
-            f"the model's config must be the one that {run.name} was trained with, sha256 {before[:12]}…, but {file} is "
-            f"{now[:12]}…; restore it"
+            f"the model's config must be the one that {run.name} was trained with, sha256 {before[:12]}…, "
+            f"but {file} is {now[:12]}…; restore it"
         )
 
 
