@@ -78,7 +78,9 @@ def told(error: Exception) -> str:
     if isinstance(error, SyntaxError):
         line = (error.text or "").strip()
         return f"{type(error).__name__}: {error.msg}" + (f" in `{line}`" if line else "")
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # A line that ends in a colon only announces the one that says it.
+    first = " ".join(lines[: 2 if lines and lines[0].endswith(":") else 1])
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 
 

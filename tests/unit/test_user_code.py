@@ -149,3 +149,11 @@ def test_without_a_line_of_the_users_no_place_is_made_up() -> None:
     with pytest.raises(ConfigError, match="must not raise, but got ColumnNotFoundError") as caught:
         call_user("it", pl.DataFrame({"a": [1]}).get_column, "b")
     assert "(at" not in str(caught.value)
+
+
+def test_a_line_that_only_announces_is_told_with_the_next() -> None:
+    def strict() -> None:
+        raise ValueError("Validation error for field 'width':\n    TypeError: expected int, got 'big'")
+
+    with pytest.raises(ConfigError, match="field 'width': TypeError: expected int, got 'big'"):
+        call_user("the config", strict)

@@ -40,7 +40,9 @@ def as_hf(
     from froude.promote.token_audit import token_account
     from froude.study import Study
     from froude.train.api import check_trust
+    from froude.train.hf.config import unchanged
     from froude.train.hf.directory import write
+    from froude.train.hf.folding import ADAPTER
 
     recipe = recipe_of(place, record)
     if recipe is None:
@@ -49,6 +51,8 @@ def as_hf(
             "study's recipe.toml there, or use --format safetensors"
         )
     check_trust(recipe.run, trust)
+    if recipe.run.model.factory == ADAPTER:
+        unchanged(recipe.run, (record.meta.get("material") or {}).get("corpus", {}))
     study = Study(place.parent.parent)
     account = token_account(study, record.run, recipe.run, record.step)
     ended = history(study, record.run)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import gcd, lcm
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +16,15 @@ from froude.config import ConfigError
 class Shape:
     """A model's factory with its options, and the sizes that its user did not choose; a vocabulary of 0 is unknown.
 
-    `heads_at_least` is how many heads the smallest width must be a multiple of, for queries that share keys.
+    Widths are multiples of `unit`, 0 for that of a head: so that heads, and the keys that they share, are whole.
     """
 
     factory: str = "froude.train.model:Transformer"
     head_dim: int = 16
     depth: int = 2
-    heads_at_least: int = 1
+    unit: int = 0
     vocab: int = 0
+    tied: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -40,19 +43,32 @@ def shape(model: str) -> Shape:
     file = file / "config.json" if file.is_dir() else file
     try:
         config = json.loads(file.read_text())
-        width, heads = (
-            int(config.get("hidden_size") or config["n_embd"]),
-            int(config.get("num_attention_heads") or config["n_head"]),
-        )
+        width, heads = _size(config, "hidden_size", "n_embd"), _size(config, "num_attention_heads", "n_head")
+        keys = int(config.get("num_key_value_heads") or heads)
+        if min(width, heads, keys) < 1:
+            raise ValueError(f"width {width}, {heads} heads and {keys} key heads must be positive")
+        head_dim = int(config.get("head_dim") or width // heads)
+        vocab = int(config.get("vocab_size") or 0)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        said = error.args[0] if isinstance(error, KeyError) else error
         raise ConfigError(
             "--model hf:CONFIG must be a readable config.json with hidden_size and num_attention_heads, but "
-            f"{str(file)!r}: {error}; correct it"
+            f"{str(file)!r}: {said}; correct it"
         ) from None
+    # GPT-2 is tied unless its config says otherwise; of the others that the adapter knows, none is.
+    tied = config.get("tie_word_embeddings")
     return Shape(
         factory="froude.train.hf:Model",
-        head_dim=int(config.get("head_dim") or width // heads),
-        heads_at_least=max(1, heads // int(config.get("num_key_value_heads") or heads)),
-        vocab=int(config.get("vocab_size") or 0),
+        head_dim=head_dim,
+        unit=lcm(head_dim, width // gcd(width, heads), width // gcd(width, keys)),
+        vocab=vocab,
+        tied=bool(config.get("model_type") == "gpt2" if tied is None else tied),
         options={"config": str(file)},
     )
+
+
+def _size(config: Mapping[str, Any], *names: str) -> int:
+    for name in names:
+        if name in config:
+            return int(config[name])
+    raise KeyError(f"it has no {names[0]}")

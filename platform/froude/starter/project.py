@@ -109,7 +109,7 @@ def write(folder: Path, wishes: Wishes) -> list[Path]:
 
 def _sizes(model: Shape, data: Corpus, wishes: Wishes) -> dict[str, Any]:
     """Widths in whole heads, the base among them; what is not told is small enough to try on two cores."""
-    unit = model.head_dim * model.heads_at_least
+    unit = model.unit or model.head_dim
     first = unit * math.ceil(32 / unit)
     widths = tuple(dict.fromkeys(unit * round(first * factor / unit) for factor in (1, 1.5, 2, 3, 4)))
     if len(widths) < 5:  # heads too wide for steps of a half
@@ -122,6 +122,7 @@ def _sizes(model: Shape, data: Corpus, wishes: Wishes) -> dict[str, Any]:
         "target": TARGET * widths[-1],
         "depth": model.depth,
         "head_dim": model.head_dim,
+        "tied": model.tied,
         "context": context,
         "vocab": wishes.vocab or data.vocab or model.vocab or 50304,
         "windows": WINDOWS,

@@ -34,7 +34,8 @@ def study(folder: Path, run: Run) -> Path:
     """A sealed study whose run was trained to its end, here and now."""
     recipe = sealed(folder, FORECAST, run)
     store = RunStore(Location.parse(folder) / "runs" / run.name, run.name)
-    run_worker(run, store, Unsupervised(attempt=store.open_attempt(recipe.sha256)), device="cpu")
+    meta = {"material": api.material_of(run).to_dict()}
+    run_worker(run, store, Unsupervised(attempt=store.open_attempt(recipe.sha256, meta)), device="cpu")
     torch.use_deterministic_algorithms(False)
     return folder
 
@@ -78,6 +79,20 @@ def test_a_run_of_the_adapter_leaves_with_a_card(
     net: Any = AutoModelForCausalLM.from_pretrained(out)
     assert net.config.use_cache
     assert net.config.vocab_size == 256
+
+
+def test_a_config_that_has_changed_since_is_refused(
+    adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file,) = adapted.parent.glob("**/config.json")
+    before = file.read_text()
+    try:  # no weight shows it, and the export would be the same as the run's model as it is built now
+        file.write_text(json.dumps({**json.loads(before), "rms_norm_eps": 0.1}))
+        assert export(adapted, "--format", "hf", "--out", str(tmp_path / "out")) == 2
+    finally:
+        file.write_text(before)
+    assert "the model's config must be the one that large was trained with" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_json_has_the_figures(adapted: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,9 @@ import pytest
 from froude.cli import main
 from froude.config import ConfigError
 from froude.corpora.tokenizer import trained
+from froude.space import load_space
 from froude.starter.project import Wishes, write
+from froude.train.hf.config import scaled
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +65,36 @@ def test_classes_to_fill_in_are_sound_before_they_are_filled_in(tmp_path: Path) 
     assert "probe: 1 model and 1 data source sound" in planned(tmp_path / "own", "--trust")
 
 
+@pytest.mark.parametrize(
+    ("changes", "widths", "tied", "heads", "keys"),
+    [
+        ({"model_type": "gpt2", "n_head": 8, "n_embd": 256}, "(32, 64, 96, 128)", True, 1, 1),
+        (
+            {"model_type": "qwen3", "head_dim": 64, "tie_word_embeddings": True},
+            "(128, 256, 384, 512)",
+            True,
+            4,
+            1,
+        ),
+        # Heads that are together wider than the model, two of which share a key.
+        ({"hidden_size": 128, "head_dim": 24, "num_key_value_heads": 4}, "(96, 192, 288, 384)", False, 6, 3),
+    ],
+)
+def test_a_config_is_kept_at_every_width_tied_or_not(
+    tmp_path: Path, changes: dict[str, object], widths: str, tied: bool, heads: int, keys: int
+) -> None:
+    gone = ("hidden_size", "num_", "intermediate") if "n_embd" in changes else ()
+    config = {key: value for key, value in LLAMA.items() if not key.startswith(gone)}
+    (tmp_path / "config.json").write_text(json.dumps(config | changes))
+    write(tmp_path / "hf", Wishes(model=f"hf:{tmp_path}"))
+    assert f"\nWIDTHS = {widths}\n" in (tmp_path / "hf" / "search_space.py").read_text()
+    target = load_space(tmp_path / "hf" / "search_space.py").target
+    assert target.model.tied is tied
+    first = scaled(target.replace({"model.width": int(widths[1:].split(",")[0])}, name="first"))
+    assert first.num_attention_heads == heads
+    assert getattr(first, "num_key_value_heads", heads) == keys
+
+
 def test_a_configuration_of_transformers_over_shards(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     shards = tmp_path / "shards"
@@ -84,6 +116,16 @@ def test_a_trainer_of_ones_own(tmp_path: Path) -> None:
     assert "froude follow" in readme
     assert "--trust" in readme
     assert "loss_law" in planned(tmp_path / "outside", "--trust")
+
+
+def test_sizes_of_a_config_must_be_there_and_positive(tmp_path: Path) -> None:
+    for changes, message in (
+        ({"num_attention_heads": 0}, "0 heads"),
+        ({"hidden_size": None}, "readable config.json"),
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(LLAMA | changes))
+        with pytest.raises(ConfigError, match=message):
+            write(tmp_path / "new", Wishes(model=f"hf:{tmp_path}"))
 
 
 @pytest.mark.parametrize(

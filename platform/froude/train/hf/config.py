@@ -6,6 +6,7 @@ import copy
 import hashlib
 import importlib
 import json
+from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,8 @@ PLAIN: dict[str, tuple[object, ...]] = {
 }
 FIXED_ROPE = ("default", "linear", "llama3", "yarn")
 MULTIPLIERS = ("embedding_multiplier", "residual_multiplier", "attention_multiplier", "logits_scaling")
+#: What a config is called among a run's material.
+CONTENT = "the model's config"
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
@@ -82,6 +85,20 @@ def content_of(file: Path) -> tuple[dict[str, Any], str]:
     return content, hashlib.sha256(raw).hexdigest()
 
 
+def unchanged(run: Run, recorded: Mapping[str, str]) -> None:
+    """ConfigError unless the config is the one whose SHA-256 a run recorded; any is taken where it recorded none.
+
+    Weights do not show another activation, epsilon or theta: they fit both configs.
+    """
+    file, before = file_of(run), recorded.get(CONTENT, "")
+    _, now = content_of(file)
+    if before and now != before:
+        raise ConfigError(
+            f"the model's config must be the one that {run.name} was trained with, sha256 {before[:12]}…, "
+            f"but {file} is {now[:12]}…; restore it"
+        )
+
+
 def read(file: Path) -> Any:
     """The config as transformers has it; ConfigError for what the adapter does not know."""
     content, _ = content_of(file)
@@ -98,8 +115,9 @@ def read(file: Path) -> Any:
 
 
 def _refuse(config: Any, where: str) -> None:
+    rope = getattr(config, "rope_parameters", None) or {}
     for key, allowed in PLAIN.items():
-        value = getattr(config, key, allowed[0])
+        value = getattr(config, key, rope.get(key, allowed[0]))
         if value not in allowed:
             raise ConfigError(
                 f"`{key}` of a config must be {json.dumps(allowed[0])}, since the adapter does not know what else it "
@@ -114,11 +132,11 @@ def _refuse(config: Any, where: str) -> None:
         raise ConfigError(
             f"`sliding_window` of a config must be null, but {where} has {config.sliding_window}; set it so"
         )
-    rope = (getattr(config, "rope_parameters", None) or {}).get("rope_type", "default")
-    if rope not in FIXED_ROPE:
+    kind = rope.get("rope_type", "default")
+    if kind not in FIXED_ROPE:
         raise ConfigError(
             f"`rope_type` of a config must be one of {', '.join(FIXED_ROPE)}, which do not change with a sequence's "
-            f"length, but {where} has {rope!r}; choose one"
+            f"length, but {where} has {kind!r}; choose one"
         )
 
 

@@ -19,6 +19,7 @@ from froude.train.hf import config as configs
 from froude.train.hf import start
 from froude.train.hf.kinds import kinds_of, plainly
 from froude.train.hf.layouts import Layout, layout_of
+from froude.user_code import call_user
 
 
 class Model(nn.Module):
@@ -35,7 +36,8 @@ class Model(nn.Module):
         super().__init__()
         config = configs.scaled(run)
         self.run, self.layout = run, layout_of(config.model_type)
-        net = network(config, self.layout, run)
+        what = f"{type(config).__name__} of {configs.file_of(run)}"
+        net = call_user(what, network, config, self.layout, run, remedy="correct the config")
         plainly(net)
         # Its children are this module's, so that parameters have their own names; `net` only runs them.
         self.__dict__["net"] = net
@@ -53,7 +55,7 @@ class Model(nn.Module):
     def content(cls, run: Run) -> dict[str, str]:
         """SHA-256 of the files that the model is made of."""
         _, sha256 = configs.content_of(configs.file_of(run))
-        return {"the model's config": sha256, **start.content(run)}
+        return {configs.CONTENT: sha256, **start.content(run)}
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.net(input_ids=tokens, use_cache=False).logits

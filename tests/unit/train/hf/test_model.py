@@ -148,6 +148,18 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
     "ill typed": ("llama", {"hidden_size": "wide"}, {}, "LlamaConfig of .*; correct the config"),
     "sliding": ("qwen3", {"use_sliding_window": True}, {}, "`use_sliding_window` of a config must be false"),
     "layer types": ("qwen3", {"layer_types": ["sliding_attention"] * 3}, {}, "full attention"),
+    "part of a head": (
+        "llama",
+        {"partial_rotary_factor": 0.5},
+        {},
+        "`partial_rotary_factor` of a config must be 1.0",
+    ),
+    "activation": (
+        "llama",
+        {"hidden_act": "nope"},
+        {},
+        "config.json must not raise, but got KeyError: 'nope'",
+    ),
     "by layer": ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, {}, "scale_attn_by_inverse_layer_idx"),
     "rope": (
         "llama",
