@@ -120,6 +120,9 @@ def _opened(path: str, options: Options, found: Found, held: tuple[Listed, ...])
             f"{path!r}; name fewer"
         )
     names = listing.with_companions([*files, *held_files])
+    # All of a folder is meant: less of it would be another corpus, in silence.
+    if Location.parse(path).url == found.folder:
+        _check_whole(Location(found.folder), names)
     kind, training = recognised(path, files, names, options.format)
     validation = recognised(options.validation, held_files, names, kind)[1] if held else []
     both = [*training, *validation]
@@ -140,6 +143,18 @@ def _opened(path: str, options: Options, found: Found, held: tuple[Listed, ...])
         [*both, *beside],
         records,
     )
+
+
+def _check_whole(folder: Location, names: Mapping[str, File]) -> None:
+    known = record.read(folder)
+    gone = (
+        [each["name"] for each in known.shards if (folder / each["name"]).url not in names] if known else []
+    )
+    if gone:
+        raise ConfigError(
+            f"a corpus must have the files that its data.json lists, but {folder} has no {gone[0]}; restore it, or "
+            "name those that you mean by a pattern"
+        )
 
 
 def _shards(kind: str, files: Sequence[File], options: Options, names: Mapping[str, File]) -> list[Shard]:
