@@ -7,7 +7,7 @@ import math
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from froude import schemas
 from froude.checkpoint.commit import CommitLog
 from froude.checkpoint.parts import create_part
 from froude.config import Run
-from froude.external.metrics import Metrics, decoded, lines
+from froude.external.metrics import TOLERANCE, Metrics, decoded, lines
 from froude.external.rows import processes, step_row
 from froude.material.commands import EXTERNAL
 from froude.promote.monitor import Monitor
@@ -69,13 +69,17 @@ class Tail:
             status = os.stat(self.file)
         except FileNotFoundError:
             return self.metrics
+        if self.file.is_dir():
+            raise ConfigError(
+                f"--metrics must be a file, but {self.file} is a folder; name the file that the trainer appends to"
+            )
         seen = (status.st_ino, status.st_size, status.st_mtime_ns)
         if seen == self._seen:
             return self.metrics
         if self.file.suffix == ".parquet":
             metrics = Metrics(self.run, str(self.file))
             for number, line in enumerate(lines(self.file), 1):
-                metrics.add(line, number)
+                self._take(metrics, line, number)
             self.metrics = metrics
         else:
             self._grown(status.st_size)
@@ -93,10 +97,20 @@ class Tail:
         whole = content[: content.rfind(b"\n") + 1]
         for line in whole.split(b"\n")[:-1]:
             self._lines += 1
-            self.metrics.add(decoded(line, f"line {self._lines} of {self.file}"), self._lines)
+            self._take(self.metrics, decoded(line, f"line {self._lines} of {self.file}"), self._lines)
         self._offset += len(whole)
         if self._offset:
             self._start = start[: self._offset]
+
+    def _take(self, metrics: Metrics, line: Mapping[str, Any], number: int) -> None:
+        """Add a line; ConfigError where it tells of a model of another size, so of a run that is not this one."""
+        metrics.add(line, number)
+        said, told = self.run.trainer.params, metrics.size.get("params", 0.0)
+        if said and told and abs(told - said) > TOLERANCE * said:
+            raise ConfigError(
+                f"a run that is followed must have the parameters of its forecast, {said:,}, but line {number} of "
+                f"{self.file} tells {told:,.0f}; name the metrics of {self.run.name}, which target.json describes"
+            )
 
 
 class Follower:

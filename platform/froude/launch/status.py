@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from froude.laws import BatchRamp
 
 FEW, MANY = 5, 20  # trials of either bad end that a sweep's last lines and a status tell of
-REASON_CHARACTERS = 160
+REASON_CHARACTERS = 400  # a rule, what broke it and the remedy, with the path of a file in it
 HALF_LIFE = 50  # measured steps of the moving averages behind the noise scale: enough to place it, and recent
 
 

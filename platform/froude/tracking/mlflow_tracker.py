@@ -13,7 +13,7 @@ from mlflow.tracking import MlflowClient
 from froude.promote.imported_runs.wandb_files import flat
 from froude.tracking.tracker import Point, Subject
 
-logging.getLogger("mlflow.store.db.utils").setLevel(logging.WARNING)  # says that it makes tables
+logging.getLogger("mlflow.store.db.utils").setLevel(logging.ERROR)  # makes tables, and tries again
 
 KEY, STATUS = "froude.key", "froude.status"
 #: The newest step that was sent whole, as a metric: it comes last.

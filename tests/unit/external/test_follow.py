@@ -20,6 +20,7 @@ from froude.promote.recipe import Recipe, seal
 from froude.promote.verify import verify_run
 from froude.register import row_of
 from froude.report.view import gather
+from froude.section import ConfigError
 from froude.store import Location
 
 RUN = Run(
@@ -175,3 +176,21 @@ def test_a_recipe_is_trained_by_whom_it_is_for(tmp_path, capsys):
     sealed(tmp_path, trainer="")
     assert main(["follow", str(tmp_path / "study"), "--metrics", "m.jsonl"]) == 2
     assert "`froude promote --for external`" in capsys.readouterr().err
+
+
+def test_metrics_of_another_model_are_refused_and_leave_no_trace(tmp_path, follow):
+    follower = follow()
+    tell(tmp_path, 1, 10, params=5040)  # as nearly the forecast's as a count is
+    assert follower.poll(save=True).step == 10
+    (tmp_path / "m.jsonl").write_text('{"params": 4000}\n')
+    tell(tmp_path, 1, 20, loss=2.0)
+    with pytest.raises(ConfigError, match=r"parameters of its forecast, 5,000, but line 1 of .* tells 4,000"):
+        follower.poll()
+    follower.save()
+    assert losses(tmp_path) == [3.0] * 10
+
+
+def test_a_folder_is_no_file_of_metrics(tmp_path, follow):
+    (tmp_path / "m.jsonl").mkdir()
+    with pytest.raises(ConfigError, match=r"--metrics must be a file, but .* is a folder"):
+        follow().poll()

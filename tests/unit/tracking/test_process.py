@@ -76,6 +76,12 @@ def test_one_that_hangs_and_one_that_raises_change_nothing_but_a_warning(
         ("tensorboard:", "must be"),
         ("mlflow:mlruns", "must be a server or a database, but got 'mlruns'"),
         ("tensorboard:file", "must be a local folder, but file is none"),
+        (
+            "tensorboard:file/below",
+            "must have a folder that can be written to, but file/below is none (Not a directory)",
+        ),
+        ("mlflow:sqlite:///file/m.db", "must have a folder that can be written to, but file is none"),
+        ("mlflow:sqlite:///file", "must be an SQLite database, but file is none (file is not a database)"),
     ],
 )
 def test_a_target_that_is_none_is_refused_first(
@@ -86,7 +92,7 @@ def test_a_target_that_is_none_is_refused_first(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "file").touch()
+    (tmp_path / "file").write_text("words" * 100)
     assert main(["train", "nothing.toml", "--track", target]) == 2
     assert words in capsys.readouterr().err
     assert main(["sweep", "nothing.py", "--out", "study", "--track", target]) == 2
@@ -112,3 +118,15 @@ def test_nobody_logged_in_is_said_where_wandb_is_online(
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     assert main(["train", "nothing.toml", "--track", "wandb:mine"]) == 2
     assert "set WANDB_API_KEY, or set WANDB_MODE=offline" in capsys.readouterr().err
+
+
+def test_a_folder_that_wandb_would_leave_for_another_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path / "file" / "below"))
+    assert main(["train", "nothing.toml", "--track", "wandb:mine"]) == 2
+    assert (
+        "which writes below WANDB_DIR, must have a folder that can be written to" in capsys.readouterr().err
+    )
