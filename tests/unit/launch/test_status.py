@@ -138,7 +138,7 @@ def test_branches_of_a_trial_are_one_line_and_a_long_reason_is_cut(tmp_path: Pat
     (line,) = told([bad], "more")
     assert line.startswith("diverged  trunk (n8): xxx")
     assert line.endswith("…")
-    assert len(line) < 200
+    assert len(line) < 450
 
 
 def test_rows_of_before_there_were_reasons_are_shown_too(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ def covered(rows: pl.DataFrame, name: str, worlds: int, noise: float = 0.003) ->
     return float(inside.mean()), len(found) / worlds, float(values.mean()) - TRUTH[name]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "worlds"),
     [("lr_tokens", 200), ("lr_batch", 60), ("timescale_tokens", 60), ("half_life_batch", 60)],

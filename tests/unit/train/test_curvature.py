@@ -155,6 +155,7 @@ def test_estimates_are_functions_of_seed_and_step(name: str) -> None:
         assert np.linalg.norm(parts[key] - whole) < 1e-3 * np.linalg.norm(whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, reduction", [("sophia_g", "exact"), ("sophia_h", "fast"), ("sophia_h", "exact")]
 )

@@ -73,6 +73,7 @@ def trained(folder: Path, run: Run, *attempts: int) -> str:
     return digest(place, LogReader(place).lineage()[-1])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nadam")
 @pytest.mark.parametrize("reduction", ["fast", "exact"])
 def test_it_trains_and_resumes_bit_for_bit(tmp_path: Path, reduction: str) -> None:

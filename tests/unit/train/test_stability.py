@@ -88,6 +88,7 @@ def test_an_update_that_would_do_harm_is_left_out(tmp_path: Path, mark: int, nam
     }
 
 
+@pytest.mark.slow
 def test_a_run_that_eases_off_trains_every_token_once_at_the_rate_that_it_says(tmp_path: Path) -> None:
     run = marked(dict.fromkeys(range(90, 93), STEEP), RUN.replace(tokens=256 * 130))
     study = train(tmp_path / "whole", run)
