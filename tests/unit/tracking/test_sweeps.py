@@ -19,7 +19,7 @@ from froude.study import Study
 from froude.tracking import load
 from froude.tracking.session import SweepSession
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def steps(row: dict[str, Any]) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from froude.promote.imported_runs import wandb_files
 from froude.store import Location
 from froude.study import Study
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 Column = dict[int, float]
 
