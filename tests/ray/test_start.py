@@ -108,18 +108,21 @@ def texts(place: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("title", "commands"),
+    ("title", "last"),
     [
-        ("A model of transformers, on texts", 6),
-        ("Shards of yours, and froude's model", 6),
-        ("A trainer of yours", 6),
+        # The rest of this way takes minutes: benchmarks/campaign/hugging_face.py goes it for each family.
+        ("A model of transformers, on texts", "plan"),
+        ("Shards of yours, and froude's model", ""),
+        ("A trainer of yours", ""),
     ],
 )
-def test_each_way_leads_to_a_recipe(root: Path, tmp_path: Path, title: str, commands: int) -> None:
+def test_each_way_leads_to_a_recipe(root: Path, tmp_path: Path, title: str, last: str) -> None:
     page = (root / "docs/guide/start.md").read_text(encoding="utf-8")
     (block,) = BLOCK.findall(dict(SECTION.findall(page))[title])
     typed = [line.partition("    #")[0].strip() for line in block.splitlines()]
-    assert len(typed) <= commands
+    assert len(typed) <= 6
+    if last:
+        typed = typed[: next(i for i, command in enumerate(typed) if f"froude {last} " in command) + 1]
     texts(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     (tmp_path / "train.py").write_text(TRAINER)
@@ -132,4 +135,4 @@ def test_each_way_leads_to_a_recipe(root: Path, tmp_path: Path, title: str, comm
             (newcomer.place / "run.json").write_text(json.dumps(recipe.run.to_dict()))
             newcomer.types("FROUDE_RUN=run.json FROUDE_METRICS=metrics.jsonl python ../train.py")
         newcomer.types(command.replace("/data/corpus", str(tmp_path / "corpus")))
-    assert (newcomer.place / "runs" / "tank" / "recipe.toml").exists()
+    assert last or (newcomer.place / "runs" / "tank" / "recipe.toml").exists()
