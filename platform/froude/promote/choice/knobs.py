@@ -85,9 +85,9 @@ def _batch(fits: Fits, run: Run, priced: Batches | None, prefer: Prefer | None) 
     buys = "" if grown else "stages critical_batch at three losses would measure how the critical batch grows"
     looked = [row.batch for row in priced.rows]
     ends = [name for name, end in (("smallest", looked[0]), ("largest", looked[-1])) if end in (low, high)]
-    open_ended = f"; its interval ends at the {' and '.join(ends)} that was looked at" if ends else ""
-    rule = f"{chosen}{priced.words(size)}{open_ended}"
-    return Knob("batch", size, source, low, high, priced.regret(size), rule, buys)
+    open_ended = f"the interval ends at the {' and '.join(ends)} batch that was looked at" if ends else ""
+    buys = "; ".join(text for text in (open_ended, buys) if text)
+    return Knob("batch", size, source, low, high, priced.regret(size), f"{chosen}{priced.words(size)}", buys)
 
 
 def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) -> Knob:
