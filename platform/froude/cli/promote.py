@@ -165,7 +165,8 @@ def _time_steps(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> None:
     from froude.promote.choice.step_time import keep
 
     target = fits.target
-    sizes = sorted({target.phases.mean, *(looked_at(fits) if fits.critical is not None else ())})
+    measured = fits.critical is not None and math.isfinite(fits.critical.b_crit)
+    sizes = sorted({target.phases.mean, *(looked_at(fits) if measured else ())})
     batches = sizes if len(sizes) == 1 else [sizes[0], sizes[-1]]
     display = Display(quiet=quiet)
     display.stage("steps")

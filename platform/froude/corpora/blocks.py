@@ -42,7 +42,7 @@ class Cache:
         future = self._asked(file, number)
         try:
             return future.result()
-        except BaseException:
+        except Exception:  # not Ctrl-C: then the block still comes
             with self._lock:
                 self._found.pop((file.url, file.stamp, number), None)
             raise

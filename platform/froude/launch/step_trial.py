@@ -30,6 +30,10 @@ def time_steps(
     from froude.train.api import check_trust
 
     check_trust(run, trust)
+    if run.trainer.command:
+        raise ConfigError(
+            f"froude's own steps are timed, but {run.name} has a trainer of its own; leave --time-steps out"
+        )
     have = ray.cluster_resources()
     resources = worker_resources(run.device, have)
     (unit,) = resources

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
@@ -20,7 +21,7 @@ def unfit(name: str, rule: str, found: str, remedy: str) -> ConfigError:
     return ConfigError(f"{rule}, but {name} {found}; {remedy}")
 
 
-class Shard:
+class Shard(ABC):
     """Tokens of a file, one after the other; `rows` are documents by group, None where the format has no boundaries.
 
     A format says how groups are read: `values`, and `offsets` if it has documents.
@@ -42,15 +43,15 @@ class Shard:
         """How many documents it has, empty ones too; None where it has no boundaries."""
         return None if self._rows is None else self._rows[-1]
 
+    @abstractmethod
     def values(self, group: int, first: int, stop: int) -> Tokens:
         """Tokens of a group, as integers of any width, read-only."""
-        raise NotImplementedError
 
+    @abstractmethod
     def offsets(self, group: int) -> npt.NDArray[np.int64]:
         """Where each document of a group starts, in tokens from 0, and where the last ends [rows + 1]."""
-        raise NotImplementedError
 
-    def expect(self, first: int, n: int) -> None:
+    def expect(self, first: int, n: int) -> None:  # noqa: B027  nothing to do where reading does not wait
         """Tokens first … first + n - 1 will be read soon."""
 
     def read(self, first: int, n: int) -> Tokens:

@@ -6,7 +6,7 @@ Names are those of transformers' modules: `blocks` from the whole model, the oth
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from froude.config import ConfigError
 
@@ -41,32 +41,9 @@ _LLAMA = Layout(
     writes=("self_attn.o_proj", "mlp.down_proj"),
     queries="self_attn.q_proj",
 )
-_QWEN3 = Layout(
-    blocks="model.layers",
-    final_norm="model.norm",
-    attention="self_attn",
-    added=_LLAMA.added,
-    writes=_LLAMA.writes,
-    queries="self_attn.q_norm",
-)
-_OLMO2 = Layout(
-    blocks="model.layers",
-    final_norm="model.norm",
-    attention="self_attn",
-    added=("post_attention_layernorm", "post_feedforward_layernorm"),
-    writes=(),
-    queries="self_attn.q_norm",
-)
-_GRANITE = Layout(
-    blocks="model.layers",
-    final_norm="model.norm",
-    attention="self_attn",
-    added=_LLAMA.added,
-    writes=_LLAMA.writes,
-    queries="self_attn.q_proj",
-    in_config=True,
-    head_dim=False,
-)
+_QWEN3 = replace(_LLAMA, queries="self_attn.q_norm")
+_OLMO2 = replace(_QWEN3, added=("post_attention_layernorm", "post_feedforward_layernorm"), writes=())
+_GRANITE = replace(_LLAMA, in_config=True, head_dim=False)
 _GPT2 = Layout(
     blocks="transformer.h",
     final_norm="transformer.ln_f",
