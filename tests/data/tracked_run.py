@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from cut_runs import StopsAt
 import torch
 import torch.distributed as dist
 from spiky import NAN, marked
@@ -44,17 +45,6 @@ RUN = marked(
         schedule={"warmup_tokens": 256 * 20},
     ),
 )
-
-
-class StopsAt(Unsupervised):
-    """Ends an attempt after a step."""
-
-    def __init__(self, attempt: int, step: int) -> None:
-        super().__init__(attempt)
-        self.step = step
-
-    def poll(self, step: int) -> Any:
-        return "stop" if step == self.step else "none"
 
 
 def train(folder: Path, stop: int = 0, observers: tuple[Observer, ...] = (), **options: Any) -> None:

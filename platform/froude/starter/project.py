@@ -66,7 +66,6 @@ def files(name: str, wishes: Wishes) -> Iterator[tuple[str, str]]:
         "source": data.source,
         "path": data.path,
         "data_options": data.options,
-        "branches": not wishes.trainer,
         "sizes": _sizes(model, data, wishes),
         "vocab_note": "" if wishes.vocab or data.vocab or model.vocab else ": correct it to your tokenizer's",
         "promote": " --for external" if wishes.trainer else "",
@@ -126,5 +125,4 @@ def _sizes(model: Shape, data: Corpus, wishes: Wishes) -> dict[str, Any]:
         "context": context,
         "vocab": wishes.vocab or data.vocab or model.vocab or 50304,
         "windows": WINDOWS,
-        "centre": "2**-7",
     }

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from cut_runs import trained
 from own_optimizer import NADAM
 from torch import nn
 
-from froude.checkpoint.run_store import RunStore
-from froude.checkpoint.tensors import digest
 from froude.config import ConfigError, Run
 from froude.optimizers import OPTIMIZERS, Spec
-from froude.runlog import LogReader
-from froude.store import Location
-from froude.train.api import Unsupervised, check_trust, material_of
+from froude.train.api import check_trust, material_of
 from froude.train.optimizers import build, exactness
 from froude.train.optimizers.composed import Rows
 from froude.train.parallel import World
 from froude.train.probe.updates import probe
 from froude.train.trainer import Trainer
-from froude.train.worker import run_worker
 
 #: Optimizers of which muP says nothing, or nothing of their decay.
 WITHOUT_RULES = ("adafactor", "adam", "apollo", "galore_adamw", "rmsprop", "sgd", "sophia_g", "sophia_h")
@@ -52,25 +48,6 @@ def run_with(name: str, **changes: object) -> Run:
         norms_every=0,
     )
     return run.replace({"optimizer.name": name, "optimizer.lr": 1e-2, **changes})
-
-
-@dataclass
-class Stopping(Unsupervised):
-    """A host that ends its attempt after a step."""
-
-    after: int = STEPS
-
-    def poll(self, step: int) -> str:  # type: ignore[override]
-        return "stop" if step == self.after else "none"
-
-
-def trained(folder: Path, run: Run, *attempts: int) -> str:
-    """The digest of parameters and state after attempts that stop at these steps, each a new trainer."""
-    place = Location.parse(folder) / "runs" / run.name
-    for after in attempts:
-        store = RunStore(place, run.name)
-        run_worker(run, store, Stopping(store.open_attempt("recipe"), after), device="cpu")
-    return digest(place, LogReader(place).lineage()[-1])
 
 
 @pytest.mark.slow

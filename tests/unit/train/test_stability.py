@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from cut_runs import StopsAt
 from spiky import HIGH, NAN, STEEP, marked
 
 from froude import schedules
@@ -21,7 +22,6 @@ from froude.promote.token_audit import token_account
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study
-from froude.train.api import Unsupervised
 from froude.train.loop import Diverged
 from froude.train.stability import spikes
 from froude.train.stability.spikes import Decision, Detector, SpikePolicy
@@ -41,15 +41,6 @@ RUN = Run(
     optimizer={"lr": 1e-2},
     schedule={"warmup_tokens": 256 * 20},
 )
-
-
-class StopsAt(Unsupervised):
-    def __init__(self, attempt: int, step: int) -> None:
-        super().__init__(attempt)
-        self.step = step
-
-    def poll(self, step: int) -> Any:
-        return "stop" if step == self.step else "none"
 
 
 def train(folder: Path, run: Run, stop: int = 0, **options: Any) -> Study:

@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from cut_runs import trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -200,22 +201,6 @@ def test_its_content_is_its_parts_and_how_they_are_mixed() -> None:
     assert set(material.modules) == {"numbered"}
     with pytest.raises(ConfigError, match=r"numbered:Numbered; read that code, then pass --trust"):
         api.check_trust(RUN, trust=False)
-
-
-class Stopping(Unsupervised):
-    def __init__(self, attempt: int, after: int) -> None:
-        self.attempt, self.after = attempt, after
-
-    def poll(self, step: int) -> str:  # type: ignore[override]
-        return "stop" if step == self.after else "none"
-
-
-def trained(folder: Path, run: Run, *attempts: int) -> str:
-    place = Location.parse(folder) / "runs" / run.name
-    for after in attempts:
-        store = RunStore(place, run.name)
-        run_worker(run, store, Stopping(store.open_attempt("recipe"), after), device="cpu")
-    return digest(place, LogReader(place).lineage()[-1])
 
 
 @pytest.mark.slow
