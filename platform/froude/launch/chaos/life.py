@@ -144,6 +144,15 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
+def stands_still(process: psutil.Process) -> bool:
+    """Whether no thread of a process runs any more: each has stopped, or the process is gone."""
+    try:
+        threads = [psutil.Process(thread.id) for thread in process.threads()] if psutil.LINUX else [process]
+        return all(thread.status() in (psutil.STATUS_STOPPED, psutil.STATUS_ZOMBIE) for thread in threads)
+    except psutil.NoSuchProcess:
+        return not lives(process)
+
+
 def send(processes: list[psutil.Process], number: signal.Signals) -> None:
     """Send a signal to each of these processes that still lives."""
     for process in processes:

@@ -11,8 +11,10 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
+import psutil
+
 from froude.launch.chaos.kind import Kind
-from froude.launch.chaos.life import send
+from froude.launch.chaos.life import send, stands_still
 from froude.launch.chaos.s3_proxy import S3Proxy
 from froude.launch.chaos.scene import Act, NotInjected, Scene, choose, wait_for
 from froude.runlog import Record, record_name
@@ -59,7 +61,7 @@ def flipped_byte(scene: Scene, target: float) -> Act:
 
     wait_for(enough, "two whole checkpoints")
     workers = scene.life.workers()
-    send(workers, signal.SIGSTOP)
+    stop(workers)
     newest = scene.saved()[-1]
     place = flip(scene.place, newest, target)
     scene.damaged.add(newest.seq)
@@ -74,6 +76,12 @@ def flipped_byte(scene: Scene, target: float) -> Act:
 FLIPPED_BYTE = Kind(
     "flipped-byte", "a byte of the newest checkpoint is flipped, then the workers are killed", flipped_byte
 )
+
+
+def stop(workers: list[psutil.Process]) -> None:
+    """Stop all workers, and wait until they stand still: a thread finishes its system call, such as a commit, first."""
+    send(workers, signal.SIGSTOP)
+    wait_for(lambda: all(stands_still(worker) for worker in workers), "the workers to stand still", poll=LOCAL_POLL)
 
 
 def strike(scene: Scene, folder: str, begun: InState, not_yet_over: InState) -> str:
@@ -109,7 +117,7 @@ def strike_save(scene: Scene, begun: InState, not_yet_over: InState) -> int:
             return new[-1] if new and begun(scene.place / f"data/{new[-1]}") else ""
 
         name = wait_for(found, "the next save", poll=poll)
-        send(workers, signal.SIGSTOP)
+        stop(workers)
         folder = scene.place / f"data/{name}"
         number = int(name.rpartition(".")[2])  # of the record that would name it
         committed = (scene.place / "commits" / record_name(number)).exists()
