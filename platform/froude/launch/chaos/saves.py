@@ -81,7 +81,9 @@ FLIPPED_BYTE = Kind(
 def stop(workers: list[psutil.Process]) -> None:
     """Stop all workers, and wait until they stand still: a thread finishes its system call, such as a commit, first."""
     send(workers, signal.SIGSTOP)
-    wait_for(lambda: all(stands_still(worker) for worker in workers), "the workers to stand still", poll=LOCAL_POLL)
+    wait_for(
+        lambda: all(stands_still(worker) for worker in workers), "the workers to stand still", poll=LOCAL_POLL
+    )
 
 
 def strike(scene: Scene, folder: str, begun: InState, not_yet_over: InState) -> str:
