@@ -13,15 +13,17 @@ from typing import Any, ClassVar, Literal, Self
 import tomli_w
 from pydantic import Field, field_validator, model_validator
 
+from froude.compute import Compute
 from froude.mixtures import Data
-from froude.optimizers import OPTIMIZERS, times
+from froude.optimizers import times
 from froude.optimizers.section import Optimizer
-from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization
+from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization, able
 from froude.schedules.phases import Phases, whole_steps
 from froude.section import ConfigError, Section, drop_later, flat, inner, listing, one_of, shown
 from froude.sections import Model, Scalar, Schedule, Trainer, identified
 
 __all__ = [
+    "Compute",
     "ConfigError",
     "Data",
     "Model",
@@ -47,6 +49,7 @@ class Run(Section):
     optimizer: Optimizer = Field(default_factory=lambda: Optimizer())
     schedule: Schedule = Field(default_factory=lambda: Schedule())
     trainer: Trainer = Field(default_factory=lambda: Trainer())
+    compute: Compute = Field(default_factory=lambda: Compute())
     parametrization: str = DEFAULT.name
     precision: Literal["fp32", "bf16"] = "fp32"
     batch: int = Field(default=768, gt=0, description="tokens of one optimizer step, over all workers")
@@ -85,7 +88,7 @@ class Run(Section):
     workers: int | tuple[int, int] = 1
     device: Literal["auto", "cpu", "cuda"] = "auto"
 
-    LATER: ClassVar[tuple[str, ...]] = ("trainer",)
+    LATER: ClassVar[tuple[str, ...]] = ("trainer", "compute")
     #: What may differ without making it another run: labels, resources, paths.
     UNFINGERPRINTED: ClassVar[tuple[str, ...]] = (
         "name",
@@ -167,25 +170,9 @@ class Run(Section):
 
         A Run has checked that itself, except for an optimizer by import path, whose code must be trusted first.
         """
-        rules, optimizer = self.width_rules, self.optimizer
+        optimizer, spec = self.optimizer, self.optimizer.spec
         optimizer.check()
-        if not rules.covers(*optimizer.families):
-            able = [f'"{p.name}"' for p in PARAMETRIZATIONS.values() if p.covers(*optimizer.families)]
-            raise ConfigError(
-                f'`parametrization` must be {listing(able)} with {optimizer.name}, but got "{rules.name}", whose rules '
-                f"here are only for {listing(_covered(rules))}"
-            )
-        spec = optimizer.spec
-        if not rules.transfers and optimizer.decay_width != "constant":
-            raise ConfigError(
-                f'`optimizer.decay_width` must be "constant" under {rules.name}, which has no rule for width, but got '
-                f'"{optimizer.decay_width}"; leave it out'
-            )
-        if rules.transfers and spec.coupled and not spec.proportional and optimizer.weight_decay:
-            raise ConfigError(
-                f"`optimizer.weight_decay` must be 0 with {optimizer.name} under {rules.name}, which has no rule for a "
-                f"decay that is added to the gradient, but got {optimizer.weight_decay}; set it to 0, or use adamw"
-            )
+        able.check(self.width_rules, optimizer)
         if spec.schedules and self.schedule.name not in spec.schedules:
             known = listing([f'"{name}"' for name in spec.schedules])
             raise ConfigError(
@@ -266,6 +253,8 @@ class Run(Section):
                 table["options"] = identified(table["options"])
         if "trainer" in content:
             content["trainer"] = self.trainer.identity
+        if content.pop("compute", None) and (found := self.compute.identity):
+            content["compute"] = found
         return content
 
     def as_proxy(self) -> Run:
@@ -338,8 +327,3 @@ class Run(Section):
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(f"a run must be valid TOML, but {error}") from None
         return cls.from_dict(content)
-
-
-def _covered(rules: Parametrization) -> list[str]:
-    """The optimizers for which a parametrization has rules."""
-    return [name for name in OPTIMIZERS if rules.covers(*Optimizer(name=name).families)]
