@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from froude.config import ConfigError, Run
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, STANDARD, Parametrization
 from froude.train import api, optimizers, parallel
+from froude.train.data.documents import inputs
 from froude.train.data.order import Batches
 from froude.train.exact.reduce import Fast
 from froude.train.objective import precision
@@ -210,8 +211,9 @@ def short(run: Run, steps: int) -> Run:
 
 def first_batch(run: Run, device: torch.device) -> Tensor:
     """The run's first windows, int64 [windows, context + 1]."""
-    batches = Batches(api.build_source(run, "train"), run.seed, run.windows, 1)
-    return torch.from_numpy(batches.slot(0, 0).tokens).to(device)
+    source = api.build_source(run, "train")
+    batches = Batches(source, run.seed, run.windows, 1, documented=run.model.documents)
+    return torch.from_numpy(batches.slot(0, 0).windows).to(device)
 
 
 def measure(
@@ -259,7 +261,7 @@ def outputs(model: nn.Module, windows: Tensor, run: Run) -> dict[str, Tensor]:
     with _watching(model, seen):
         model.eval()
         with precision(run, windows.device):
-            seen["logits"] = model(windows[:, :-1])
+            seen["logits"] = model(*inputs(windows))
         model.train()
     return {name: x.float() for name, x in seen.items()}
 

@@ -168,7 +168,7 @@ def test_a_fold_that_is_wrong_is_no_export(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_no_architecture_computes_is_refused() -> None:
     capped = Run(tokens=768, model={"softcap": 30.0})
-    with pytest.raises(ConfigError, match=r"`model\.softcap` = 30 caps them"):
+    with pytest.raises(ConfigError, match=r"`model\.softcap`, and the run has 30"):
         translated(capped, {})
     with pytest.raises(ConfigError, match=r"the run's is my:Model"):
         translated(Run(tokens=768, model={"factory": "my:Model"}), {})
