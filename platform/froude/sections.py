@@ -94,6 +94,11 @@ class Model(Section):
         return self.kv_heads or self.heads
 
     @property
+    def unit(self) -> int:
+        """Features of which a width is a multiple, if it is to have the same share of KV heads."""
+        return self.head_dim * (self.heads // self.kv_heads if self.kv_heads else 1)
+
+    @property
     def architecture(self) -> str:
         """What is not plain in attention and blocks, whatever their size: "kv_heads 1/4, window 512"; else empty."""
         found = {key: getattr(self, key) for key in self.unlike(*ARCHITECTURE)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -172,11 +171,7 @@ def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
             f"{', '.join(missing) or 'nn.Module'}; see froude.train.api.Model"
         )
     _check_kinds(model, run)
-    if run.model.documents and "documents" not in inspect.signature(model.forward).parameters:
-        raise ConfigError(
-            f"`model.documents` needs a model whose forward takes `documents`, but that of {name} does not; add the "
-            "argument (froude.train.api.Model), or leave the key out"
-        )
+    documents.check_model(run, model)
     return model if str(device) == "meta" else model.to(device)
 
 
@@ -221,9 +216,7 @@ def build_source(run: Run, split: Split) -> Source:
             f"a source must name its content by `sha256`, 64 hex digits, but that of {run.data.source} is {sha256!r}; "
             "froude.train.data.content.content_sha256(files) computes one"
         )
-    documents.check_source(
-        run, source, f"the {split} split of {repr(run.data.path) if run.data.path else run.data.source}"
-    )
+    documents.check_source(run, source, f"the {split} split of {run.data.path or run.data.source}")
     if run.data.sha256 and source.sha256 != run.data.sha256:
         raise ConfigError(
             f"the corpus must have the SHA-256 {run.data.sha256[:12]}… that the run names, but has "

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from froude.config import ConfigError, Run
+from froude.config import Run
 from froude.train import api
 from froude.train.attention import rope, seen
 from froude.train.model import NORM_EPS
@@ -273,6 +273,7 @@ def test_other_parameters_start_as_without_the_option() -> None:
         assert torch.equal(plain.get_parameter(name), other.get_parameter(name))
 
 
+@pytest.mark.slow
 def test_a_mask_of_blocks_is_the_mask_of_booleans() -> None:
     """What a GPU is given, without compiling it."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
@@ -291,60 +292,3 @@ def test_a_mask_of_blocks_is_the_mask_of_booleans() -> None:
     first = seen.of_first(blocks, 256, torch.device("cpu"))
     assert torch.equal(first, booleans[0, 0])
     assert torch.equal(seen.of_first(None, 4, torch.device("cpu")), torch.ones(4, 4, dtype=torch.bool).tril())
-
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    (
-        {"kv_heads": 3},
-        r"`model.kv_heads` must divide the 4 heads of width 32 and head_dim 8, but got 3; use 1, 2 or 4",
-    ),
-    ({"kv_heads": 8}, "must divide the 4 heads"),
-    ({"global_every": 2}, "`model.global_every` is for blocks with a `model.window`, but got 2 without"),
-    ({"rope_scaling": "yarn"}, r'need each other, but got "yarn", 1 and 0; set all three'),
-    ({"rope_factor": 2.0}, "need each other"),
-    ({"rope_scaling": "linear"}, "`model.rope_scaling` must be 'none', 'llama3' or 'yarn', but got 'linear'"),
-    ({"num_key_value_heads": 2}, "did you mean `model.kv_heads`"),
-    ({"sliding_window": 2}, "did you mean `model.window`"),
-    ({"rope_theta": 2.0}, "did you mean `model.rope_base`"),
-    ({"use_parallel_residual": True}, "did you mean `model.parallel`"),
-    (
-        {"factory": "my:Model", "kv_heads": 2},
-        r"`model.kv_heads` is for the package's own model, but got 2 with my:Model",
-    ),
-]
-
-
-@pytest.mark.parametrize("model, says", REFUSED, ids=[says[:30] for _, says in REFUSED])
-def test_what_cannot_be_is_refused(model: dict[str, Any], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        run_of(**model)
-
-
-@pytest.mark.parametrize("model", [*OPTIONS.values(), {"documents": True}])
-def test_options_are_in_the_fingerprint_and_come_back_from_toml(model: dict[str, Any]) -> None:
-    plain, run = run_of(), run_of(**model)
-    assert Run.from_toml(run.to_toml()) == run
-    assert (run.fingerprint == plain.fingerprint) == (not model)
-    assert set(model) >= {key for key in run.to_dict()["model"] if key not in plain.to_dict()["model"]}
-
-
-def test_kv_heads_keep_their_share_of_the_heads_unless_they_are_named() -> None:
-    run = run_of(kv_heads=2)
-
-    def heads(**changes: Any) -> int:
-        return run.replace({f"model.{key}": value for key, value in changes.items()}).model.kv_heads
-
-    assert heads(width=128) == 8
-    assert heads(width=128, kv_heads=2) == 2
-    assert heads(head_dim=16) == 1
-    assert heads(width=8) == 1  # of one
-    assert heads(depth=2) == 2
-    assert run_of().replace({"model.width": 64}).model.kv_heads == 0
-
-
-def test_what_is_not_plain_is_named_without_sizes() -> None:
-    assert run_of().model.architecture == run_of(kv_heads=4).model.architecture == ""
-    run = run_of(kv_heads=2, window=5, parallel=True, attention_bias=True, **YARN)
-    said = "kv_heads 1/2, window 5, rope_scaling yarn, rope_factor 4.0, rope_original 16, attention_bias, parallel"
-    assert run.model.architecture == said
-    assert run.replace({"model.width": 64}).model.architecture == said

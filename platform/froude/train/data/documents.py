@@ -6,17 +6,13 @@ What is asked of windows outside of this module is asked through it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import inspect
 
 import numpy as np
 import numpy.typing as npt
-from torch import Tensor
+from torch import Tensor, nn
 
-from froude.config import ConfigError
-
-if TYPE_CHECKING:
-    from froude.config import Run
-    from froude.train.api import Source
+from froude.config import ConfigError, Run
 
 
 def beside(tokens: npt.NDArray[np.int64], documents: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -39,10 +35,19 @@ def tokens_of(windows: Tensor) -> Tensor:
     return windows[:, 0] if windows.ndim == 3 else windows
 
 
-def check_source(run: Run, source: Source, name: str) -> None:
+def check_source(run: Run, source: object, name: str) -> None:
     """ConfigError if the run wants documents of a source that does not tell them apart."""
     if run.model.documents and not callable(getattr(source, "documents", None)):
         raise ConfigError(
-            f"`model.documents` needs a source that tells documents apart (froude.train.api.Source), but {name} does not; "
-            "use one of a format with documents (docs/guide/data.md), or leave the key out"
+            f"`model.documents` needs a source that tells documents apart (froude.train.api.Source), but {name} does "
+            "not; use one of a format with documents (docs/guide/data.md), or leave the key out"
+        )
+
+
+def check_model(run: Run, model: nn.Module) -> None:
+    """ConfigError if the run wants documents masked by a model that takes none."""
+    if run.model.documents and "documents" not in inspect.signature(model.forward).parameters:
+        raise ConfigError(
+            "`model.documents` needs a model whose forward takes `documents`, but that of "
+            f"{run.model.factory} does not; add the argument (froude.train.api.Model), or leave the key out"
         )

@@ -197,9 +197,12 @@ def _try(run: Run) -> None:
 
 
 def sizes_of(run: Run) -> list[int]:
-    """Five doublings of the width from 64 on, or from the next multiple of the head."""
-    first = -(-64 // run.model.head_dim) * run.model.head_dim
-    return [first << i for i in range(5)]
+    """Doublings of the width from 64 on, or from the next multiple of the head, or of heads that share keys.
+
+    Five of them; three from widths on that only shared keys ask for.
+    """
+    first = -(-64 // run.model.unit) * run.model.unit
+    return [first << i for i in range(5 if first <= 256 else 3)]
 
 
 def short(run: Run, steps: int) -> Run:
