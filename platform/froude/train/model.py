@@ -20,7 +20,7 @@ from froude.train.attention.seen import attend, masks, of_first
 from froude.train.exact.draws import generator
 
 if TYPE_CHECKING:
-    from froude.train.attention.seen import Mask
+    from froude.train.attention.seen import Masks
 
 NORM_EPS = 1e-6
 
@@ -48,8 +48,9 @@ class Block(nn.Module):
     gate_up_bias: Tensor | None
     down_bias: Tensor | None
 
-    def __init__(self, run: Run, prefix: str) -> None:
+    def __init__(self, run: Run, prefix: str, window: int) -> None:
         super().__init__()
+        self.window = window
         shape, seed = run.model, run.seed
         D, self.H, self.G, self.K = shape.width, shape.heads, shape.key_heads, shape.head_dim
         F_ = round(shape.mlp_ratio * D)
@@ -71,9 +72,9 @@ class Block(nn.Module):
             bias = nn.Parameter(torch.zeros(len(getattr(self, name)))) if has else None
             self.register_parameter(f"{name}_bias", bias)
 
-    def forward(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor, mask: Mask = None) -> Tensor:
+    def forward(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor, seen: Masks) -> Tensor:
         h = self._normed(x_BxTxD, self.attention_norm)
-        a = attend(*self._heads(h, cos, sin), mask, self.scale)
+        a = attend(*self._heads(h, cos, sin), seen[self.window], self.scale)
         a = F.linear(a.transpose(1, 2).reshape(x_BxTxD.shape), self.attention_out, self.attention_out_bias)
         x_BxTxD = self._added(x_BxTxD, a)
         if self.mlp_norm is not None:
@@ -101,11 +102,11 @@ class Block(nn.Module):
         return q, k, v.transpose(1, 2)
 
     @torch.no_grad()
-    def largest_attention_logit(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor, mask: Mask = None) -> Tensor:
+    def largest_attention_logit(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor, seen: Masks) -> Tensor:
         """The largest product of a query with a key that it may see, as softmax is given it, over the first window."""
         h = self._normed(x_BxTxD[:1], self.attention_norm)
         q_HxTxK, k_GxTxK, _ = (each[0] for each in self._heads(h, cos, sin))
-        seen_TxT, shared = of_first(mask, len(cos), cos.device), self.H // self.G
+        seen_TxT, shared = of_first(seen[self.window], len(cos), cos.device), self.H // self.G
         heads = (
             (q, k_GxTxK[i // shared]) for i, q in enumerate(q_HxTxK)
         )  # one at a time: [T, T] is large where T is
@@ -133,8 +134,8 @@ class Transformer(nn.Module):
         self.shape, self.logit_multiplier = shape, multiplier(run, "logits")
         sd = initial_sd(run, "embedding", shape.vocab)
         self.embedding = _normal(seed, "embedding", sd, shape.vocab, shape.width)
-        self.layers = nn.ModuleList(Block(run, f"layers.{i}") for i in range(shape.depth))
         self.windows = [window_of(shape, i) for i in range(shape.depth)]
+        self.layers = nn.ModuleList(Block(run, f"layers.{i}", w) for i, w in enumerate(self.windows))
         self.norm = nn.Parameter(torch.ones(shape.width))
         if not shape.tied:
             sd = initial_sd(run, "readout", shape.width)
@@ -150,8 +151,8 @@ class Transformer(nn.Module):
         x_BxTxD = self.embedding[tokens] if tokens.is_cuda else F.embedding(tokens, self.embedding)
         cos, sin = self.cos[:T], self.sin[:T]
         seen = masks(set(self.windows), tokens, documents, self.shape.head_dim)
-        for window, block in zip(self.windows, self.layers, strict=True):
-            x_BxTxD = block(x_BxTxD, cos, sin, seen[window])
+        for block in self.layers:
+            x_BxTxD = block(x_BxTxD, cos, sin, seen)
         x_BxTxD = F.rms_norm(x_BxTxD, (self.shape.width,), self.norm, NORM_EPS)
         readout = self.embedding if self.shape.tied else self.readout
         logits_BxTxV = F.linear(x_BxTxD, readout) * self.logit_multiplier

@@ -8,7 +8,7 @@ is of blocks of 128 tokens, and which leaves out those blocks that nobody sees.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,12 +20,14 @@ if TYPE_CHECKING:
 
     #: None: all before it. Booleans are [windows or 1, 1, T, T].
     Mask = Tensor | BlockMask | None
+    #: By the width of a window, 0 where there is none.
+    Masks = Mapping[int, Mask]
 
 #: Tokens, and features of a head, from which on FlexAttention is used on a GPU: a block of its mask, and its least.
 BLOCK, LEAST_HEAD = 128, 16
 
 
-def masks(windows: Iterable[int], tokens: Tensor, documents: Tensor | None, head_dim: int) -> dict[int, Mask]:
+def masks(windows: Iterable[int], tokens: Tensor, documents: Tensor | None, head_dim: int) -> Masks:
     """For each width of a window (0: all) who sees whom among tokens [B, T] of documents [B, T]."""
     (B, T), device = tokens.shape, tokens.device
     flex = tokens.is_cuda and T >= BLOCK and head_dim >= LEAST_HEAD
