@@ -14,13 +14,13 @@ import tomli_w
 from pydantic import Field, field_validator, model_validator
 
 from froude.compute import Compute
-from froude.mixtures import Data
+from froude.mixtures import Data, identified
 from froude.optimizers import times
 from froude.optimizers.section import Optimizer
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization, able
 from froude.schedules.phases import Phases, whole_steps
 from froude.section import ConfigError, Section, drop_later, flat, inner, listing, one_of, shown
-from froude.sections import Model, Scalar, Schedule, Trainer, identified
+from froude.sections import Model, Scalar, Schedule, Trainer
 
 __all__ = [
     "Compute",
@@ -281,9 +281,9 @@ class Run(Section):
 
         Slots that were not named follow the workers of the copy. A stored run names its slots, so they stay. A time of
         the optimizer takes the place of its number, and a number that of its time. Where the run has the defaults of
-        its optimizer, another optimizer takes its own.
+        its optimizer, another optimizer takes its own. KV heads that are not named keep their share of the heads.
         """
-        changes = {**(changes or {}), **more}
+        changes = self.model.in_proportion({**(changes or {}), **more})
         content = self.to_dict()
         if "slots" not in self.model_fields_set:
             del content["slots"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
+import os
 import re
+from collections.abc import Mapping
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, ClassVar, Self
@@ -13,10 +16,62 @@ from typing import Any, ClassVar, Self
 from pydantic import Field, model_validator
 
 from froude.section import ConfigError, Section, did_you_mean
-from froude.sections import Corpus
+from froude.sections import Scalar
 
 MIXTURE = "froude.train.data.mixture:Mixture"
 PART_NAME = re.compile(r"\w+", re.ASCII)
+#: Options of the package's sources that are files: their SHA-256 is put beside them, and counts in the path's place.
+FILES = ("tokenizer",)
+#: Sources whose content no file's hash names: terabytes, perhaps, or half of what is read. They are asked themselves
+#: (froude.material).
+SELF_NAMED = ("froude.train.data.shards:Shards", "froude.train.data.text_tokens:TextTokens")
+
+
+def identified(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """A source's options without the paths of files whose hash stands beside them."""
+    return {k: v for k, v in options.items() if k not in FILES or f"{k}_sha256" not in options}
+
+
+class Corpus(Section):
+    """Import path of a source of training windows, and the file that it reads, if any."""
+
+    section: ClassVar[str] = "data"
+    source: str = Field(default="froude.train.data.kjv:KingJames", pattern=r"^[\w.]+:\w+$")
+    path: str = Field(default="", description="a user's file; not part of the fingerprint: `sha256` is")
+    sha256: str = Field(
+        default="", pattern=r"^([0-9a-f]{64})?$", description="of the corpus; checked when set"
+    )
+    options: dict[str, Scalar] = Field(default_factory=dict)
+
+    @property
+    def corpus(self) -> str:
+        """What is trained on, for people: the source, and the file's name and the hash where there are any."""
+        marks = [os.path.basename(self.path), self.sha256 and f"sha256:{self.sha256[:12]}"]
+        return " ".join([self.source, *filter(None, marks)])
+
+    @property
+    def settings(self) -> str:
+        """The source's own options as JSON: its mixture, phase and the like."""
+        return json.dumps(identified(self.options), sort_keys=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _pin(cls, content: Any) -> Any:
+        """Name the file so that every process finds it, and its content, so that another file is another run."""
+        if not isinstance(content, dict):
+            return content
+        source = str(content.get("source", "froude."))
+        if source.startswith("froude.") and isinstance(content.get("options"), dict):
+            content = {**content, "options": _pinned(content["options"])}
+        if not isinstance(content.get("path"), str) or not content["path"] or "://" in content["path"]:
+            return content
+        path = os.path.abspath(os.path.expanduser(content["path"]))
+        if not source.startswith("froude."):
+            # A source of one's own may mean a URL by it, or a name; its content is asked of it (froude.material).
+            return {**content, "path": path} if os.path.exists(path) else content
+        if source in SELF_NAMED:
+            return {**content, "path": path}
+        return {**content, "path": path, "sha256": content.get("sha256") or _sha256(path)}
 
 
 class Part(Corpus):
@@ -197,3 +252,30 @@ class Data(Corpus):
                     "part out"
                 )
         return self
+
+
+def _pinned(options: dict[str, Any]) -> dict[str, Any]:
+    """Options that name their files so that every process finds them, with the hash of each that can be read."""
+    found = dict(options)
+    for key in FILES:
+        path = options.get(key)
+        if isinstance(path, str) and path and "://" not in path:
+            found[key] = os.path.abspath(os.path.expanduser(path))
+            if known := options.get(f"{key}_sha256") or _sha256(found[key]):
+                found[f"{key}_sha256"] = known
+    return found
+
+
+def _sha256(path: str) -> str:
+    """SHA-256 of a file's bytes; empty if it can't be read, which whoever reads it explains better."""
+    try:
+        status = os.stat(path)
+        return _hashed(path, status.st_mtime_ns, status.st_size)
+    except (OSError, ValueError):
+        return ""
+
+
+@functools.lru_cache(maxsize=64)
+def _hashed(path: str, modified: int, size: int) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -50,7 +50,7 @@ TRIALS = pa.schema(
         # Null in rows that a version before them wrote.
         ("last_loss", _F),  # the newest finite loss: of validation at the end, else of the last training step
         ("reason", _S),  # in one line why the run diverged or failed (there the same as `error`); else null
-        ("model", _S),  # import path of the factory
+        ("model", _S),  # import path of the factory, and what of its architecture is not plain
         (
             "corpus",
             _S,

@@ -1,40 +1,42 @@
-"""The sections of a Run: its model, data and schedule, each a frozen, validated table."""
+"""The sections of a Run: its model, schedule and trainer, each a frozen, validated table."""
 
 from __future__ import annotations
 
-import functools
-import hashlib
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from froude.schedules import SCHEDULES, RampRate, Tail
-from froude.section import ConfigError, Section, drop_later, one_of
+from froude.section import ConfigError, Section, drop_later, listing, one_of
 
 Scalar = str | int | float | bool
 
-#: Options of the package's sources that are files: their SHA-256 is put beside them, and counts in the path's place.
-FILES = ("tokenizer",)
-#: Sources whose content no file's hash names: terabytes, perhaps, or half of what is read. They are asked themselves
-#: (froude.material).
-SELF_NAMED = ("froude.train.data.shards:Shards", "froude.train.data.text_tokens:TextTokens")
-
-
-def identified(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """A source's options without the paths of files whose hash stands beside them."""
-    return {k: v for k, v in options.items() if k not in FILES or f"{k}_sha256" not in options}
+#: Keys that make another architecture of the package's own model.
+ARCHITECTURE = (
+    "kv_heads",
+    "window",
+    "global_every",
+    "documents",
+    "rope_base",
+    "rope_scaling",
+    "rope_factor",
+    "rope_original",
+    "attention_bias",
+    "mlp_bias",
+    "parallel",
+)
 
 
 class Model(Section):
     """Shape of the model and the import path of its factory; sizes in units (features, blocks, tokens)."""
 
     section: ClassVar[str] = "model"
-    LATER: ClassVar[tuple[str, ...]] = ("base_depth", "softcap", "z_loss")
+    LATER: ClassVar[tuple[str, ...]] = ("base_depth", "softcap", "z_loss", *ARCHITECTURE)
     factory: str = Field(default="froude.train.model:Transformer", pattern=r"^[\w.]+:\w+$")
     width: int = Field(default=64, gt=0)
     depth: int = Field(default=2, gt=0)
@@ -57,7 +59,70 @@ class Model(Section):
     z_loss: float = Field(
         default=0.0, ge=0, description="times log(Z)^2 of a token, added to what is minimised; 0: none"
     )
+    kv_heads: int = Field(
+        default=0,
+        ge=0,
+        description="heads of keys and values, shared by those of queries; 0: as many as these",
+    )
+    window: int = Field(default=0, ge=0, description="tokens that a token sees, itself among them; 0: all")
+    global_every: int = Field(
+        default=0, ge=0, description="every so many-th block sees all in spite of `window`; 0: none does"
+    )
+    documents: bool = Field(default=False, description="a token sees its own document only")
+    rope_base: float = Field(default=10_000.0, gt=1, description="theta of RoPE")
+    rope_scaling: Literal["none", "llama3", "yarn"] = Field(
+        default="none", description="how rotations are slowed for a context `rope_factor` times as long"
+    )
+    rope_factor: float = Field(default=1.0, ge=1)
+    rope_original: int = Field(default=0, ge=0, description="the context before that, tokens")
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    parallel: bool = Field(
+        default=False,
+        description="attention and SwiGLU from one norm, added up, in place of one after the other",
+    )
     options: dict[str, Scalar] = Field(default_factory=dict, description="for a factory of your own")
+
+    @property
+    def heads(self) -> int:
+        """Heads of queries."""
+        return self.width // self.head_dim
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of keys, and of values."""
+        return self.kv_heads or self.heads
+
+    @property
+    def unit(self) -> int:
+        """Features of which a width is a multiple, if it is to have the same share of KV heads."""
+        return self.head_dim * (self.heads // self.kv_heads if self.kv_heads else 1)
+
+    @property
+    def architecture(self) -> str:
+        """What is not plain in attention and blocks, whatever their size: "kv_heads 1/4, window 512"; else empty."""
+        found = {key: getattr(self, key) for key in self.unlike(*ARCHITECTURE)}
+        if found.get("kv_heads") == self.heads:
+            del found["kv_heads"]
+        elif "kv_heads" in found:
+            found["kv_heads"] = Fraction(self.kv_heads, self.heads)
+        return ", ".join(key if value is True else f"{key} {value}" for key, value in found.items())
+
+    def unlike(self, *keys: str) -> list[str]:
+        """Those of these keys that are not at their defaults."""
+        fields = type(self).model_fields
+        return [key for key in keys if getattr(self, key) != fields[key].default]
+
+    def in_proportion(self, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """A run's changes, with KV heads that keep their share of changed heads unless they are named."""
+        width, head_dim = (changes.get(f"model.{key}", getattr(self, key)) for key in ("width", "head_dim"))
+        same = (width, head_dim) == (self.width, self.head_dim)
+        if not self.kv_heads or same or "model.kv_heads" in changes:
+            return dict(changes)
+        if not all(type(size) is int and size > 0 for size in (width, head_dim)):
+            return dict(changes)  # which is refused
+        share = Fraction(self.kv_heads, self.heads)
+        return {**changes, "model.kv_heads": max(1, round(share * (width // head_dim)))}
 
     @field_validator("options")
     @classmethod
@@ -73,64 +138,49 @@ class Model(Section):
         return {**options, **paths}
 
     @model_validator(mode="after")
-    def _capped(self) -> Self:
-        if self.softcap and not self.factory.startswith("froude."):
+    def _for_its_model(self) -> Self:
+        own = [key for key in self.unlike("softcap", *ARCHITECTURE) if key != "documents"]
+        if own and not self.factory.startswith("froude."):
+            key, value = own[0], getattr(self, own[0])
+            how = "cap the logits in its forward pass" if key == "softcap" else "build it there"
             raise ConfigError(
-                f"`model.softcap` is for the package's own model, but got {self.softcap} with {self.factory}; cap the "
-                "logits in its forward pass, and name the cap in `model.options`"
+                f"`model.{key}` is for the package's own model, but got {value} with {self.factory}; {how}, and name "
+                "it in `model.options`"
             )
         return self
 
     @model_validator(mode="after")
     def _heads(self) -> Self:
-        if self.factory.startswith("froude.") and (self.width % self.head_dim or self.head_dim % 2):
+        if not self.factory.startswith("froude."):
+            return self
+        if self.width % self.head_dim or self.head_dim % 2:
             raise ConfigError(
                 f"`model.width` must be a multiple of an even `model.head_dim`, but got width {self.width} and "
                 f"head_dim {self.head_dim}; choose e.g. width {math.ceil(self.width / 16) * 16}, head_dim 16"
             )
+        if self.heads % self.key_heads:
+            able = [str(number) for number in range(1, self.heads + 1) if self.heads % number == 0]
+            raise ConfigError(
+                f"`model.kv_heads` must divide the {self.heads} heads of width {self.width} and head_dim "
+                f"{self.head_dim}, but got {self.kv_heads}; use {listing(able)}"
+            )
         return self
 
-
-class Corpus(Section):
-    """Import path of a source of training windows, and the file that it reads, if any."""
-
-    section: ClassVar[str] = "data"
-    source: str = Field(default="froude.train.data.kjv:KingJames", pattern=r"^[\w.]+:\w+$")
-    path: str = Field(default="", description="a user's file; not part of the fingerprint: `sha256` is")
-    sha256: str = Field(
-        default="", pattern=r"^([0-9a-f]{64})?$", description="of the corpus; checked when set"
-    )
-    options: dict[str, Scalar] = Field(default_factory=dict)
-
-    @property
-    def corpus(self) -> str:
-        """What is trained on, for people: the source, and the file's name and the hash where there are any."""
-        marks = [os.path.basename(self.path), self.sha256 and f"sha256:{self.sha256[:12]}"]
-        return " ".join([self.source, *filter(None, marks)])
-
-    @property
-    def settings(self) -> str:
-        """The source's own options as JSON: its mixture, phase and the like."""
-        return json.dumps(identified(self.options), sort_keys=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _pin(cls, content: Any) -> Any:
-        """Name the file so that every process finds it, and its content, so that another file is another run."""
-        if not isinstance(content, dict):
-            return content
-        source = str(content.get("source", "froude."))
-        if source.startswith("froude.") and isinstance(content.get("options"), dict):
-            content = {**content, "options": _pinned(content["options"])}
-        if not isinstance(content.get("path"), str) or not content["path"] or "://" in content["path"]:
-            return content
-        path = os.path.abspath(os.path.expanduser(content["path"]))
-        if not source.startswith("froude."):
-            # A source of one's own may mean a URL by it, or a name; its content is asked of it (froude.material).
-            return {**content, "path": path} if os.path.exists(path) else content
-        if source in SELF_NAMED:
-            return {**content, "path": path}
-        return {**content, "path": path, "sha256": content.get("sha256") or _sha256(path)}
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.global_every and not self.window:
+            raise ConfigError(
+                f"`model.global_every` is for blocks with a `model.window`, but got {self.global_every} without; set "
+                "that, or leave it out"
+            )
+        scaled = self.rope_scaling != "none"
+        if scaled != (self.rope_factor > 1) or scaled != (self.rope_original > 0):
+            raise ConfigError(
+                "`model.rope_scaling`, `model.rope_factor` above 1 and `model.rope_original`, the context that is "
+                f'stretched, need each other, but got "{self.rope_scaling}", {self.rope_factor:g} and '
+                f"{self.rope_original}; set all three, or none"
+            )
+        return self
 
 
 class Schedule(Section):
@@ -260,32 +310,5 @@ class Trainer(Section):
         return self
 
 
-def _pinned(options: dict[str, Any]) -> dict[str, Any]:
-    """Options that name their files so that every process finds them, with the hash of each that can be read."""
-    found = dict(options)
-    for key in FILES:
-        path = options.get(key)
-        if isinstance(path, str) and path and "://" not in path:
-            found[key] = os.path.abspath(os.path.expanduser(path))
-            if known := options.get(f"{key}_sha256") or _sha256(found[key]):
-                found[f"{key}_sha256"] = known
-    return found
-
-
 def _listed(value: object) -> Sequence[object]:
     return value if isinstance(value, list | tuple) else (value,)
-
-
-def _sha256(path: str) -> str:
-    """SHA-256 of a file's bytes; empty if it can't be read, which whoever reads it explains better."""
-    try:
-        status = os.stat(path)
-        return _hashed(path, status.st_mtime_ns, status.st_size)
-    except (OSError, ValueError):
-        return ""
-
-
-@functools.lru_cache(maxsize=64)
-def _hashed(path: str, modified: int, size: int) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -109,6 +109,22 @@ EXACT = {
         "model.vocab": 1000,
         "resume": "shards",
     },
+    "grouped, windowed, documents": {
+        "data.source": "froude.train.data.shards:Shards",
+        "data.path": str(Path(__file__).parents[1] / "data/shards/megatron"),
+        "model.vocab": 1000,
+        "model.kv_heads": 1,
+        "model.window": 24,
+        "model.global_every": 2,
+        "model.documents": True,
+        "model.attention_bias": True,
+        "model.parallel": True,
+        "micro_batch": 128,
+        "batch": 2304,
+        "tokens": 2304 * 3,
+        "keep_gathered": 0,
+        "resume": "documents",
+    },
     "sharded by layers, block": {"keep_gathered": 0, "micro_batch": 64, "slot_schedule": "block", **FIVE},
 }
 #: Each optimizer at one to three workers, and from the checkpoint of one worker less.

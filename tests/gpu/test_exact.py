@@ -36,6 +36,14 @@ CASES = {
     "micro-batches": {"batch": 2304, "tokens": 2304 * 3, "micro_batch": 128},
     "odd width": {"model.width": 40, "model.head_dim": 10, "model.base_width": 20},
     "block": {"slot_schedule": "block"},
+    "grouped, windowed, by flex attention": {
+        "model.kv_heads": 2,
+        "model.window": 100,
+        "model.context": 256,
+        "batch": 12 * 256,
+        "tokens": 12 * 256 * 2,
+        "eval_windows": 20,
+    },
     "long passes": {"batch": 12 * 2048, "tokens": 12 * 2048 * 2},
 }
 ALONE = {

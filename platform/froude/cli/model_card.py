@@ -19,11 +19,12 @@ def card(
     """README.md of the export of a checkpoint; `loss` is the run's final one, None before its end."""
     run, forecast = recipe.run, recipe.forecast
     shape, data = run.model, run.data
+    sizes = f"{shape.factory}, width {shape.width}, depth {shape.depth}, context {shape.context}"
     interval = f"{forecast.low:.4f} to {forecast.high:.4f} ({forecast.level:.0%})"
     certified = "certified" if forecast.certified else f"not certified: {'; '.join(forecast.reasons)}"
     rows = [
         ("run", f"{record.run}, step {record.step} of {run.steps}, {record.tokens:,} tokens"),
-        ("model", f"{shape.factory}, width {shape.width}, depth {shape.depth}, context {shape.context}"),
+        ("model", ", ".join(filter(None, [sizes, shape.architecture]))),
         ("parametrization", run.parametrization),
         ("data", data.corpus),
         ("recipe", f"sha256 {recipe.sha256}, sealed {recipe.sealed_at}"),

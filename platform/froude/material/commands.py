@@ -62,9 +62,14 @@ def _found(word: str, roots: Sequence[str], *, folder: bool = False) -> str:
 
 
 def model(run: Run) -> str:
-    """What rows name as the model: its factory, or the command where that trains, unless the run names another."""
+    """What rows name as the model: its factory, and what of it is not plain.
+
+    Or the command where that trains, unless the run names another.
+    """
     own = run.trainer.command and run.model.factory == Model.model_fields["factory"].default
-    return " ".join(run.trainer.words) if own else run.model.factory
+    if own:
+        return " ".join(run.trainer.words)
+    return " ".join(filter(None, (run.model.factory, run.model.architecture)))
 
 
 def corpus(run: Run) -> str | None:

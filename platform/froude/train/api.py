@@ -20,6 +20,7 @@ from froude.material import Material, commands, foreign_code
 from froude.parametrizations import Kind as Kind
 from froude.parametrizations import Multiplied
 from froude.section import listing
+from froude.train.data import documents
 from froude.user_code import PASSING, call_user, load
 
 Request = Literal["none", "save", "hold", "stop"]
@@ -64,6 +65,9 @@ class Model(Protocol):
     treats each part as a matrix of its own; the others do not ask. A hidden tensor [rows, ...] of more dimensions is
     rows by all the rest to it, as those of convolutions are; one row of it alone is a matrix of the rest, so experts
     [experts, out, in] are parts of one row each.
+
+    With `model.documents` forward is called as `forward(tokens, documents)`, int64 [windows, context]: the number of
+    the document that each token is of, so that it attends to those of the same alone.
     """
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -96,6 +100,9 @@ class Source(Protocol):
 
     A source that reads from afar may have `expect(numbers: Sequence[int])`, which begins to fetch windows and does not
     wait for them: it is called with those of a slot before they are read, and with those of the next batch.
+
+    It may have `documents(first, n) -> NDArray`, for each token of these windows the number of its document, integers
+    [n, context + 1]: a run with `model.documents` needs them.
 
     It may have `bytes_per_token`, bytes of text (UTF-8) over tokens of all of it: losses are then told in bits per byte
     as well, in which runs with other tokenizers compare.
@@ -164,6 +171,7 @@ def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
             f"{', '.join(missing) or 'nn.Module'}; see froude.train.api.Model"
         )
     _check_kinds(model, run)
+    documents.check_model(run, model)
     return model if str(device) == "meta" else model.to(device)
 
 
@@ -208,6 +216,7 @@ def build_source(run: Run, split: Split) -> Source:
             f"a source must name its content by `sha256`, 64 hex digits, but that of {run.data.source} is {sha256!r}; "
             "froude.train.data.content.content_sha256(files) computes one"
         )
+    documents.check_source(run, source, f"the {split} split of {run.data.path or run.data.source}")
     if run.data.sha256 and source.sha256 != run.data.sha256:
         raise ConfigError(
             f"the corpus must have the SHA-256 {run.data.sha256[:12]}… that the run names, but has "
@@ -230,6 +239,8 @@ def validation_sets(run: Run, validation: Source) -> dict[str, Source]:
             "a validation set's name must be a string of letters, digits and _, and not "
             f"{listing(get_args(Split))}, but sets() of {run.data.source} has {odd[0]!r}; rename it"
         )
+    for name, source in found.items():
+        documents.check_source(run, source, f"validation set {name!r} of {run.data.source}")
     return dict(found)
 
 

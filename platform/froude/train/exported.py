@@ -25,6 +25,7 @@ def description(run: Run) -> dict[str, Any]:
         "base_width": shape.base_width,
         "multipliers": multipliers(run) if _own(run) else None,
         **({"softcap": shape.softcap} if shape.softcap else {}),
+        **({"architecture": shape.architecture} if shape.architecture else {}),
         "precision": run.precision,
         "corpus": {"source": data.source, "file": os.path.basename(data.path), "sha256": data.sha256}
         | ({"parts": [_part(part) for part in data.parts], "mixture": data.mixture()} if data.parts else {}),

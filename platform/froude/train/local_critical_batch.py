@@ -94,7 +94,8 @@ def branch(
     at = min(step, run.steps - 1)
     taken = run.phases.factor_at(at)
     rounds = max(1, round((tokens or _window(run)) / (max(FACTORS) * taken * run.batch)))
-    batches = Batches(api.build_source(run, "train"), run.seed, run.windows, 1)
+    source = api.build_source(run, "train")
+    batches = Batches(source, run.seed, run.windows, 1, documented=run.model.documents)
     found = []
     for number, factor in enumerate(FACTORS):
         own = _alone(run, factor, at)
@@ -107,7 +108,7 @@ def branch(
         steps = rounds * max(FACTORS) // factor
         for i in range(steps):
             drawn = batches.slot(cursor + i * factor * taken, 0, factor * taken)
-            windows = torch.from_numpy(drawn.tokens).to(world.device)
+            windows = torch.from_numpy(drawn.windows).to(world.device)
             train_step(trainer.model, trainer.optimizer, trainer.reduction, windows, own, i)
             if progress:
                 progress((number + (i + 1) / steps) / len(FACTORS), f"batch {own.batch:,}")

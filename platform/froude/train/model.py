@@ -1,21 +1,27 @@
 """A decoder-only transformer: RMSNorm, RoPE, SwiGLU, optional QK-norm, tied or untied; any parametrization.
 
-Shapes: B windows, T context, D width, H heads, K head_dim, F feed-forward width, V vocabulary, L blocks.
+Shapes: B windows, T context, D width, H heads, G heads of keys and values, K head_dim, F feed-forward width, V
+vocabulary, L blocks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from froude.config import Run
+from froude.config import Model, Run
 from froude.train.api import Kind, Part, branch_sd, initial_sd, multiplier
+from froude.train.attention import rope
+from froude.train.attention.seen import attend, masks, of_first
 from froude.train.exact.draws import generator
 
-ROPE_BASE = 10_000.0  # Su et al. 2104.09864
+if TYPE_CHECKING:
+    from froude.train.attention.seen import Masks
+
 NORM_EPS = 1e-6
 
 
@@ -26,66 +32,94 @@ def _normal(seed: int, name: str, sd: float, *shape: int) -> nn.Parameter:
     return nn.Parameter(torch.randn(*shape, generator=generator(seed, name)) * sd)
 
 
-def _rotate(x_BxTx2xHxK: Tensor, cos_TxK: Tensor, sin_TxK: Tensor) -> Tensor:
+def _rotate(x_BxTxNxK: Tensor, cos_TxK: Tensor, sin_TxK: Tensor) -> Tensor:
     """RoPE of queries and keys in one go: fewer, larger operations matter for small models on a CPU."""
-    half = x_BxTx2xHxK.shape[-1] // 2
-    cos, sin = cos_TxK[:, None, None, :half], sin_TxK[:, None, None, :half]
-    left, right = x_BxTx2xHxK.chunk(2, dim=-1)
+    half = x_BxTxNxK.shape[-1] // 2
+    cos, sin = cos_TxK[:, None, :half], sin_TxK[:, None, :half]
+    left, right = x_BxTxNxK.chunk(2, dim=-1)
     return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + SwiGLU(norm(x))."""
+    """x + attention(norm(x)), then x + SwiGLU(norm(x)); or both of one norm, added to x (GPT-J; PaLM 2204.02311)."""
 
-    def __init__(self, run: Run, prefix: str) -> None:
+    qkv_bias: Tensor | None
+    attention_out_bias: Tensor | None
+    gate_up_bias: Tensor | None
+    down_bias: Tensor | None
+
+    def __init__(self, run: Run, prefix: str, window: int) -> None:
         super().__init__()
+        self.window = window
         shape, seed = run.model, run.seed
-        D, self.H, self.K = shape.width, shape.width // shape.head_dim, shape.head_dim
+        D, self.H, self.G, self.K = shape.width, shape.heads, shape.key_heads, shape.head_dim
         F_ = round(shape.mlp_ratio * D)
         out = branch_sd(run)  # 1/sqrt(2L), Radford et al. 2019
         self.scale, self.qk_norm = multiplier(run, "attention"), shape.qk_norm
         self.residual = multiplier(run, "residual")
         sd, sd_down = initial_sd(run, "hidden", D), initial_sd(run, "hidden", F_)
         self.attention_norm = nn.Parameter(torch.ones(D))
-        self.qkv = _normal(seed, f"{prefix}.qkv", sd, 3 * D, D)
+        self.qkv = _normal(seed, f"{prefix}.qkv", sd, (self.H + 2 * self.G) * self.K, D)
         self.attention_out = _normal(seed, f"{prefix}.attention_out", sd * out, D, D)
-        self.mlp_norm = nn.Parameter(torch.ones(D))
+        self.mlp_norm = None if shape.parallel else nn.Parameter(torch.ones(D))
         self.gate_up = _normal(seed, f"{prefix}.gate_up", sd, 2 * F_, D)
         self.down = _normal(seed, f"{prefix}.down", sd_down * out, D, F_)
         if self.qk_norm:
             self.q_gain = nn.Parameter(torch.ones(self.K))
             self.k_gain = nn.Parameter(torch.ones(self.K))
+        for name in ("qkv", "attention_out", "gate_up", "down"):
+            has = shape.attention_bias if name in ("qkv", "attention_out") else shape.mlp_bias
+            bias = nn.Parameter(torch.zeros(len(getattr(self, name)))) if has else None
+            self.register_parameter(f"{name}_bias", bias)
 
-    def forward(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-        B, T, D = x_BxTxD.shape
-        q, k, v = self._heads(x_BxTxD, cos, sin)
-        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
-        x_BxTxD = self._added(x_BxTxD, F.linear(a.transpose(1, 2).reshape(B, T, D), self.attention_out))
-        h = F.rms_norm(x_BxTxD, (D,), self.mlp_norm, NORM_EPS)
-        gate, up = F.linear(h, self.gate_up).chunk(2, dim=-1)
-        return self._added(x_BxTxD, F.linear(F.silu(gate) * up, self.down))
+    def forward(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor, seen: Masks) -> Tensor:
+        h = self._normed(x_BxTxD, self.attention_norm)
+        a = attend(*self._heads(h, cos, sin), seen[self.window], self.scale)
+        a = F.linear(a.transpose(1, 2).reshape(x_BxTxD.shape), self.attention_out, self.attention_out_bias)
+        x_BxTxD = self._added(x_BxTxD, a)
+        if self.mlp_norm is not None:
+            h = self._normed(x_BxTxD, self.mlp_norm)
+        gate, up = F.linear(h, self.gate_up, self.gate_up_bias).chunk(2, dim=-1)
+        return self._added(x_BxTxD, F.linear(F.silu(gate) * up, self.down, self.down_bias))
 
-    def _heads(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values [B, H, T, K]."""
-        B, T, D = x_BxTxD.shape
-        h = F.rms_norm(x_BxTxD, (D,), self.attention_norm, NORM_EPS)
-        qkv_BxTx3xHxK = F.linear(h, self.qkv).view(B, T, 3, self.H, self.K)
-        qk, v = qkv_BxTx3xHxK.split((2, 1), dim=2)
+    def _normed(self, x_BxTxD: Tensor, gain: Tensor) -> Tensor:
+        return F.rms_norm(x_BxTxD, gain.shape, gain, NORM_EPS)
+
+    def _heads(self, h_BxTxD: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries [B, H, T, K], keys and values [B, G, T, K]."""
+        B, T, _ = h_BxTxD.shape
+        H, G, K = self.H, self.G, self.K
+        qkv_BxTxNxK = F.linear(h_BxTxD, self.qkv, self.qkv_bias).view(B, T, H + 2 * G, K)
+        qk, v = qkv_BxTxNxK.split((H + G, G), dim=2)
         if self.qk_norm:
-            qk = F.rms_norm(qk, (self.K,), None, NORM_EPS) * torch.stack((self.q_gain, self.k_gain))[:, None]
-        q, k = _rotate(qk, cos, sin).permute(2, 0, 3, 1, 4).unbind(0)
-        return q, k, v.squeeze(2).transpose(1, 2)
+            qk = F.rms_norm(qk, (K,), None, NORM_EPS)
+            if H == G:
+                gains = torch.stack((self.q_gain, self.k_gain))[:, None]
+                qk = (qk.unflatten(2, (2, H)) * gains).flatten(2, 3)
+            else:
+                qk = torch.cat((qk[:, :, :H] * self.q_gain, qk[:, :, H:] * self.k_gain), dim=2)
+        q, k = _rotate(qk, cos, sin).transpose(1, 2).split((H, G), dim=1)
+        return q, k, v.transpose(1, 2)
 
     @torch.no_grad()
-    def largest_attention_logit(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    def largest_attention_logit(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor, seen: Masks) -> Tensor:
         """The largest product of a query with a key that it may see, as softmax is given it, over the first window."""
-        q_HxTxK, k_HxTxK, _ = (each[0] for each in self._heads(x_BxTxD[:1], cos, sin))
-        seen_TxT = torch.ones(len(cos), len(cos), dtype=torch.bool, device=cos.device).tril()
-        heads = zip(q_HxTxK, k_HxTxK, strict=True)  # one at a time: [T, T] is large where T is
+        h = self._normed(x_BxTxD[:1], self.attention_norm)
+        q_HxTxK, k_GxTxK, _ = (each[0] for each in self._heads(h, cos, sin))
+        seen_TxT, shared = of_first(seen[self.window], len(cos), cos.device), self.H // self.G
+        heads = (
+            (q, k_GxTxK[i // shared]) for i, q in enumerate(q_HxTxK)
+        )  # one at a time: [T, T] is large where T is
         return torch.stack([(q @ k.T * self.scale).float()[seen_TxT].max() for q, k in heads]).max()
 
     def _added(self, x_BxTxD: Tensor, y_BxTxD: Tensor) -> Tensor:
         return x_BxTxD + (y_BxTxD if self.residual == 1.0 else y_BxTxD * self.residual)
+
+
+def window_of(shape: Model, number: int) -> int:
+    """Tokens that a token sees in a block, counted from 0; 0: all before it."""
+    sees_all = shape.global_every and (number + 1) % shape.global_every == 0
+    return 0 if sees_all or shape.window >= shape.context else shape.window
 
 
 class Transformer(nn.Module):
@@ -100,24 +134,25 @@ class Transformer(nn.Module):
         self.shape, self.logit_multiplier = shape, multiplier(run, "logits")
         sd = initial_sd(run, "embedding", shape.vocab)
         self.embedding = _normal(seed, "embedding", sd, shape.vocab, shape.width)
-        self.layers = nn.ModuleList(Block(run, f"layers.{i}") for i in range(shape.depth))
+        self.windows = [window_of(shape, i) for i in range(shape.depth)]
+        self.layers = nn.ModuleList(Block(run, f"layers.{i}", w) for i, w in enumerate(self.windows))
         self.norm = nn.Parameter(torch.ones(shape.width))
         if not shape.tied:
             sd = initial_sd(run, "readout", shape.width)
             self.readout = _normal(seed, "readout", sd, shape.vocab, shape.width)
-        inverse = ROPE_BASE ** (-torch.arange(0, shape.head_dim, 2, device="cpu").double() / shape.head_dim)
-        angle = torch.arange(shape.context, device="cpu").double()[:, None] * inverse.repeat(2)[None]
-        self.register_buffer("cos", angle.cos().float(), persistent=False)
-        self.register_buffer("sin", angle.sin().float(), persistent=False)
+        cos, sin = rope.tables(shape)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
         T = tokens.shape[1]
         # On a GPU torch's backward of `embedding` has lost writes in passes of up to 3072 tokens (pytorch#187687), in
         # releases that are in use; that of indexing sorts, and adds in one order.
         x_BxTxD = self.embedding[tokens] if tokens.is_cuda else F.embedding(tokens, self.embedding)
         cos, sin = self.cos[:T], self.sin[:T]
+        seen = masks(set(self.windows), tokens, documents, self.shape.head_dim)
         for block in self.layers:
-            x_BxTxD = block(x_BxTxD, cos, sin)
+            x_BxTxD = block(x_BxTxD, cos, sin, seen)
         x_BxTxD = F.rms_norm(x_BxTxD, (self.shape.width,), self.norm, NORM_EPS)
         readout = self.embedding if self.shape.tied else self.readout
         logits_BxTxV = F.linear(x_BxTxD, readout) * self.logit_multiplier
@@ -131,22 +166,29 @@ class Transformer(nn.Module):
         def kind(name: str) -> Kind:
             if name in ("embedding", "readout"):
                 return "embedding" if name == "embedding" else "readout"
+            if name.endswith("bias"):
+                return "bias"
             return "norm" if name.endswith(("norm", "gain")) else "hidden"
 
         return {name: kind(name) for name, _ in self.named_parameters()}
 
     def fused(self) -> Mapping[str, Sequence[Part]]:
         shape = self.shape
-        heads, hidden = shape.width // shape.head_dim, round(shape.mlp_ratio * shape.width)
+        hidden = round(shape.mlp_ratio * shape.width)
+        heads = {"q": shape.heads, "k": shape.key_heads, "v": shape.key_heads}
         parts = {
-            "qkv": [Part(name, shape.width, heads) for name in ("q", "k", "v")],
+            "qkv": [Part(name, each * shape.head_dim, each) for name, each in heads.items()],
             "gate_up": [Part(name, hidden) for name in ("gate", "up")],
         }
         return {f"layers.{i}.{name}": rows for i in range(len(self.layers)) for name, rows in parts.items()}
 
     def flops_per_token(self) -> float:
-        """6 a matrix entry (readout included) plus 12 L T D for attention, as PaLM 2204.02311, appendix B."""
+        """6 a matrix entry (readout included) plus 12 T D a block for attention, as PaLM 2204.02311, appendix B.
+
+        T is the block's window where it has one. Documents count as if they were as long.
+        """
         shape = self.shape
         matrices = sum(p.numel() for n, p in self.named_parameters() if p.ndim == 2 and n != "embedding")
         matrices += shape.vocab * shape.width if shape.tied else 0
-        return 6.0 * matrices + 12.0 * shape.depth * shape.context * shape.width
+        seen = sum(window or shape.context for window in self.windows)
+        return 6.0 * matrices + 12.0 * seen * shape.width

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from froude.config import Run
+from froude.train.data.documents import inputs, labels
 
 #: Of (model, windows, run), two sums over the windows' tokens: a reduction computes the gradient of the first's
 #: mean over the batch, and reports that of the second.
@@ -23,7 +24,7 @@ def precision(run: Run, device: torch.device) -> AbstractContextManager[object]:
 
 def summed_loss(model: nn.Module, windows: Tensor, run: Run) -> Tensor:
     """Cross-entropy summed over all targets of int64 windows [n, context + 1], in nats."""
-    return summed_entropy(logits_of(model, windows, run), windows[:, 1:])
+    return summed_entropy(logits_of(model, windows, run), labels(windows))
 
 
 def minimised(model: nn.Module, windows: Tensor, run: Run) -> tuple[Tensor, Tensor]:
@@ -33,7 +34,7 @@ def minimised(model: nn.Module, windows: Tensor, run: Run) -> tuple[Tensor, Tens
     keeps logits near 0 (Chowdhery et al. 2204.02311, section 5.1: 1e-4; OLMo 2, 2501.00656: 1e-5).
     """
     logits = logits_of(model, windows, run)
-    entropy, weight = summed_entropy(logits, windows[:, 1:]), run.model.z_loss
+    entropy, weight = summed_entropy(logits, labels(windows)), run.model.z_loss
     if not weight:
         return entropy, entropy
     return entropy + weight * logits.logsumexp(-1).square().sum(), entropy
@@ -42,10 +43,10 @@ def minimised(model: nn.Module, windows: Tensor, run: Run) -> tuple[Tensor, Tens
 def logits_of(model: nn.Module, windows: Tensor, run: Run) -> Tensor:
     """Logits in fp32 [n, context, vocab] of all inputs of int64 windows [n, context + 1]."""
     with precision(run, windows.device):
-        logits: Tensor = model(windows[:, :-1])
+        logits: Tensor = model(*inputs(windows))
     return logits.float()
 
 
-def summed_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy of logits [n, context, vocab] and labels [n, context], summed, in nats."""
-    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum")
+def summed_entropy(logits: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of logits [n, context, vocab] and targets [n, context], summed, in nats."""
+    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")

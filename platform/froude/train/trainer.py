@@ -11,6 +11,7 @@ from torch import Tensor
 from froude.config import Run
 from froude.train import api, optimizers, parallel
 from froude.train.data import ledger
+from froude.train.data.documents import tokens_of
 from froude.train.data.ledger import Drawn
 from froude.train.data.order import Batches, validation_windows
 from froude.train.data.soundness import check_ids
@@ -57,13 +58,15 @@ class Trainer:
 
     def _held(self, source: api.Source, name: str) -> Tensor:
         """The windows of every evaluation on a source."""
-        windows = validation_windows(source, self.run.eval_windows)
-        check_ids(windows, self.run, name)
-        return api.as_int64(windows)
+        windows = validation_windows(source, self.run.eval_windows, documented=self.run.model.documents)
+        held = api.as_int64(windows)
+        check_ids(tokens_of(held).numpy(), self.run, name)
+        return held
 
     def draw_as(self, run: Run) -> None:
         """From now on draw the batches of this run, which differs from the trainer's in its length only."""
-        self.batches = Batches(api.build_source(run, "train"), run.seed, run.windows_per_slot, run.slots)
+        source, documented = api.build_source(run, "train"), run.model.documents
+        self.batches = Batches(source, run.seed, run.windows_per_slot, run.slots, documented=documented)
 
     def draw(self, batch: int, factor: int = 1) -> Drawn:
         """This rank's slots of a batch (from 0), or of `factor` batches from it on as one; on its device."""
@@ -71,7 +74,7 @@ class Trainer:
         slots = [self.batches.slot(batch, number, factor) for number in numbers]
         for slot in slots:
             check_ids(slot.tokens, self.run, f"the training split of {self.run.data.source}")
-        windows = torch.cat([torch.from_numpy(slot.tokens) for slot in slots]).to(self.world.device)
+        windows = torch.cat([torch.from_numpy(slot.windows) for slot in slots]).to(self.world.device)
         return Drawn(numbers, [slot.first_sample for slot in slots], windows, [slot.parts for slot in slots])
 
     def step(

@@ -40,6 +40,17 @@ def test_a_target_that_is_only_larger_is_on_the_ladder() -> None:
     assert named(ladder()) == []
 
 
+def test_a_ladder_whose_kv_heads_keep_their_share_is_of_one_architecture_and_others_are_named() -> None:
+    grouped = BASE.replace({"model.kv_heads": 2})  # of four
+    rows = pl.concat([ladder({"model.width": width, "model.kv_heads": width // 32}) for width in (64, 128)])
+    assert named(rows, grouped.replace({"model.width": 256, "tokens": 768 * 1000})) == []
+    (reason,) = shape.doubts(rows, grouped.replace({"model.width": 256, "model.kv_heads": 2}), None)
+    assert (
+        "froude.train.model:Transformer kv_heads 1/8, the proxies' froude.train.model:Transformer kv_heads 1/2"
+        in reason
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "axis"),
     [
@@ -48,6 +59,9 @@ def test_a_target_that_is_only_larger_is_on_the_ladder() -> None:
         ({"model.context": 128, "batch": 768}, "context length"),
         ({"model.vocab": 512}, "vocabulary"),
         ({"model.factory": "mine:GPT"}, "model class"),
+        ({"model.window": 32}, "model class"),
+        ({"model.rope_base": 5e5}, "model class"),
+        ({"model.parallel": True}, "model class"),
         ({"data.source": "mine:Web"}, "data source"),
         ({"data.options": {"mixture": "code"}}, "data mixture"),
         ({"optimizer.name": "sgd", "parametrization": "sp"}, "optimizer"),

@@ -42,6 +42,27 @@ def test_mup_passes_over_width_and_its_control_fails() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"kv_heads": 2, "window": 12, "global_every": 2},
+        {"attention_bias": True, "mlp_bias": True, "rope_base": 5e5},
+        {"parallel": True},
+    ],
+    ids=lambda model: " ".join(model),
+)
+def test_mup_passes_with_each_option_of_attention(model: dict[str, Any]) -> None:
+    """KV heads keep their share of the heads: two of four at width 64."""
+    options = {
+        "model.context": 32,
+        "model.width": 64,
+        **{f"model.{key}": value for key, value in model.items()},
+    }
+    found = check(RUN.replace(options), "width", (64, 128, 256), times=(1, 3))
+    assert found.passed, found.reasons
+
+
+@pytest.mark.long
 def test_updates_of_signs_have_the_same_rules() -> None:
     found = check(
         RUN.replace({"optimizer.name": "lion", "optimizer.lr": 1e-3, "optimizer.beta2": 0.99}),
@@ -220,6 +241,9 @@ def test_too_few_sizes_and_a_run_without_mup_are_refused() -> None:
 def test_widths_are_multiples_of_the_head() -> None:
     assert sizes_of(RUN) == [64, 128, 256, 512, 1024]
     assert sizes_of(RUN.replace({"model.head_dim": 96, "model.width": 96}))[0] == 96
+    assert sizes_of(RUN.replace({"model.width": 512, "model.kv_heads": 4}))[0] == 128
+    wide = {"model.width": 2048, "model.head_dim": 64, "model.kv_heads": 4}
+    assert sizes_of(RUN.replace(wide)) == [512, 1024, 2048]
 
 
 def test_the_verb_writes_a_table_and_a_figure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

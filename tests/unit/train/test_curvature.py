@@ -224,7 +224,7 @@ class Once(torch.autograd.Function):
         return gradient
 
 
-@pytest.mark.parametrize("fault", ["kernel", "function"])
+@pytest.mark.parametrize("fault", ["kernel", "function", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_a_model_without_second_derivatives_is_refused(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = with_("sophia_h")
     trainer = Trainer(run)
@@ -232,6 +232,9 @@ def test_a_model_without_second_derivatives_is_refused(fault: str, monkeypatch: 
         block = trainer.model.layers[0]
         forward = block.forward
         monkeypatch.setattr(block, "forward", lambda *given: Once.apply(forward(*given)))
+    elif fault == "compiled":  # as attention with a window is on a GPU
+        block = trainer.model.layers[0]
+        monkeypatch.setattr(block, "forward", torch.compile(block.forward, backend="aot_eager"))
     else:
         module = "froude.train.optimizers.curvature.sdpa_kernel"
         monkeypatch.setattr(module, lambda backend: torch.enable_grad())

@@ -98,9 +98,9 @@ def _axis(values: Array, top: float) -> list[float]:
 def _widths(
     template: Run, tried: set[int], low: float, high: float, trust: bool
 ) -> list[tuple[float, int | None]]:
-    """Parameters and widths of the template's model: those tried, and multiples of its head size by sixths."""
+    """Parameters and widths of the template's model: those tried, and multiples of its heads by sixths."""
     found: dict[int, float] = {}
-    head = width = template.model.head_dim
+    head = width = template.model.unit
     while (size := float(parameters(template.replace({"model.width": width}), trust=trust))) <= high * 1.001:
         found[width] = size
         between = [tried_one for tried_one in tried if tried_one > width]

@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 from torch import Tensor
 
 from froude.config import Run
+from froude.train.data.documents import inputs
 from froude.train.data.order import Batches
 
 
@@ -40,7 +41,7 @@ def rows(run: Run, attempt: int, step: int, drawn: Drawn, disposition: Dispositi
             "first_sample": first_sample,
             "samples": len(windows),
             "tokens": len(windows) * run.model.context,
-            "digest": Batches.digest(windows[:, :-1].cpu()),
+            "digest": Batches.digest(inputs(windows)[0].cpu()),
             "disposition": disposition,
             "parts": mixed and [{"part": name, "samples": count} for name, count in mixed.items()],
         }

@@ -147,6 +147,9 @@ class Mixture:
             for part, source in enumerate(self._sources)
             if (expect := getattr(source, "expect", None)) is not None  # as Shards have it, where they are local
         }
+        #: As Shards have it, where all parts tell documents apart.
+        told = all(callable(getattr(source, "documents", None)) for source in self._sources)
+        self.documents: Callable[[int, int], Ints] | None = self._documents if told else None
         self._stretches = stretches(run, run.tokens)
         self.length, self.sha256 = int(self._ends[-1]), self._sha256(run)
         self._held: Ints | None = None
@@ -177,19 +180,26 @@ class Mixture:
 
     def read(self, first: int, n: int) -> Ints:
         """Windows first … first + n − 1 as int64 [n, context + 1]; ValueError outside the source."""
+        return self._ask("read", first, n)
+
+    def _documents(self, first: int, n: int) -> Ints:
+        return self._ask("documents", first, n)
+
+    def _ask(self, what: str, first: int, n: int) -> Ints:
         if not 0 <= first <= first + n <= self.length:
             raise ValueError(f"windows must lie in [0, {self.length}), but got first={first}, n={n}")
         if self._held is None:
-            return self._read(first, n)
-        rows = [self._read(number, 1) for number in self._held[first : first + n].tolist()]
-        return np.concatenate(rows) if rows else self._read(0, 0)
+            return self._of_parts(what, first, n)
+        rows = [self._of_parts(what, number, 1) for number in self._held[first : first + n].tolist()]
+        return np.concatenate(rows) if rows else self._of_parts(what, 0, 0)
 
-    def _read(self, first: int, n: int) -> Ints:
+    def _of_parts(self, what: str, first: int, n: int) -> Ints:
         part = min(bisect.bisect_right(self._bounds, first) - 1, len(self.names) - 1)
         rows = []
         while True:
             count = min(n, self._bounds[part + 1] - first)
-            rows.append(self._sources[part].read(first - self._bounds[part], count).astype(np.int64))
+            ask = getattr(self._sources[part], what)
+            rows.append(ask(first - self._bounds[part], count).astype(np.int64))
             first, n, part = first + count, n - count, part + 1
             if not n:
                 return rows[0] if len(rows) == 1 else np.concatenate(rows)

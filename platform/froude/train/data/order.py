@@ -12,6 +12,7 @@ import numpy.typing as npt
 import xxhash
 
 from froude.config import ConfigError
+from froude.train.data import documents
 
 if TYPE_CHECKING:
     from froude.train.api import Source
@@ -70,11 +71,19 @@ def _chunk(seed: int, epoch: int, chunk: int, length: int) -> npt.NDArray[np.int
 class Slot(NamedTuple):
     """One slot's part of a step: `tokens` int64 [windows, context + 1] and the number of its first sample,
     counted from the start of the run over all epochs; of a mixture, how many windows are of which part.
+
+    `documents` are those of the tokens, where batches have them.
     """
 
     tokens: npt.NDArray[np.int64]
     first_sample: int
     parts: Mapping[str, int] | None = None
+    documents: npt.NDArray[np.int64] | None = None
+
+    @property
+    def windows(self) -> npt.NDArray[np.int64]:
+        """What a step is handed: the tokens, with documents beside them if it has them."""
+        return self.tokens if self.documents is None else documents.beside(self.tokens, self.documents)
 
 
 class Batches:
@@ -83,10 +92,13 @@ class Batches:
 
     A batch has slots x windows_per_slot samples, slot v the v-th contiguous part of them. What a slot holds
     depends on (seed, batch, slot) only: not on rank, world size, attempt or what was read before; and how a
-    batch is divided into slots does not change the batch. ConfigError for an empty source, malformed windows.
+    batch is divided into slots does not change the batch. With `documented` slots have their documents, which the
+    source must tell. ConfigError for an empty source, malformed windows.
     """
 
-    def __init__(self, source: Source, seed: int, windows_per_slot: int, slots: int) -> None:
+    def __init__(
+        self, source: Source, seed: int, windows_per_slot: int, slots: int, *, documented: bool = False
+    ) -> None:
         if source.length < 1:
             raise ConfigError(
                 f"`data.source` must hold at least one window, but {type(source).__name__} has "
@@ -97,6 +109,7 @@ class Batches:
                 f"windows_per_slot and slots must be positive, but got {windows_per_slot} and {slots}"
             )
         self.source, self.seed, self.windows_per_slot, self.slots = source, seed, windows_per_slot, slots
+        self.documented = documented
         self._own = functools.lru_cache(maxsize=4)(self._ask) if callable(getattr(source, "numbers", None)) else None
 
     def windows(self, batch: int, slot: int, factor: int = 1) -> list[int]:
@@ -124,7 +137,8 @@ class Batches:
             expect(self.windows(batch + factor, slot, factor))
         parts_of = getattr(self.source, "parts_of", None)
         parts = parts_of(np.array(windows)) if parts_of else None
-        return Slot(found, self._first(batch, slot, factor), parts)
+        owners = _gather(self.source, windows, "documents") if self.documented else None
+        return Slot(found, self._first(batch, slot, factor), parts, owners)
 
     def _first(self, batch: int, slot: int, factor: int) -> int:
         return (batch * self.slots + slot * factor) * self.windows_per_slot
@@ -151,20 +165,27 @@ def _within(numbers: npt.NDArray[Any], length: int) -> bool:
     return 0 <= int(numbers.min()) and int(numbers.max()) < length
 
 
-def validation_windows(source: Source, n: int) -> npt.NDArray[np.int64]:
-    """`n` windows spread evenly over the source (all, if it has fewer), int64 [n, context + 1]."""
+def validation_windows(source: Source, n: int, *, documented: bool = False) -> npt.NDArray[np.int64]:
+    """`n` windows spread evenly over the source (all, if it has fewer), int64 [n, context + 1].
+
+    With `documented` their documents are beside them.
+    """
     n = min(n, source.length)
-    return _gather(source, [i * source.length // n for i in range(n)])
+    numbers = [i * source.length // n for i in range(n)]
+    found = _gather(source, numbers)
+    return documents.beside(found, _gather(source, numbers, "documents")) if documented else found
 
 
-def _gather(source: Source, numbers: list[int]) -> npt.NDArray[np.int64]:
-    if (expect := getattr(source, "expect", None)) is not None:
+def _gather(source: Source, numbers: list[int], what: str = "read") -> npt.NDArray[np.int64]:
+    """What read(number, 1) of each window returns, or documents(number, 1)."""
+    if what == "read" and (expect := getattr(source, "expect", None)) is not None:
         expect(numbers)
-    rows = [source.read(number, 1) for number in numbers]
+    ask = getattr(source, what)
+    rows = [ask(number, 1) for number in numbers]
     shapes = {row.shape for row in rows}
     if len(shapes) != 1 or (shape := shapes.pop())[0] != 1 or len(shape) != 2:
         raise ConfigError(
-            f"read(first, 1) of {type(source).__name__} must return an array [1, context + 1], but got "
+            f"{what}(first, 1) of {type(source).__name__} must return an array [1, context + 1], but got "
             f"{sorted({row.shape for row in rows})}; correct `data.source`"
         )
     return np.concatenate(rows).astype(np.int64)

@@ -69,6 +69,9 @@ def _check_split(run: Run, split: Split) -> int:
         )
     numbers = sorted({i * int(length) // WINDOWS for i in range(WINDOWS)} | {int(length) - 1})
     rows = [_read(source, number, 1, name, context) for number in numbers]
+    if run.model.documents:
+        for number in numbers:
+            _read(source, number, 1, name, context, "documents")
     for number, row in zip(numbers, rows, strict=True):
         check_ids(row, run, f"window {number} of {name}")
     pair = min(2, int(length))
@@ -81,12 +84,14 @@ def _check_split(run: Run, split: Split) -> int:
     return int(length)
 
 
-def _read(source: Any, first: int, n: int, name: str, context: int) -> npt.NDArray[Any]:
-    windows = call_user(f"read({first}, {n}) of {name}", source.read, first, n)
+def _read(
+    source: Any, first: int, n: int, name: str, context: int, what: str = "read"
+) -> npt.NDArray[Any]:
+    windows = call_user(f"{what}({first}, {n}) of {name}", getattr(source, what), first, n)
     found = np.asarray(windows)
     if found.shape != (n, context + 1) or found.dtype.kind not in "iu":
         raise ConfigError(
-            f"read(first, {n}) must return integers [{n}, context + 1] = [{n}, {context + 1}], but that of {name} "
+            f"{what}(first, {n}) must return integers [{n}, context + 1] = [{n}, {context + 1}], but that of {name} "
             f"returned {found.dtype} {list(found.shape)}; correct `data.source`"
         )
     return found

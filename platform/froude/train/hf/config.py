@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from froude.config import ConfigError, Run
+from froude.sections import ARCHITECTURE
 from froude.sections import Model as Shape
 from froude.train.api import multiplier
 from froude.train.hf.layouts import Layout, layout_of
@@ -205,10 +206,10 @@ def is_dropout(key: str, value: object) -> bool:
 
 def _agrees(shape: Shape, source: Any) -> None:
     """ConfigError where the run asks for another architecture than the config has."""
-    if shape.softcap or shape.qk_norm:
+    if own := shape.unlike("softcap", "qk_norm", *ARCHITECTURE):
         raise ConfigError(
-            "`model.qk_norm` and `model.softcap` are for the package's own model, but the run sets one; the config "
-            f"decides, and that of {source.model_type} is what it is: take them out"
+            f"`model.{own[0]}` is for the package's own model, but the run sets it; the config decides, and that of "
+            f"{source.model_type} is what it is: take it out"
         )
     if shape.tied != bool(source.tie_word_embeddings):
         tied = str(bool(source.tie_word_embeddings)).lower()

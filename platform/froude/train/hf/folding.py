@@ -17,8 +17,8 @@ from torch import Tensor
 from froude.config import ConfigError, Run
 from froude.train.api import multiplier
 from froude.train.hf import config as configs
+from froude.train.hf import own
 from froude.train.hf.layouts import LAYOUTS, Layout, layout_of
-from froude.train.model import NORM_EPS, ROPE_BASE
 
 #: The module of the adapter, and of the package's own model.
 ADAPTER, OWN = "froude.train.hf:Model", "froude.train.model:Transformer"
@@ -67,65 +67,14 @@ def _adapted(run: Run, state: dict[str, Tensor]) -> Translated:
 
 
 def _own(run: Run, weights: dict[str, Tensor]) -> Translated:
-    """Our own model: Qwen3 if it has QK-norm, Llama if it multiplies nothing, else Granite, which multiplies itself."""
-    shape = run.model
-    if shape.softcap:
-        raise ConfigError(
-            f"an export as hf must compute the run's logits, but `model.softcap` = {shape.softcap:g} caps them, which "
-            "no architecture without further norms does; use --format safetensors"
-        )
-    factors = _factors(run)
-    plain = all(math.isclose(factor, 1.0) for factor in factors.values())
-    kind = "qwen3" if shape.qk_norm else "llama" if plain else "granite"
-    heads, inner = shape.width // shape.head_dim, round(shape.mlp_ratio * shape.width)
-    settings: dict[str, Any] = {
-        "vocab_size": shape.vocab,
-        "hidden_size": shape.width,
-        "intermediate_size": inner,
-        "num_hidden_layers": shape.depth,
-        "num_attention_heads": heads,
-        "num_key_value_heads": heads,
-        "max_position_embeddings": shape.context,
-        "rms_norm_eps": NORM_EPS,
-        "rope_parameters": {"rope_type": "default", "rope_theta": ROPE_BASE},
-        "hidden_act": "silu",
-        "tie_word_embeddings": shape.tied,
-        **dict.fromkeys(configs.TOKENS),
-    }
+    """Our own model; multipliers are folded into weights, but where the architecture has them itself."""
+    plain = all(math.isclose(factor, 1.0) for factor in _factors(run).values())
+    kind = own.model_type(run.model, plain=plain)
     layout = LAYOUTS[kind]
-    if layout.head_dim:
-        settings["head_dim"] = shape.head_dim
-    config = configs.transformers().CONFIG_MAPPING[kind](**settings)
-    state = _named(weights, shape.depth)
+    config = configs.transformers().CONFIG_MAPPING[kind](**own.settings(run.model, kind))
+    state = own.named(weights, run.model)
     said = _in_config(config, run) if layout.in_config else _fold(state, layout, run)
     return Translated(config, state, said, exact=False)  # other code adds in another order
-
-
-def _named(weights: Mapping[str, Tensor], depth: int) -> dict[str, Tensor]:
-    """Our parameters under the names that Llama, Qwen3 and Granite share; fused ones apart."""
-    state = {"model.embed_tokens.weight": weights["embedding"], "model.norm.weight": weights["norm"]}
-    if "readout" in weights:
-        state["lm_head.weight"] = weights["readout"]
-    for i in range(depth):
-        ours, theirs = f"layers.{i}", f"model.layers.{i}"
-        q, k, v = weights[f"{ours}.qkv"].chunk(3)
-        gate, up = weights[f"{ours}.gate_up"].chunk(2)
-        block = {
-            "input_layernorm": weights[f"{ours}.attention_norm"],
-            "post_attention_layernorm": weights[f"{ours}.mlp_norm"],
-            "self_attn.q_proj": q,
-            "self_attn.k_proj": k,
-            "self_attn.v_proj": v,
-            "self_attn.o_proj": weights[f"{ours}.attention_out"],
-            "mlp.gate_proj": gate,
-            "mlp.up_proj": up,
-            "mlp.down_proj": weights[f"{ours}.down"],
-        }
-        if f"{ours}.q_gain" in weights:
-            block["self_attn.q_norm"] = weights[f"{ours}.q_gain"]
-            block["self_attn.k_norm"] = weights[f"{ours}.k_gain"]
-        state |= {f"{theirs}.{name}.weight": tensor.clone() for name, tensor in block.items()}
-    return state
 
 
 def _factors(run: Run) -> dict[str, float]:

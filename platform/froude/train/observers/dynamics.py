@@ -85,10 +85,11 @@ class Dynamics(Observer):
             for hook in hooks:
                 hook.remove()
 
-    def _see(self, number: int, block: Any, arguments: tuple[Tensor, ...]) -> None:
+    def _see(self, number: int, block: Any, arguments: tuple[Any, ...]) -> None:
         """As a hook before a block's forward pass; the short pass of a rank without a slot does not count."""
         if arguments[0].shape[1] == self.loop.run.model.context:
-            found = block.largest_attention_logit(*(each.detach() for each in arguments))
+            given = (each.detach() if isinstance(each, Tensor) else each for each in arguments)
+            found = block.largest_attention_logit(*given)
             self.logits[number] = torch.maximum(self.logits[number], found)
 
     def _attention(self) -> list[tuple[str, str, float]]:

@@ -24,7 +24,7 @@ from froude.train.parallel import local
 #: A probability of 1 in the integers by which labels are drawn: their sums are the same in any order.
 ONE = 2.0**40
 #: What torch says of a function that has no second derivative.
-NO_SECOND = ("is not implemented", "differentiate twice")
+NO_SECOND = ("is not implemented", "differentiate twice", "create_graph=False")
 
 
 class Estimator(Protocol):

@@ -120,7 +120,13 @@ def smallest(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
         if model not in _sizes:
             _sizes[model] = _size(run)
         # Sizes and standard deviations differ within a shape.
-        kept = (run.model.factory, run.model.options, run.model.tied, run.model.qk_norm)
+        kept = (
+            run.model.factory,
+            run.model.options,
+            run.model.tied,
+            run.model.qk_norm,
+            run.model.architecture,
+        )
         shape = _key(run, "parametrization", "precision", model=kept)
         shapes.setdefault(shape, []).append((_sizes[model], run))
     ranked = []

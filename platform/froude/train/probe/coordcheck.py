@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from froude.config import ConfigError, Run
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, STANDARD, Parametrization
 from froude.train import api, optimizers, parallel
+from froude.train.data.documents import inputs
 from froude.train.data.order import Batches
 from froude.train.exact.reduce import Fast
 from froude.train.objective import precision
@@ -196,9 +197,12 @@ def _try(run: Run) -> None:
 
 
 def sizes_of(run: Run) -> list[int]:
-    """Five doublings of the width from 64 on, or from the next multiple of the head."""
-    first = -(-64 // run.model.head_dim) * run.model.head_dim
-    return [first << i for i in range(5)]
+    """Doublings of the width from 64 on, or from the next multiple of the head, or of heads that share keys.
+
+    Five of them; three from widths on that only shared keys ask for.
+    """
+    first = -(-64 // run.model.unit) * run.model.unit
+    return [first << i for i in range(5 if first <= 256 else 3)]
 
 
 def short(run: Run, steps: int) -> Run:
@@ -210,8 +214,9 @@ def short(run: Run, steps: int) -> Run:
 
 def first_batch(run: Run, device: torch.device) -> Tensor:
     """The run's first windows, int64 [windows, context + 1]."""
-    batches = Batches(api.build_source(run, "train"), run.seed, run.windows, 1)
-    return torch.from_numpy(batches.slot(0, 0).tokens).to(device)
+    source = api.build_source(run, "train")
+    batches = Batches(source, run.seed, run.windows, 1, documented=run.model.documents)
+    return torch.from_numpy(batches.slot(0, 0).windows).to(device)
 
 
 def measure(
@@ -259,7 +264,7 @@ def outputs(model: nn.Module, windows: Tensor, run: Run) -> dict[str, Tensor]:
     with _watching(model, seen):
         model.eval()
         with precision(run, windows.device):
-            seen["logits"] = model(windows[:, :-1])
+            seen["logits"] = model(*inputs(windows))
         model.train()
     return {name: x.float() for name, x in seen.items()}
 

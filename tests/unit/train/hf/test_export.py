@@ -133,6 +133,44 @@ def test_the_packages_own_model_in_each_layout(
     assert found.cast == found.difference
 
 
+YARN = {"rope_scaling": "yarn", "rope_factor": 4.0, "rope_original": 16}
+LLAMA3 = {"rope_scaling": "llama3", "rope_factor": 8.0, "rope_original": 16, "rope_base": 5e5}
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        ({"kv_heads": 2, "base_width": 64, "attention_bias": True, "mlp_bias": True, **LLAMA3}, "llama"),
+        ({"kv_heads": 1, "mlp_bias": True, "tied": True, **YARN}, "granite"),
+        ({"kv_heads": 2, "attention_bias": True, "qk_norm": True, "rope_base": 1e6}, "qwen3"),
+        ({"qk_norm": True, "window": 7, "global_every": 2}, "qwen3"),
+        ({"kv_heads": 2, "window": 7, **YARN}, "mistral"),
+        ({"window": 64}, "granite"),  # which is all of the context
+    ],
+)
+def test_options_of_attention_in_each_layout(model: dict[str, Any], kind: str, tmp_path: Path) -> None:
+    run = Run(tokens=768, model={"width": 64, "depth": 3, "base_width": 32, **model})
+    own = trained(run)
+    write(run, weights_of(own), tmp_path / "out")
+    net = loaded(tmp_path / "out", dtype=torch.float32)
+    assert net.config.model_type == kind
+    assert difference(own, net) <= 2e-6
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        ({"parallel": True}, "has `model.parallel`, and the run has True; use --format safetensors"),
+        ({"qk_norm": True, "mlp_bias": True}, "has `model.mlp_bias` and `model.qk_norm`"),
+        ({"window": 8, "global_every": 2}, "has `model.global_every` and `model.window`"),
+        ({"window": 8, "attention_bias": True}, "has `model.attention_bias` and `model.window`"),
+    ],
+)
+def test_options_that_no_architecture_has_are_refused_by_name(model: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        translated(Run(tokens=768, model=model), {})
+
+
 def _beyond_plain(run: Run) -> list[float]:
     scores = api.multiplier(run, "attention") * run.model.head_dim**0.5
     return [api.multiplier(run, "logits"), api.multiplier(run, "residual"), scores]
@@ -168,7 +206,7 @@ def test_a_fold_that_is_wrong_is_no_export(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_no_architecture_computes_is_refused() -> None:
     capped = Run(tokens=768, model={"softcap": 30.0})
-    with pytest.raises(ConfigError, match=r"`model\.softcap` = 30 caps them"):
+    with pytest.raises(ConfigError, match=r"`model\.softcap`, and the run has 30"):
         translated(capped, {})
     with pytest.raises(ConfigError, match=r"the run's is my:Model"):
         translated(Run(tokens=768, model={"factory": "my:Model"}), {})

@@ -168,7 +168,9 @@ REFUSED: dict[str, tuple[str, dict[str, Any], dict[str, Any], str]] = {
         "`rope_type` of a config",
     ),
     "tied": ("llama", {}, {"tied": True}, "`model.tied` must be what `tie_word_embeddings`"),
-    "softcap": ("llama", {}, {"softcap": 30.0}, "`model.softcap` are for the package's own"),
+    "softcap": ("llama", {}, {"softcap": 30.0}, "`model.softcap` is for the package's own"),
+    "own key heads": ("llama", {}, {"kv_heads": 2}, "`model.kv_heads` is for the package's own"),
+    "documents": ("llama", {}, {"documents": True}, "`model.documents` is for the package's own"),
     "key heads": (
         "llama",
         {"num_attention_heads": 8, "num_key_value_heads": 4},
