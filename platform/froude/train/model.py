@@ -5,6 +5,7 @@ Shapes: B windows, T context, D width, H heads, K head_dim, F feed-forward width
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from froude.config import Run
 from froude.train.api import Kind, Part, branch_sd, initial_sd, multiplier
 from froude.train.exact.draws import generator
+from froude.train.memory.checkpointing import in_turn
 
 ROPE_BASE = 10_000.0  # Su et al. 2104.09864
 NORM_EPS = 1e-6
@@ -98,6 +100,7 @@ class Transformer(nn.Module):
         super().__init__()
         shape, seed = run.model, run.seed
         self.shape, self.logit_multiplier = shape, multiplier(run, "logits")
+        self.in_turn = in_turn
         sd = initial_sd(run, "embedding", shape.vocab)
         self.embedding = _normal(seed, "embedding", sd, shape.vocab, shape.width)
         self.layers = nn.ModuleList(Block(run, f"layers.{i}") for i in range(shape.depth))
@@ -111,16 +114,26 @@ class Transformer(nn.Module):
         self.register_buffer("sin", angle.sin().float(), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        return self.logits(self.features(tokens))
+
+    def features(self, tokens: Tensor) -> Tensor:
+        """What the readout is given, [B, T, D]."""
         T = tokens.shape[1]
         # On a GPU torch's backward of `embedding` has lost writes in passes of up to 3072 tokens (pytorch#187687), in
         # releases that are in use; that of indexing sorts, and adds in one order.
         x_BxTxD = self.embedding[tokens] if tokens.is_cuda else F.embedding(tokens, self.embedding)
-        cos, sin = self.cos[:T], self.sin[:T]
-        for block in self.layers:
-            x_BxTxD = block(x_BxTxD, cos, sin)
-        x_BxTxD = F.rms_norm(x_BxTxD, (self.shape.width,), self.norm, NORM_EPS)
+        x_BxTxD = self.in_turn(list(self.layers), x_BxTxD, self.cos[:T], self.sin[:T])
+        return F.rms_norm(x_BxTxD, (self.shape.width,), self.norm, NORM_EPS)
+
+    def logits(self, x_BxTxD: Tensor) -> Tensor:
+        """Logits [B, T, V] of features, each position by itself."""
         readout = self.embedding if self.shape.tied else self.readout
-        logits_BxTxV = F.linear(x_BxTxD, readout) * self.logit_multiplier
+        if (
+            math.frexp(self.logit_multiplier)[0] == 0.5
+        ):  # a power of two: the same bits, and features are fewer
+            logits_BxTxV = F.linear(x_BxTxD * self.logit_multiplier, readout)
+        else:
+            logits_BxTxV = F.linear(x_BxTxD, readout) * self.logit_multiplier
         cap = self.shape.softcap  # Bello et al. 1611.09940; Gemma 2 2408.00118: 30
         return cap * torch.tanh(logits_BxTxV / cap) if cap else logits_BxTxV
 

@@ -17,7 +17,8 @@ from froude import schedules
 from froude.config import ConfigError, Run
 from froude.train.exact.draws import generator
 from froude.train.exact.reduce import Reduction
-from froude.train.objective import logits_of, minimised, summed_entropy
+from froude.train.memory.chunked import summed_entropy
+from froude.train.objective import logits_of, minimised
 from froude.train.optimizers.composed import Composed
 from froude.train.parallel import local
 
