@@ -62,8 +62,8 @@ class Model(Protocol):
 
     For `compute.loss_chunk` a model has its forward pass in two: `features(tokens) -> [windows, context, width]` and
     `logits(features) -> [windows, context, vocab]`, of each position by itself, with all that is done to logits. For
-    `compute.checkpointing` = "sqrt" it calls its blocks as `self.in_turn(blocks, x, *rest)`, an attribute that starts as
-    `froude.train.memory.checkpointing.in_turn`.
+    `compute.checkpointing` = "sqrt" it calls its blocks as `self.in_turn(blocks, x, *rest)`, an attribute that it sets
+    to `froude.train.memory.checkpointing.in_turn`.
 
     A model may also have `fused() -> Mapping[str, Sequence[Part]]`: for each hidden matrix that holds several, such as
     those of queries, keys and values, what its rows are, from first to last. An optimizer that works on matrices

@@ -96,7 +96,7 @@ def in_chunks(
     sought, entropy = total.float().unbind()
     if of_features is not None:
         gradients = [of_features.view_as(features), *of_leaves]
-        sought = _Given.apply(sought, gradients, features, *leaves)  # type: ignore[no-untyped-call]
+        sought = _Given.apply(sought, gradients, features, *leaves)
     return sought, entropy
 
 
@@ -124,7 +124,7 @@ class _Given(torch.autograd.Function):
         return value.clone()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
         gradients, ctx.gradients = ctx.gradients, []  # in place, since they are large
         if not gradients:

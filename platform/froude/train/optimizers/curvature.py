@@ -135,5 +135,6 @@ def renew(optimizer: Composed, reduction: Reduction, windows: Tensor, run: Run, 
     for name, parameter in parameters.items():
         if parameter.grad is not None and math.isfinite(norm):
             estimate = estimator.estimate(name, local(parameter.grad))
-            local(state[f"{name}.hessian"]).lerp_(estimate, 1 - beta2)
+            hessian = local(state[f"{name}.hessian"])
+            hessian.lerp_(estimate.to(hessian.device), 1 - beta2)
         parameter.grad = gradients[name]
