@@ -122,7 +122,7 @@ class Transformer(nn.Module):
         # On a GPU torch's backward of `embedding` has lost writes in passes of up to 3072 tokens (pytorch#187687), in
         # releases that are in use; that of indexing sorts, and adds in one order.
         x_BxTxD = self.embedding[tokens] if tokens.is_cuda else F.embedding(tokens, self.embedding)
-        x_BxTxD = self.in_turn(list(self.layers), x_BxTxD, self.cos[:T], self.sin[:T])
+        x_BxTxD = self.in_turn(self.blocks(), x_BxTxD, self.cos[:T], self.sin[:T])
         return F.rms_norm(x_BxTxD, (self.shape.width,), self.norm, NORM_EPS)
 
     def logits(self, x_BxTxD: Tensor) -> Tensor:

@@ -64,14 +64,18 @@ def _computed_again(forward: Callable[..., Any], contexts: dict[str, Any]) -> Ca
     return kept
 
 
-def in_turn(blocks: Sequence[nn.Module], x: Tensor, *rest: Any) -> Tensor:
+#: A block, or a call of one with arguments of its own.
+Block = Callable[..., Tensor]
+
+
+def in_turn(blocks: Sequence[Block], x: Tensor, *rest: Any) -> Tensor:
     """What the last of the blocks makes of what the one before it made, from the first on."""
     for block in blocks:
         x = block(x, *rest)
     return x
 
 
-def _in_segments(length: int, blocks: Sequence[nn.Module], x: Tensor, *rest: Any) -> Tensor:
+def _in_segments(length: int, blocks: Sequence[Block], x: Tensor, *rest: Any) -> Tensor:
     """`in_turn`, of which each segment's input is kept; in a segment's backward pass, its blocks'.
 
     All activations of a segment at once would be more than all blocks' inputs up to some three hundred blocks.

@@ -93,6 +93,7 @@ def in_chunks(
             torch._foreach_add_(of_leaves, rest)
         else:  # a sum over chunks, so at least in fp32
             of_leaves = [each.to(torch.promote_types(each.dtype, torch.float32)) for each in rest]
+        del rest  # as large as the readout, and the next chunk's come before this name is taken
     sought, entropy = total.float().unbind()
     if of_features is not None:
         gradients = [of_features.view_as(features), *of_leaves]
