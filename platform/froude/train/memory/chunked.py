@@ -97,7 +97,7 @@ def in_chunks(
     sought, entropy = total.float().unbind()
     if of_features is not None:
         gradients = [of_features.view_as(features), *of_leaves]
-        sought = _Given.apply(sought, gradients, features, *leaves)
+        sought = _Given.apply(sought, gradients, features, *leaves)  # type: ignore[no-untyped-call]
     return sought, entropy
 
 

@@ -45,7 +45,7 @@ def gradients(run: Run, windows: Tensor, slope: float = 1.0) -> tuple[float, flo
     sought, entropy = minimised(model, windows, run)
     (sought * slope).backward()
     found = {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    return float(sought), float(entropy), found
+    return float(sought.detach()), float(entropy.detach()), found
 
 
 @given(
