@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
+from froude.optimizers.spec import Spec
 from froude.section import ConfigError, Section, drop_later
 
 Strategy = Literal["fsdp", "ddp", "zero1", "zero2", "hsdp"]
@@ -43,6 +44,14 @@ class Compute(Section):
         content = self.model_dump(mode="json", exclude={*self.UNFINGERPRINTED})
         drop_later(self, content)
         return content
+
+    def check(self, spec: Spec) -> None:
+        """ConfigError if the optimizer of this spec can't have it."""
+        if self.loss_chunk and spec.curvature:
+            raise ConfigError(
+                f"`compute.loss_chunk` must be 0 with {spec.name}, whose estimates need all logits at once, but got "
+                f"{self.loss_chunk}; leave it out, or use another optimizer"
+            )
 
     @model_validator(mode="after")
     def _replicated(self) -> Self:

@@ -173,6 +173,7 @@ class Run(Section):
         optimizer, spec = self.optimizer, self.optimizer.spec
         optimizer.check()
         able.check(self.width_rules, optimizer)
+        self.compute.check(spec)
         if spec.schedules and self.schedule.name not in spec.schedules:
             known = listing([f'"{name}"' for name in spec.schedules])
             raise ConfigError(

@@ -146,6 +146,29 @@ INEXACT = {
     # The test at the start would refuse it.
     "fused": {**ODD, "optimizer.implementation": "fused", "unchecked": True},
 }
+#: What a step computes in pieces or again, at one and two workers.
+LESS_MEMORY = {
+    "in chunks": {
+        **EXACT["adagc, sharded by layers"],
+        "model.tied": True,
+        "micro_batch": 64,
+        "precision": "bf16",
+        "compute.loss_chunk": 48,
+        "most": 2,
+    },
+    **{
+        kind: {**EXACT["sharded by layers"], "compute.checkpointing": kind, "most": 2}
+        for kind in ("blocks", "sqrt", "selective")
+    },
+    "fast, in chunks": {
+        "reduction": "fast",
+        "micro_batch": 64,
+        "keep_gathered": 0,
+        "compute.loss_chunk": 48,
+        "compute.checkpointing": "sqrt",
+        "most": 2,
+    },
+}
 
 
 def case(changes, *, told=True):
@@ -161,7 +184,10 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, dict]
     """Bits of each case by number of workers."""
     folder = tmp_path_factory.mktemp("exact")
     cases = json.dumps(
-        {name: case(changes) for name, changes in {**EXACT, **INEXACT, **OPTIMIZERS_ALONE}.items()}
+        {
+            name: case(changes)
+            for name, changes in {**EXACT, **INEXACT, **LESS_MEMORY, **OPTIMIZERS_ALONE}.items()
+        }
     )
     script = Path(__file__).with_name("exact_rank.py")
     results = {}
@@ -185,6 +211,23 @@ def test_any_number_of_workers_trains_the_same_bits(found, name):
         resumed = found[world][name].pop("resumed", found[1][name]["digest"])
         assert found[world][name] == found[1][name]
         assert resumed == found[1][name]["digest"]
+
+
+@pytest.mark.parametrize("kind", ["blocks", "sqrt", "selective"])
+def test_activations_that_are_computed_again_change_no_bit(found, kind):
+    """Where FSDP gathers a block's weights again, too."""
+    assert found[1][kind] == found[2][kind] == found[2]["sharded by layers"]
+
+
+def test_a_loss_in_chunks_has_the_same_bits_on_two_workers(found):
+    assert found[1]["in chunks"] == found[2]["in chunks"]
+    for world in (1, 2):
+        pairs = zip(
+            found[world]["fast, in chunks"]["series"],
+            found[world]["fast, micro-batches"]["series"],
+            strict=True,
+        )
+        assert all(one[0] == pytest.approx(other[0], rel=1e-6) for one, other in pairs)
 
 
 @pytest.mark.parametrize("name", ["zclip", "adagc"])

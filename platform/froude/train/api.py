@@ -21,6 +21,7 @@ from froude.parametrizations import Kind as Kind
 from froude.parametrizations import Multiplied
 from froude.section import listing
 from froude.train.data import documents
+from froude.train.memory import checkpointing, chunked
 from froude.user_code import PASSING, call_user, load
 
 Request = Literal["none", "save", "hold", "stop"]
@@ -59,6 +60,11 @@ class Model(Protocol):
     A factory may have `content(run) -> Mapping[str, str]`, the SHA-256 of files that the model is made of by what they
     are called, and `libraries`, names of packages whose versions count: both are recorded with each result. A model may
     have `notes() -> Sequence[str]`, lines for whoever starts the run.
+
+    For `compute.loss_chunk` a model has its forward pass in two: `features(tokens) -> [windows, context, width]` and
+    `logits(features) -> [windows, context, vocab]`, of each position by itself, with all that is done to logits. For
+    `compute.checkpointing` = "sqrt" it calls its blocks as `self.in_turn(blocks, x, *rest)`, an attribute that it sets
+    to `froude.train.memory.checkpointing.in_turn`.
 
     A model may also have `fused() -> Mapping[str, Sequence[Part]]`: for each hidden matrix that holds several, such as
     those of queries, keys and values, what its rows are, from first to last. An optimizer that works on matrices
@@ -172,6 +178,8 @@ def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
         )
     _check_kinds(model, run)
     documents.check_model(run, model)
+    chunked.install(model, run)
+    checkpointing.install(model, run)
     return model if str(device) == "meta" else model.to(device)
 
 

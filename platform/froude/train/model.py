@@ -6,6 +6,7 @@ vocabulary, L blocks.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ from froude.train.api import Kind, Part, branch_sd, initial_sd, multiplier
 from froude.train.attention import rope
 from froude.train.attention.seen import attend, masks, of_first
 from froude.train.exact.draws import generator
+from froude.train.memory.checkpointing import in_turn
 
 if TYPE_CHECKING:
     from froude.train.attention.seen import Masks
@@ -132,6 +134,7 @@ class Transformer(nn.Module):
         super().__init__()
         shape, seed = run.model, run.seed
         self.shape, self.logit_multiplier = shape, multiplier(run, "logits")
+        self.in_turn = in_turn
         sd = initial_sd(run, "embedding", shape.vocab)
         self.embedding = _normal(seed, "embedding", sd, shape.vocab, shape.width)
         self.windows = [window_of(shape, i) for i in range(shape.depth)]
@@ -145,17 +148,27 @@ class Transformer(nn.Module):
         self.register_buffer("sin", sin, persistent=False)
 
     def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
+        return self.logits(self.features(tokens, documents))
+
+    def features(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
+        """What the readout is given, [B, T, D]."""
         T = tokens.shape[1]
         # On a GPU torch's backward of `embedding` has lost writes in passes of up to 3072 tokens (pytorch#187687), in
         # releases that are in use; that of indexing sorts, and adds in one order.
         x_BxTxD = self.embedding[tokens] if tokens.is_cuda else F.embedding(tokens, self.embedding)
-        cos, sin = self.cos[:T], self.sin[:T]
         seen = masks(set(self.windows), tokens, documents, self.shape.head_dim)
-        for block in self.layers:
-            x_BxTxD = block(x_BxTxD, cos, sin, seen)
-        x_BxTxD = F.rms_norm(x_BxTxD, (self.shape.width,), self.norm, NORM_EPS)
+        x_BxTxD = self.in_turn(self.blocks(), x_BxTxD, self.cos[:T], self.sin[:T], seen)
+        return F.rms_norm(x_BxTxD, (self.shape.width,), self.norm, NORM_EPS)
+
+    def logits(self, x_BxTxD: Tensor) -> Tensor:
+        """Logits [B, T, V] of features, each position by itself."""
         readout = self.embedding if self.shape.tied else self.readout
-        logits_BxTxV = F.linear(x_BxTxD, readout) * self.logit_multiplier
+        if (
+            math.frexp(self.logit_multiplier)[0] == 0.5
+        ):  # a power of two: the same bits, and features are fewer
+            logits_BxTxV = F.linear(x_BxTxD * self.logit_multiplier, readout)
+        else:
+            logits_BxTxV = F.linear(x_BxTxD, readout) * self.logit_multiplier
         cap = self.shape.softcap  # Bello et al. 1611.09940; Gemma 2 2408.00118: 30
         return cap * torch.tanh(logits_BxTxV / cap) if cap else logits_BxTxV
 

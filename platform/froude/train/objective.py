@@ -6,11 +6,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from froude.config import Run
 from froude.train.data.documents import inputs, labels
+from froude.train.memory.chunked import losses
 
 #: Of (model, windows, run), two sums over the windows' tokens: a reduction computes the gradient of the first's
 #: mean over the batch, and reports that of the second.
@@ -24,20 +24,20 @@ def precision(run: Run, device: torch.device) -> AbstractContextManager[object]:
 
 def summed_loss(model: nn.Module, windows: Tensor, run: Run) -> Tensor:
     """Cross-entropy summed over all targets of int64 windows [n, context + 1], in nats."""
-    return summed_entropy(logits_of(model, windows, run), labels(windows))
+    return _losses(model, windows, run, 0.0)[1]
 
 
 def minimised(model: nn.Module, windows: Tensor, run: Run) -> tuple[Tensor, Tensor]:
-    """What a step minimises, and the cross-entropy in it, both summed over all targets as `summed_loss`, in nats.
+    """What a step minimises, and the cross-entropy in it, both summed over all targets as `summed_loss`, in nats."""
+    return _losses(model, windows, run, run.model.z_loss)
 
-    The first has `model.z_loss` log(Z)^2 more for each target, Z the sum of its exponentiated logits: PaLM's, which
-    keeps logits near 0 (Chowdhery et al. 2204.02311, section 5.1: 1e-4; OLMo 2, 2501.00656: 1e-5).
-    """
-    logits = logits_of(model, windows, run)
-    entropy, weight = summed_entropy(logits, labels(windows)), run.model.z_loss
-    if not weight:
-        return entropy, entropy
-    return entropy + weight * logits.logsumexp(-1).square().sum(), entropy
+
+def _losses(model: nn.Module, windows: Tensor, run: Run, z_loss: float) -> tuple[Tensor, Tensor]:
+    if not run.compute.loss_chunk:
+        return losses(logits_of(model, windows, run), labels(windows), z_loss)
+    with precision(run, windows.device):
+        found: tuple[Tensor, Tensor] = model(*inputs(windows), labels=labels(windows), z_loss=z_loss)
+    return found
 
 
 def logits_of(model: nn.Module, windows: Tensor, run: Run) -> Tensor:
@@ -45,8 +45,3 @@ def logits_of(model: nn.Module, windows: Tensor, run: Run) -> Tensor:
     with precision(run, windows.device):
         logits: Tensor = model(*inputs(windows))
     return logits.float()
-
-
-def summed_entropy(logits: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of logits [n, context, vocab] and targets [n, context], summed, in nats."""
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")

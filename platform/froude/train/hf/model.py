@@ -44,7 +44,7 @@ class Model(nn.Module):
         for name, child in net.named_children():
             self.add_module(name, child)
         self._kinds = kinds_of(net)
-        self.logits = 1.0 if self.layout.in_config else multiplier(run, "logits")
+        self.logit_multiplier = 1.0 if self.layout.in_config else multiplier(run, "logits")
         self._multiply()
         if torch.get_default_device().type != "meta":
             self._initialise()
@@ -59,7 +59,18 @@ class Model(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         logits: Tensor = self.net(input_ids=tokens, use_cache=False).logits
-        return logits if self.logits == 1.0 else logits * self.logits
+        return self._scaled(logits)
+
+    def features(self, tokens: Tensor) -> Tensor:
+        found: Tensor = self.net.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+        return found
+
+    def logits(self, features: Tensor) -> Tensor:
+        found: Tensor = self.net.get_output_embeddings()(features)
+        return self._scaled(found / self.net.config.logits_scaling if self.layout.in_config else found)
+
+    def _scaled(self, logits: Tensor) -> Tensor:
+        return logits if self.logit_multiplier == 1.0 else logits * self.logit_multiplier
 
     def blocks(self) -> Sequence[nn.Module]:
         return list(self.get_submodule(self.layout.blocks).children())

@@ -9,10 +9,12 @@ from torch import nn
 from froude.config import ConfigError, Optimizer, Run
 from froude.optimizers.section import Rest
 from froude.train.api import Kind
+from froude.train.optimizers import offloaded
 from froude.train.optimizers.clipping import clipping
 from froude.train.optimizers.composed import Composed, Part, Rows, make
 from froude.train.optimizers.exactness import repeats, works_by_rows
 from froude.train.optimizers.fused import matrices
+from froude.train.optimizers.offloaded import Offloaded
 from froude.train.optimizers.owners import Matrix, Owners
 from froude.train.parallel import World, refuse_scalars
 from froude.train.parametrization import group, in_blocks, parameter_groups, scales
@@ -40,13 +42,16 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
                 "an exact run's optimizer must give the same bits whenever it is given the same gradients, but "
                 f'{spec.name} does not on {world.device.type}; use reduction "fast"'
             )
-        parts.append(Owners(owned, world, settings))
+        parts.append(Owners(owned, world, settings, offload=offloaded.offloads(run, world)))
     taken = {matrix.parameter for matrix in owned}
     if left := {name: p for name, p in parameters.items() if p not in taken}:
         by_rows = settings.by_rows
         implementation = _implementation(run, by_rows, world)
-        groups = parameter_groups(run, model, taken)
-        parts.append(Rows(by_rows, make(by_rows, implementation, groups), left))
+        away = offloaded.offloads(run, world)
+        kind = Offloaded if away else Rows
+        for some in offloaded.buckets(run, left) if away else (left,):
+            groups = parameter_groups(run, model, {*parameters.values()} - {*some.values()})
+            parts.append(kind(by_rows, make(by_rows, implementation, groups), some))
     trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
     return Composed(parameters, parts, clipping(run, trained))
 

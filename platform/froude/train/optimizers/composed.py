@@ -143,7 +143,7 @@ class Rows:
             weight = parallel.local(parameter.detach())
             towards = begun(self.settings, self.optimizer, parameter)[average.key]
             kept.append((weight, weight.clone()))
-            weight.lerp_(parallel.local(towards), average.weight)
+            weight.lerp_(parallel.local(towards).to(weight.device), average.weight)
         try:
             yield
         finally:

@@ -17,7 +17,8 @@ from froude import schedules
 from froude.config import ConfigError, Run
 from froude.train.exact.draws import generator
 from froude.train.exact.reduce import Reduction
-from froude.train.objective import logits_of, minimised, summed_entropy
+from froude.train.memory.chunked import summed_entropy
+from froude.train.objective import logits_of, minimised
 from froude.train.optimizers.composed import Composed
 from froude.train.parallel import local
 
@@ -134,5 +135,6 @@ def renew(optimizer: Composed, reduction: Reduction, windows: Tensor, run: Run, 
     for name, parameter in parameters.items():
         if parameter.grad is not None and math.isfinite(norm):
             estimate = estimator.estimate(name, local(parameter.grad))
-            local(state[f"{name}.hessian"]).lerp_(estimate, 1 - beta2)
+            hessian = local(state[f"{name}.hessian"])
+            hessian.lerp_(estimate.to(hessian.device), 1 - beta2)
         parameter.grad = gradients[name]

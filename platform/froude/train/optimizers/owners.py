@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from froude.config import Optimizer
 from froude.train import parallel
 from froude.train.optimizers.composed import begun, make, step
+from froude.train.optimizers.offloaded import brought, put_away
 from froude.train.parallel import World
 
 
@@ -64,8 +65,8 @@ class Matrix:
 class Owned:
     """A matrix that this rank owns, with an optimizer of its own; its weight is here during a step only."""
 
-    def __init__(self, matrix: Matrix, settings: Optimizer) -> None:
-        self.matrix, self.settings = matrix, settings
+    def __init__(self, matrix: Matrix, settings: Optimizer, *, offload: bool = False) -> None:
+        self.matrix, self.settings, self.offload = matrix, settings, offload
         # One number seen everywhere: what an optimizer is made with has a shape and no memory.
         self.nothing = parallel.local(matrix.parameter).detach().new_empty(1).expand(matrix.shape)
         self.weight = nn.Parameter(self.nothing)
@@ -76,8 +77,8 @@ class Owned:
         """Update the weight in place."""
         self.weight.data = weight
         self.weight.grad = gradient
-        self.state()
-        step(self.settings, self.optimizer)
+        with brought([self.state()], weight.device) if self.offload else nullcontext():
+            step(self.settings, self.optimizer)
         if (
             self.weight.data_ptr() != weight.data_ptr()
         ):  # a class from outside may have put another in its place
@@ -86,16 +87,19 @@ class Owned:
         self.weight.data = self.nothing
 
     def state(self) -> dict[str, Tensor]:
-        return begun(self.settings, self.optimizer, self.weight)
+        state = begun(self.settings, self.optimizer, self.weight)
+        return put_away(state) if self.offload else state
 
 
 class Owners:
     """All matrices of a model, dealt out among the ranks."""
 
-    def __init__(self, matrices: Sequence[Matrix], world: World, settings: Optimizer) -> None:
+    def __init__(
+        self, matrices: Sequence[Matrix], world: World, settings: Optimizer, *, offload: bool = False
+    ) -> None:
         self.world, self.settings = world, settings
         dealt = deal(matrices, world.size)
-        self.owned = [Owned(matrix, settings) for matrix in dealt[world.rank]]
+        self.owned = [Owned(matrix, settings, offload=offload) for matrix in dealt[world.rank]]
         #: In each round every rank makes at most one update, so that few matrices are in memory at once.
         self.rounds = list(zip_longest(*dealt))
 

@@ -94,7 +94,10 @@ def check(runs: Iterable[Run], skip: Collection[str] = ()) -> Probed:
         notes += _sound[key]
     shapes, left_out = smallest(runs) if "forward" not in skipped else ([], [])
     for run in shapes:
-        key = _key(run, "model", "parametrization", "precision", "reduction", skipped=skipped)
+        compute = run.compute.model_dump()
+        key = _key(
+            run, "model", "parametrization", "precision", "reduction", compute=compute, skipped=skipped
+        )
         if key not in _sound:
             _sound[key] = tuple(check_model(run, skipped))
         notes += _sound[key]
@@ -106,17 +109,19 @@ def _key(run: Run, *fields: str, **more: Any) -> str:
     return json.dumps([[content[field] for field in fields], more], sort_keys=True, default=list)
 
 
+def _further(run: Run) -> dict[str, Any]:
+    """What the rest of a run asks of its model."""
+    return {"kinds": list(run.optimizer.multipliers), "compute": run.compute.model_dump()}
+
+
 def smallest(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
     """The smallest run of each shape, exact if any of the shape is; and lines on what is too large or too much here."""
     by_model = {
-        _key(
-            run, "model", "parametrization", "precision", "reduction", kinds=list(run.optimizer.multipliers)
-        ): run
-        for run in runs
+        _key(run, "model", "parametrization", "precision", "reduction", **_further(run)): run for run in runs
     }
     shapes: dict[str, list[tuple[int, Run]]] = {}
     for run in by_model.values():
-        model = _key(run, "model", "parametrization", kinds=list(run.optimizer.multipliers))
+        model = _key(run, "model", "parametrization", **_further(run))
         if model not in _sizes:
             _sizes[model] = _size(run)
         # Sizes and standard deviations differ within a shape.
@@ -127,7 +132,7 @@ def smallest(runs: Iterable[Run]) -> tuple[list[Run], list[str]]:
             run.model.qk_norm,
             run.model.architecture,
         )
-        shape = _key(run, "parametrization", "precision", model=kept)
+        shape = _key(run, "parametrization", "precision", model=kept, compute=run.compute.model_dump())
         shapes.setdefault(shape, []).append((_sizes[model], run))
     ranked = []
     for group in shapes.values():

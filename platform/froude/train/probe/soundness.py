@@ -26,6 +26,8 @@ from froude.user_code import Raised, call_user
 #: The largest move where a change must move nothing, as a share of its moves elsewhere. Rounding alone moves nothing:
 #: the tensors compared come from the same kernels in the same places of a batch.
 TOLERANCE = 1e-5
+#: The largest difference of logits that are computed in another order, as a share of the largest of them.
+ROUNDING = 1e-4
 EXPERTS = re.compile(r"[Ee]xpert|Mo[eE](?![a-z])|\bmoe\b")  # in the name of a class or a parameter
 SEQUENCES, SHORTEST, LONGEST = 4, 8, 256  # of a batch; tokens of a sequence
 #: At most about this many FLOPs for a batch's forward pass, and this many numbers in its logits: tens of milliseconds.
@@ -96,6 +98,8 @@ class _Look:
         self.model.eval()
         with torch.no_grad():
             whole = self.logits("fp32")
+            if self.run.compute.loss_chunk:
+                self.in_two(whole)
             if "independent" not in skip:
                 self.independent(whole)
             if "causal" not in skip and self.tokens.shape[1] > 1:
@@ -176,6 +180,19 @@ class _Look:
                 "logits must be finite",
                 "returned some that are not",
                 "look for a division, a logarithm or a mask",
+            )
+
+    def in_two(self, whole: Tensor) -> None:
+        """What a loss in chunks trains is what forward computes."""
+        found = self.model.logits(self.model.features(self.tokens))  # type: ignore[operator]
+        near = (
+            found.shape == whole.shape and float((found - whole).abs().max() / whole.abs().max()) < ROUNDING
+        )
+        if not near:
+            self.refuse(
+                "logits(features(tokens)) must be what forward returns, with `compute.loss_chunk`",
+                "returned others",
+                "do there all that is done to logits, and move what the rest does into features",
             )
 
     def repeats(self, first: Tensor, second: Tensor) -> None:
