@@ -44,6 +44,20 @@ class Compute(Section):
         drop_later(self, content)
         return content
 
+    def check(self, reduction: str, least: int, most: int) -> None:
+        """ConfigError if a run of this reduction, on so many workers, cannot lie on them like this."""
+        if reduction == "exact" and self.strategy != "fsdp" and most > 1:
+            raise ConfigError(
+                '`compute.strategy` must be "fsdp" in an exact run of several workers, which adds up slots where FSDP '
+                f'shares gradients out, but got "{self.strategy}"; leave it out, or use reduction = "fast"'
+            )
+        if self.replicas > 1 and (least < most or most % self.replicas):
+            workers = most if least == most else f"{least} to {most}"
+            raise ConfigError(
+                f"`compute.replicas` must divide the number of workers at all times, but got {self.replicas} with "
+                f"{workers} workers; use 0: one replica a node, or a fixed number of workers that it divides"
+            )
+
     @model_validator(mode="after")
     def _replicated(self) -> Self:
         if self.replicas and self.strategy != "hsdp":

@@ -155,6 +155,7 @@ class Run(Section):
                 f"`workers` must be 1 with a `trainer.command`, which starts its own, but got {self.workers}; reserve "
                 "by `trainer.nodes`, `trainer.gpus` and `trainer.cpus`"
             )
+        self.compute.check(self.reduction, low, high)
         object.__setattr__(self, "optimizer", self.optimizer.at(self.batch, self.tokens))
         if not self.optimizer.imported:  # else its code is not to be run yet
             self.check_optimizer()
