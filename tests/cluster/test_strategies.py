@@ -12,6 +12,7 @@ import pytest
 
 from froude.checkpoint.manifest import Manifest
 from froude.config import Run
+from froude.train.api import build_model
 
 BASE = Run(
     tokens=768 * 20,
@@ -30,8 +31,24 @@ OPTIMIZERS = {
     "muon": {"optimizer.name": "muon", "optimizer.lr": 0.02},
     "sgd": {"optimizer.name": "sgd", "optimizer.lr": 0.1, "parametrization": "sp"},
 }
-#: Weights outweigh activations.
-LARGE = {"model.width": 256, "model.head_dim": 64, "model.base_width": 256, "model.depth": 6, "micro_batch": 64}
+#: Steps of the first are for the acceptance of the losses.
+STEPS = {"adamw": 20, "muon": 4, "sgd": 4}
+#: Weights outweigh activations: 25 MB of them, and 16 tokens a pass.
+LARGE = {
+    "model.width": 256,
+    "model.head_dim": 64,
+    "model.depth": 8,
+    "model.context": 16,
+    "batch": 192,
+    "tokens": 192 * 4,
+    "schedule.warmup_tokens": 192,
+    "micro_batch": 16,
+}
+
+
+def case(optimizer: str, strategy: str, world: int) -> dict:
+    run = BASE.replace(OPTIMIZERS[optimizer], tokens=STEPS[optimizer] * BASE.batch)
+    return run.replace(lying(strategy, world)).to_dict()
 
 
 def lying(strategy: str, world: int) -> dict:
@@ -46,23 +63,28 @@ def lying(strategy: str, world: int) -> dict:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("strategies")
-    script = Path(__file__).with_name("strategies_rank.py")
-    for world in (4, 3):
-        cases = {
-            f"{name} {strategy}": BASE.replace(changes).replace(lying(strategy, world)).to_dict()
-            for name, changes in OPTIMIZERS.items()
+    cases = {
+        world: {
+            f"{name} {strategy}": case(name, strategy, world)
+            for name in OPTIMIZERS
             for strategy in STRATEGIES
         }
-        if world == 4:
-            cases |= {f"large {s}": BASE.replace(LARGE).replace(lying(s, world)).to_dict() for s in STRATEGIES}
-        ranks = [
-            subprocess.Popen(
-                [sys.executable, script, str(rank), str(world), folder, json.dumps(cases)],
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
-            )
-            for rank in range(world)
-        ]
-        assert [rank.wait(timeout=300) for rank in ranks] == [0] * world
+        for world in (4, 3)
+    }
+    cases[4] |= {f"large {s}": BASE.replace(LARGE).replace(lying(s, 4)).to_dict() for s in STRATEGIES}
+    script = Path(__file__).with_name("strategies_rank.py")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, script, str(rank), folder, json.dumps(cases)],
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(4)
+    ]
+    try:
+        assert [rank.wait(timeout=600) for rank in ranks] == [0] * 4
+    finally:
+        for rank in ranks:
+            rank.kill()
     return folder
 
 
@@ -80,25 +102,26 @@ def measured(folder: Path) -> dict[str, dict]:
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_strategies_agree_to_rounding(trained: dict[str, dict], optimizer: str, strategy: str) -> None:
     one, other = trained[f"{optimizer} fsdp"], trained[f"{optimizer} {strategy}"]
-    assert len(one["series"]) == BASE.steps
+    assert len(one["series"]) == STEPS[optimizer]
+    near = 1e-3 if optimizer == "muon" else 1e-6  # it multiplies in bf16, which makes much of little
     for (loss, norm), (expected, expected_norm) in zip(other["series"], one["series"], strict=True):
-        assert loss == pytest.approx(expected, rel=1e-6)
-        assert norm == pytest.approx(expected_norm, rel=1e-4)
-    assert other["loss"] == pytest.approx(one["loss"], rel=1e-6)
+        assert loss == pytest.approx(expected, rel=near)
+        assert norm == pytest.approx(expected_norm, rel=10 * near)
+    assert other["loss"] == pytest.approx(one["loss"], rel=near)
     for (*key, value), (*expected_key, expected) in zip(other["norms"], one["norms"], strict=True):
         assert key == expected_key
-        assert value == pytest.approx(expected, rel=1e-4)
+        assert value == pytest.approx(expected, rel=100 * near)
 
 
 def test_what_each_strategy_saves_loads_in_each_other_at_another_number_of_workers(
     folder: Path, trained: dict[str, dict]
 ) -> None:
     loaded = json.loads((folder / "found-3.json").read_text())["loaded"]
-    assert len(loaded) == len(OPTIMIZERS) * len(STRATEGIES) ** 2
+    assert len(loaded) == len(STRATEGIES) ** 2 + 2 * len(STRATEGIES)
     for names, (state, loss) in loaded.items():
         name, _, other = names.partition(" of ")
         assert state == trained[other]["saved"], names
-        assert loss == pytest.approx(trained[name]["series"][10][0], rel=1e-6), names
+        assert loss == pytest.approx(trained[name]["series"][3][0], rel=1e-3 if "muon" in name else 1e-6)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -113,4 +136,15 @@ def test_a_checkpoint_holds_every_row_once(folder: Path, optimizer: str, strateg
 
 
 def test_memory_falls_as_the_strategies_say(measured: dict[str, dict]) -> None:
-    print(measured)
+    """Between steps to the byte; in a step to a few blocks, of which there are eight."""
+    model = build_model(BASE.replace(LARGE), "meta")
+    weights = sum(p.nbytes for p in model.parameters())
+    block = sum(p.nbytes for p in model.blocks()[0].parameters())
+    for strategy, share in {"ddp": 1, "zero1": 1 / 4, "zero2": 1 / 4, "fsdp": 1 / 4, "hsdp": 1 / 2}.items():
+        assert measured[strategy]["kept"] == pytest.approx(3 * weights * share, rel=0.01)
+    # What it gathers to stay, and the gradients that wait for the last pass.
+    named = {"ddp": 0 + 1, "zero1": 1 + 1, "zero2": 1 + 1 / 4, "fsdp": 0 + 1 / 4, "hsdp": 0 + 1 / 2}
+    for strategy, share in named.items():
+        assert weights * share <= measured[strategy]["peak"] <= weights * share + 6 * block
+    peaks = [measured[strategy]["peak"] for strategy in ("zero1", "zero2", "hsdp", "fsdp")]
+    assert peaks == sorted(peaks, reverse=True)

@@ -80,8 +80,8 @@ class Norms:
         zero = torch.zeros((), dtype=torch.float64, device=trainer.world.device)
         numbers = [self.squares.get(key, zero) for key in keys]
         numbers += [zero + self.counts.get(name, 0) for name in blocks]
-        found = torch.stack(numbers)
-        found[: len(keys) - len(blocks)] *= trainer.shards.size / trainer.world.size  # each replica has all of them
+        found, share = torch.stack(numbers), trainer.shards.size / trainer.world.size
+        found[: len(keys) - len(blocks)] *= share  # each replica has all of the tensors
         summed = trainer.world.sum(found).tolist()
         counts = dict(zip(blocks, summed[len(keys) :], strict=True))
         return [
