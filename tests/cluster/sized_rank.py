@@ -50,7 +50,7 @@ def main(study: str, run: Run) -> None:
             init_method=f"file://{study}/group-{WORLD}",
             rank=RANK,
             world_size=WORLD,
-            timeout=timedelta(seconds=240),
+            timeout=timedelta(seconds=600),
         )
     store = RunStore(Location.parse(study) / "runs" / run.name, run.name)
     loss = run_worker(run, store, Ended(attempt=store.open_attempt("recipe", {})), device="cpu")
