@@ -45,12 +45,26 @@ class Compute(Section):
         drop_later(self, content)
         return content
 
-    def check(self, spec: Spec) -> None:
+    def check_spec(self, spec: Spec) -> None:
         """ConfigError if the optimizer of this spec can't have it."""
         if self.loss_chunk and spec.curvature:
             raise ConfigError(
                 f"`compute.loss_chunk` must be 0 with {spec.name}, whose estimates need all logits at once, but got "
                 f"{self.loss_chunk}; leave it out, or use another optimizer"
+            )
+
+    def check_strategy(self, reduction: str, least: int, most: int) -> None:
+        """ConfigError if a run of this reduction, on so many workers, cannot lie on them like this."""
+        if reduction == "exact" and self.strategy != "fsdp" and most > 1:
+            raise ConfigError(
+                '`compute.strategy` must be "fsdp" in an exact run of several workers, which adds up slots where FSDP '
+                f'shares gradients out, but got "{self.strategy}"; leave it out, or use reduction = "fast"'
+            )
+        if self.replicas > 1 and (least < most or most % self.replicas):
+            workers = most if least == most else f"{least} to {most}"
+            raise ConfigError(
+                f"`compute.replicas` must divide the number of workers at all times, but got {self.replicas} with "
+                f"{workers} workers; use 0: one replica a node, or a fixed number of workers that it divides"
             )
 
     @model_validator(mode="after")

@@ -155,6 +155,7 @@ class Run(Section):
                 f"`workers` must be 1 with a `trainer.command`, which starts its own, but got {self.workers}; reserve "
                 "by `trainer.nodes`, `trainer.gpus` and `trainer.cpus`"
             )
+        self.compute.check_strategy(self.reduction, low, high)
         object.__setattr__(self, "optimizer", self.optimizer.at(self.batch, self.tokens))
         if not self.optimizer.imported:  # else its code is not to be run yet
             self.check_optimizer()
@@ -173,7 +174,7 @@ class Run(Section):
         optimizer, spec = self.optimizer, self.optimizer.spec
         optimizer.check()
         able.check(self.width_rules, optimizer)
-        self.compute.check(spec)
+        self.compute.check_spec(spec)
         if spec.schedules and self.schedule.name not in spec.schedules:
             known = listing([f'"{name}"' for name in spec.schedules])
             raise ConfigError(

@@ -19,6 +19,17 @@ BAD = [
     ({"optimizer": {"beta2": 1.0}}, "`optimizer.beta2` must be less than 1, but got 1.0"),
     ({"optimizer": {"beta2": 1.5}}, "`optimizer.beta2` must be less than 1, but got 1.5"),
     ({"optimizer": {"lr": 0.0}}, "`optimizer.lr` must be greater than 0"),
+    (
+        {"workers": 2, "reduction": "exact", "compute": {"strategy": "ddp"}},
+        '`compute.strategy` must be "fsdp" in an exact run of several workers',
+    ),
+    (
+        {"workers": 3, "compute": {"strategy": "hsdp", "replicas": 2}},
+        "`compute.replicas` must divide the number of workers at all times, but got 2 with 3 workers; use 0",
+    ),
+    ({"workers": [2, 4], "compute": {"strategy": "hsdp", "replicas": 2}}, "but got 2 with 2 to 4 workers"),
+    ({"compute": {"strategy": "fsdp", "replicas": 2}}, '`compute.replicas` is for `compute.strategy` "hsdp"'),
+    ({"compute": {"strategy": "zero4"}}, "`compute.strategy` must be"),
     ({"batch": 800}, "`batch` must be a multiple of slots x context = 12 x 64 = 768 tokens, but got 800"),
     ({"batch": 100, "slots": 1}, "use 64 or 128"),
     ({"tokens": 7681}, "`tokens` must be a multiple of `batch` = 768 tokens, but got 7681; use 7680 or 8448"),

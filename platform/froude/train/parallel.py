@@ -1,4 +1,4 @@
-"""Who computes what: ranks, FSDP2 sharding, and sums over ranks."""
+"""Who computes what: ranks, how a model lies on them (FSDP2, or whole), and sums over ranks."""
 
 from __future__ import annotations
 
@@ -6,21 +6,23 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from froude.config import ConfigError
+from froude.config import Compute, ConfigError
 
 
 @dataclass(frozen=True)
 class World:
-    """This process's rank among `size` workers, and the device that it computes on."""
+    """This process's rank among `size` workers, and the device that it computes on; all workers where no group is."""
 
     rank: int = 0
     size: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    group: Any = None
 
     @classmethod
     def current(cls, device: torch.device | str = "cpu") -> World:
@@ -32,13 +34,13 @@ class World:
     def sum(self, values: Tensor) -> Tensor:
         """Sum over ranks, in place, in the dtype given."""
         if self.size > 1:
-            dist.all_reduce(values)
+            dist.all_reduce(values, group=self.group)
         return values
 
     def largest(self, values: Tensor) -> Tensor:
         """Maximum over ranks, in place."""
         if self.size > 1:
-            dist.all_reduce(values, dist.ReduceOp.MAX)
+            dist.all_reduce(values, dist.ReduceOp.MAX, group=self.group)
         return values
 
 
@@ -66,27 +68,85 @@ def resolve_device(device: str) -> torch.device:
 KEEP_GATHERED = 2**26
 
 
-def shard(model: nn.Module, blocks: Sequence[nn.Module], world: World, *, keep: bool = False) -> bool:
-    """FSDP2 over all ranks when there is more than one: block by block, or all at once where the model is small.
+@dataclass(frozen=True)
+class Layout:
+    """How a model lies on the workers.
 
-    Returns whether a rank's weights, once gathered, may stay so until the step's end: a small model's, or with `keep`.
-    ConfigError for a scalar, as `refuse_scalars`.
+    `shards` is this worker among those that together hold one whole model; of such groups there are `replicas`.
+    `gathered`: weights, once gathered, may stay so until the step's end. `each_pass`: gradients are shared out after
+    each micro-batch, else once a step.
     """
-    if world.size == 1:
-        return True
+
+    shards: World = field(default_factory=World)
+    replicas: int = 1
+    gathered: bool = True
+    each_pass: bool = False
+
+
+def shard(
+    model: nn.Module,
+    blocks: Sequence[nn.Module],
+    world: World,
+    compute: Compute | None = None,
+    *,
+    keep: bool = False,
+) -> Layout:
+    """Lay the model out as `compute.strategy` says: by FSDP2, block by block, or all at once where it is small.
+
+    With `keep` weights stay gathered during a step, whatever the strategy. Replicas of one worker each are not wrapped
+    at all: FSDP2 would keep a second copy of their weights. ConfigError for a scalar, as `refuse_scalars`, and for
+    replicas that do not divide the workers.
+    """
+    compute = compute or Compute()
+    replicas = _replicas(compute, world)
+    size = world.size // replicas
+    if size == 1:
+        return Layout(World(device=world.device), replicas)
     refuse_scalars(model)
     # Imported here: one second that a one-process trial has no use for.
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    mesh = init_device_mesh(world.device.type, (world.size,))
+    shape = (replicas, size) if replicas > 1 else (size,)
+    names = ("replicas", "shards")[-len(shape) :]
+    mesh = init_device_mesh(world.device.type, shape, mesh_dim_names=names)
     large = sum(parameter.numel() for parameter in model.parameters()) > KEEP_GATHERED
+    gathered = keep or not large or compute.strategy in ("zero1", "zero2")
     for block in _apart(model, blocks) if large else ():
-        fully_shard(block, mesh=mesh, reshard_after_forward=not keep)
-    fully_shard(model, mesh=mesh, reshard_after_forward=large and not keep)
+        fully_shard(block, mesh=mesh, reshard_after_forward=not gathered)
+    fully_shard(model, mesh=mesh, reshard_after_forward=not gathered)
     # What only some ranks' tokens use is reduced on all: else FSDP2 would take one parameter's gradient for another's.
     model.set_reduce_scatter_unused_params(True)  # type: ignore[operator]
-    return keep or not large
+    shards = World(
+        world.rank % size, size, world.device, mesh["shards"].get_group() if replicas > 1 else None
+    )
+    return Layout(shards, replicas, gathered, each_pass=compute.strategy == "zero2" or not gathered)
+
+
+def _replicas(compute: Compute, world: World) -> int:
+    """How many whole models the workers hold."""
+    if world.size == 1 or compute.strategy not in ("ddp", "hsdp"):
+        return 1
+    if compute.strategy == "ddp":
+        return world.size
+    if not compute.replicas:
+        return _even_nodes(world)
+    if world.size % compute.replicas:
+        raise ConfigError(
+            f"`compute.replicas` must divide the {world.size} workers, but got {compute.replicas}; use 0: one replica "
+            "a node"
+        )
+    return compute.replicas
+
+
+def _even_nodes(world: World) -> int:
+    """The number of nodes, on each of which are as many workers, ranks of a node being neighbours; else 1.
+
+    Ray Train and torchrun say how many are on a worker's own node.
+    """
+    here = torch.tensor([int(os.environ.get("LOCAL_WORLD_SIZE") or world.size)], device=world.device)
+    most, least = int(world.largest(here.clone())), -int(world.largest(-here))
+    return world.size // most if most == least and world.size % most == 0 else 1
 
 
 def _apart(model: nn.Module, blocks: Sequence[nn.Module]) -> Iterator[nn.Module]:
@@ -132,6 +192,33 @@ def reshard(model: nn.Module, world: World) -> None:
         for module in model.modules():
             if hasattr(module, "reshard"):
                 module.reshard()  # type: ignore[operator]
+
+
+def set_all_reduce(model: nn.Module, enabled: bool, layout: Layout) -> None:
+    """Add the gradients up over replicas in the next backward pass, or keep them to a replica (accumulation)."""
+    if layout.replicas > 1 and layout.shards.size > 1:
+        model.set_requires_all_reduce(enabled)  # type: ignore[operator]
+
+
+#: Bytes of gradients that unsharded replicas send at once: torch's DDP has the same default.
+BUCKET = 25 * 2**20
+
+
+def average_replicas(model: nn.Module, layout: Layout) -> None:
+    """Average the gradients over replicas of one worker each; others have done so in the backward pass."""
+    if layout.replicas == 1 or layout.shards.size > 1:
+        return
+    bucket: list[Tensor] = []
+    gradients = local_gradients(model)
+    for number, gradient in enumerate(gradients, 1):
+        bucket.append(gradient)
+        if number == len(gradients) or sum(each.nbytes for each in bucket) >= BUCKET:
+            flat = torch.cat([each.flatten() for each in bucket])
+            dist.all_reduce(flat)
+            flat /= layout.replicas
+            parts = flat.split([each.numel() for each in bucket])
+            torch._foreach_copy_(bucket, [p.view_as(g) for p, g in zip(parts, bucket, strict=True)])
+            bucket = []
 
 
 def local_gradients(model: nn.Module) -> list[Tensor]:

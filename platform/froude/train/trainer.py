@@ -52,9 +52,10 @@ class Trainer:
         self.model.to(self.world.device)
         whole = keeps_gathered(run, self.world)
         blocks = self.model.blocks()  # type: ignore[operator]
-        gathered = parallel.shard(self.model, blocks, self.world, keep=whole)
-        self.reduction = reduction(run, self.model, self.world, gathered=gathered)
-        self.optimizer = optimizers.build(run, self.model, self.world)
+        layout = parallel.shard(self.model, blocks, self.world, run.compute, keep=whole)
+        self.shards = layout.shards
+        self.reduction = reduction(run, self.model, self.world, layout)
+        self.optimizer = optimizers.build(run, self.model, self.shards)
 
     def _held(self, source: api.Source, name: str) -> Tensor:
         """The windows of every evaluation on a source."""
@@ -120,7 +121,7 @@ class Trainer:
                 loss = summed_loss(self.model, chunk, self.run)
                 if mine < len(chunks):
                     losses[mine] = loss.double()
-            parallel.reshard(self.model, self.world)
+            parallel.reshard(self.model, self.shards)
         self.model.train()
         # Each chunk's loss is one rank's: moved as integers and added in one order, it is the same at any world size.
         losses = self.world.sum(losses.view(torch.int64)).view(torch.float64)

@@ -1,7 +1,7 @@
 """From the windows of a step to its gradient, loss and norm over all ranks: exactly, or as fast as it goes.
 
-Both compute the gradient of the batch's mean loss. `Fast` averages over ranks with one reduce-scatter, so the last
-bits depend on their number. `Exact` adds what the slots yield in one fixed tree (`froude.train.exact.slots`), so they
+Both compute the gradient of the batch's mean loss. `Fast` averages over ranks as FSDP2 does, so the last bits depend
+on their number. `Exact` adds what the slots yield in one fixed tree (`froude.train.exact.slots`), so they
 don't.
 """
 
@@ -21,7 +21,7 @@ from froude.train import parallel
 from froude.train.exact import torch_internals
 from froude.train.exact.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees
 from froude.train.objective import Objective, minimised
-from froude.train.parallel import World
+from froude.train.parallel import Layout, World
 
 #: Tokens of the pass of a rank that has no slot in a round: it keeps the collectives of forward and backward in step,
 #: and is never sent.
@@ -56,17 +56,17 @@ class Reduction(Protocol):
         """
 
 
-def reduction(run: Run, model: nn.Module, world: World, *, gathered: bool) -> Reduction:
-    """The run's choice; `model` has been sharded, and its weights may stay gathered during a step or not."""
+def reduction(run: Run, model: nn.Module, world: World, layout: Layout) -> Reduction:
+    """The run's choice, of a model that lies on the workers in this way."""
     kind = Exact if run.reduction == "exact" else Fast
-    return kind(run, model, world, gathered=gathered)
+    return kind(run, model, world, layout)
 
 
 class Fast:
-    """FSDP's own reduce-scatter, once a step."""
+    """FSDP's own reduce-scatter, and a sum over replicas, if there are any, once a step."""
 
-    def __init__(self, run: Run, model: nn.Module, world: World, *, gathered: bool = False) -> None:
-        self.run, self.model, self.world, self.gathered = run, model, world, gathered
+    def __init__(self, run: Run, model: nn.Module, world: World, layout: Layout | None = None) -> None:
+        self.run, self.model, self.world, self.layout = run, model, world, layout or Layout()
         self.rounds = Rounds(run.slots, world.rank, world.size)
 
     def backward(
@@ -78,19 +78,24 @@ class Fast:
         chunks = self._chunks(windows, batch)
         for i, chunk in enumerate(chunks):
             last = i == len(chunks) - 1
-            parallel.set_gradient_sync(self.model, last, self.world)
-            if self.gathered:
-                parallel.set_reshard(self.model, last, self.world)
+            parallel.set_gradient_sync(self.model, last or self.layout.each_pass, self.layout.shards)
+            parallel.set_all_reduce(self.model, last, self.layout)
+            if self.layout.gathered:
+                parallel.set_reshard(self.model, last, self.layout.shards)
             sought, loss = objective(self.model, chunk, self.run)
             total += loss.detach().double()
             (sought * (self.world.size / batch)).backward()
         for parameter in self.model.parameters():
             if parameter.requires_grad and parameter.grad is None:  # no token of the batch has used it
                 parameter.grad = torch.zeros_like(parameter)
+        parallel.average_replicas(self.model, self.layout)
         gradients = parallel.local_gradients(self.model)
         squared = torch.nn.utils.get_total_norm(gradients).double().square()
         names, squares = self._squares() if self.run.optimizer.clipping == "adagc" else ([], [])
-        total, squared, *squares = self.world.sum(torch.stack((total, squared, *squares))).unbind()
+        found = torch.stack((total, squared, *squares))
+        if self.layout.replicas > 1:  # each has the whole gradient
+            found[1:] /= self.layout.replicas
+        total, squared, *squares = self.world.sum(found).unbind()
         norms = {name: float(square.sqrt()) for name, square in zip(names, squares, strict=True)}
         return Totals(float(total) / batch, float(squared.sqrt()), norms=norms)
 
@@ -124,8 +129,8 @@ class Exact:
     what is left once.
     """
 
-    def __init__(self, run: Run, model: nn.Module, world: World, *, gathered: bool) -> None:
-        self.run, self.model, self.world, self.gathered = run, model, world, gathered
+    def __init__(self, run: Run, model: nn.Module, world: World, layout: Layout) -> None:
+        self.run, self.model, self.world, self.gathered = run, model, world, layout.gathered
         self.rounds = Rounds(run.slots, world.rank, world.size, run.slot_schedule)
         self.whole = keeps_gathered(run, world)
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}

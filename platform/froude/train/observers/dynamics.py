@@ -151,7 +151,7 @@ class Dynamics(Observer):
             for row, matrix in zip(table, matrices, strict=True):
                 if (momentum := mine.get(matrix.name)) is not None:
                     row += torch.linalg.svdvals(momentum.detach().double()).cpu().quantile(quantiles)
-            values = self.loop.world.sum(table.to(self.loop.world.device)).tolist()
+            values = self.loop.trainer.shards.sum(table.to(self.loop.world.device)).tolist()
             found += [
                 (f"momentum_{share:.0%}", matrix.name, value)
                 for matrix, row in zip(matrices, values, strict=True)

@@ -80,7 +80,9 @@ class Norms:
         zero = torch.zeros((), dtype=torch.float64, device=trainer.world.device)
         numbers = [self.squares.get(key, zero) for key in keys]
         numbers += [zero + self.counts.get(name, 0) for name in blocks]
-        summed = trainer.world.sum(torch.stack(numbers)).tolist()
+        found, share = torch.stack(numbers), trainer.shards.size / trainer.world.size
+        found[: len(keys) - len(blocks)] *= share  # each replica has all of the tensors
+        summed = trainer.world.sum(found).tolist()
         counts = dict(zip(blocks, summed[len(keys) :], strict=True))
         return [
             (kind, name, (square / max(1.0, counts[name] if kind == "activation" else 1.0)) ** 0.5)

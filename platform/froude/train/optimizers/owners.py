@@ -92,7 +92,7 @@ class Owned:
 
 
 class Owners:
-    """All matrices of a model, dealt out among the ranks."""
+    """All matrices of a model, dealt out among those ranks that together hold it."""
 
     def __init__(
         self, matrices: Sequence[Matrix], world: World, settings: Optimizer, *, offload: bool = False
@@ -138,7 +138,8 @@ class Owners:
         ]
         counts = self._counts(mine)
         found = sent[0].new_empty(sum(counts))
-        dist.all_to_all_single(found, torch.cat(sent), counts, [piece.numel() for piece in sent])
+        lengths = [piece.numel() for piece in sent]
+        dist.all_to_all_single(found, torch.cat(sent), counts, lengths, group=self.world.group)
         return found.view(mine.shape) if mine else found
 
     def _give_back(self, matrices: Sequence[Matrix | None], weight: Tensor) -> None:
@@ -153,7 +154,7 @@ class Owners:
         counts = self._counts(mine)
         found = weight.new_empty(sum(place.numel() for place in places))
         sizes = [place.numel() for place in places]
-        dist.all_to_all_single(found, weight.flatten(), sizes, counts)
+        dist.all_to_all_single(found, weight.flatten(), sizes, counts, group=self.world.group)
         for place, rows in zip(places, found.split(sizes), strict=True):
             place.copy_(rows.view_as(place))
 
