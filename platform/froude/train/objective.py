@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from froude.config import Run
+from froude.train.precision.products import autocast
 
 #: Of (model, windows, run), two sums over the windows' tokens: a reduction computes the gradient of the first's
 #: mean over the batch, and reports that of the second.
 Objective = Callable[[nn.Module, Tensor, Run], tuple[Tensor, Tensor]]
-
-
-def precision(run: Run, device: torch.device) -> AbstractContextManager[object]:
-    """bf16 autocast where the run asks for it; parameters and optimizer state stay fp32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=run.precision == "bf16")
 
 
 def summed_loss(model: nn.Module, windows: Tensor, run: Run) -> Tensor:
@@ -41,7 +35,7 @@ def minimised(model: nn.Module, windows: Tensor, run: Run) -> tuple[Tensor, Tens
 
 def logits_of(model: nn.Module, windows: Tensor, run: Run) -> Tensor:
     """Logits in fp32 [n, context, vocab] of all inputs of int64 windows [n, context + 1]."""
-    with precision(run, windows.device):
+    with autocast(run, windows.device):
         logits: Tensor = model(windows[:, :-1])
     return logits.float()
 

@@ -88,7 +88,7 @@ class Fast:
             if parameter.requires_grad and parameter.grad is None:  # no token of the batch has used it
                 parameter.grad = torch.zeros_like(parameter)
         gradients = parallel.local_gradients(self.model)
-        squared = torch.nn.utils.get_total_norm(gradients).double().square()
+        squared = _norm(gradients).double().square()
         names, squares = self._squares() if self.run.optimizer.clipping == "adagc" else ([], [])
         total, squared, *squares = self.world.sum(torch.stack((total, squared, *squares))).unbind()
         norms = {name: float(square.sqrt()) for name, square in zip(names, squares, strict=True)}
@@ -105,6 +105,13 @@ class Fast:
         size = self.run.micro_batch // self.run.model.context
         most = len(self.rounds) * _windows_of_a_slot(self.run, batch)
         return windows.tensor_split(-(-most // size)) if size and most > size else (windows,)
+
+
+def _norm(gradients: Sequence[Tensor]) -> Tensor:
+    """The norm of all of them, in fp32 or more."""
+    if gradients and gradients[0].dtype == torch.bfloat16:  # whose norms would be rounded to bf16
+        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, dtype=torch.float32)))
+    return torch.nn.utils.get_total_norm(gradients)
 
 
 def refuse_hooks(model: nn.Module) -> None:
@@ -157,7 +164,7 @@ class Exact:
                 assert slot is not None
                 gradients = self._take()
                 self.see(gradients)
-                self.tree.add((0, slot), gradients, owned=True)
+                self.tree.add((0, slot), [gradient.float() for gradient in gradients], owned=True)
             elif not self.rounds.is_last:  # FSDP would add the rounds up in sequence
                 for parameter in self.parameters:
                     parameter.grad = None
@@ -205,7 +212,7 @@ class Exact:
         if self.world.size == 1:
             ((_, gradients),) = nodes
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
-                parameter.grad = gradient
+                parameter.grad = gradient.to(parameter.dtype)
             return
         parallel.reshard(self.model, self.world)
         mine = [parallel.local(parameter) for parameter in self.parameters]
@@ -224,7 +231,7 @@ class Exact:
         (total,) = self.tree.root()
         parts = total.split([tensor.numel() for tensor in mine])
         for parameter, tensor, part in zip(self.parameters, mine, parts, strict=True):
-            parameter.grad = parallel.like(parameter, part.view_as(tensor))
+            parameter.grad = parallel.like(parameter, part.view_as(tensor).to(tensor.dtype))
 
     def _rows(self, parameter: Tensor, rank: int) -> slice:
         found = parallel.rows_of(parameter, rank, self.world.size)

@@ -76,7 +76,7 @@ def reduce_by_slots(model: nn.Module, rounds: Rounds, see: Callable[[Iterator[Te
             )
             present = [slot for slot in slots if slot is not None]
             for slot, part in zip(present, received.split(size), strict=True):
-                self.tree.add((0, slot), [part], owned=True)
+                self.tree.add((0, slot), [part.float()], owned=True)  # slots are added in fp32
             if rounds.is_last:
                 output_tensor.copy_(self.tree.root()[0])
             else:

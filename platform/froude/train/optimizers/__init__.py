@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import nn
 
 from froude.config import ConfigError, Optimizer, Run
@@ -14,8 +15,10 @@ from froude.train.optimizers.composed import Composed, Part, Rows, make
 from froude.train.optimizers.exactness import repeats, works_by_rows
 from froude.train.optimizers.fused import matrices
 from froude.train.optimizers.owners import Matrix, Owners
+from froude.train.optimizers.stand_ins import stand_ins
 from froude.train.parallel import World, refuse_scalars
 from froude.train.parametrization import group, in_blocks, parameter_groups, scales
+from froude.train.precision.rounding import Rounding
 
 
 def build(run: Run, model: nn.Module, world: World) -> Composed:
@@ -33,6 +36,7 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
         )
     parameters = dict(model.named_parameters())
     owned = _owned(run, model)
+    rounding = Rounding(run.seed) if any(p.dtype == torch.bfloat16 for p in parameters.values()) else None
     parts: list[Part] = []
     if owned:
         if run.reduction == "exact" and not repeats(settings, str(world.device)):
@@ -40,15 +44,18 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
                 "an exact run's optimizer must give the same bits whenever it is given the same gradients, but "
                 f'{spec.name} does not on {world.device.type}; use reduction "fast"'
             )
-        parts.append(Owners(owned, world, settings))
+        parts.append(Owners(owned, world, settings, rounding))
     taken = {matrix.parameter for matrix in owned}
     if left := {name: p for name, p in parameters.items() if p not in taken}:
         by_rows = settings.by_rows
         implementation = _implementation(run, by_rows, world)
         groups = parameter_groups(run, model, taken)
-        parts.append(Rows(by_rows, make(by_rows, implementation, groups), left))
+        if rounding is None:
+            parts.append(Rows(by_rows, make(by_rows, implementation, groups), left))
+        else:
+            parts += stand_ins(by_rows, implementation, groups, left, world, rounding)
     trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
-    return Composed(parameters, parts, clipping(run, trained))
+    return Composed(parameters, parts, clipping(run, trained), rounding)
 
 
 def state_bytes(run: Run, model: nn.Module) -> int:
