@@ -26,7 +26,9 @@ BASE = Run(
 )
 MUON: dict[str, Any] = {"optimizer.name": "muon", "optimizer.lr": 0.02}
 BY_LAYERS = {"keep_gathered": 0, "micro_batch": 32, "batch": 320, "tokens": 320 * 4}
-OVERFLOWING = 2.0**40  # of a first loss scale; that of `fp16, by layers` overflows fewer times, and fp16 is slow
+OVERFLOWING = (
+    2.0**40
+)  # of a first loss scale; that of `fp16, by layers` overflows fewer times, and fp16 is slow
 CASES: dict[str, dict[str, Any]] = {
     "rounded": {"precision": "bf16_stochastic", "bucket": 3000},
     "rounded, muon, by layers": {"precision": "bf16_stochastic", **MUON, **BY_LAYERS},
@@ -34,6 +36,10 @@ CASES: dict[str, dict[str, Any]] = {
     "fp16": {"precision": "fp16", "scale": OVERFLOWING},
     "fp16, by layers": {"precision": "fp16", "scale": 2.0**24, **BY_LAYERS},
     "fp16, no overflow": {"precision": "fp16"},
+}
+FAST = {
+    "rounded, fast": {"precision": "bf16_stochastic", "reduction": "fast", **BY_LAYERS},
+    "fp16, fast": {"precision": "fp16", "reduction": "fast", "scale": 2.0**22},
 }
 WORLDS = (1, 2, 3)
 
@@ -48,7 +54,7 @@ def told(changes: dict[str, Any]) -> dict[str, Any]:
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, dict[str, Any]]]:
     """Bits of each case by number of workers."""
     folder = tmp_path_factory.mktemp("precision")
-    cases = json.dumps({name: told(changes) for name, changes in CASES.items()})
+    cases = json.dumps({name: told(changes) for name, changes in {**CASES, **FAST}.items()})
     script = Path(__file__).with_name("precision_rank.py")
     results = {}
     for world in WORLDS:
@@ -94,3 +100,14 @@ def test_rounding_is_by_chance_and_layout_changes_no_bit(
     found: dict[int, dict[str, dict[str, Any]]],
 ) -> None:
     assert found[1]["rounded"]["whole"]["digest"] == found[1]["rounded, block"]["whole"]["digest"]
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_a_fast_run_is_nearly_the_same_at_any_number_of_workers(
+    found: dict[int, dict[str, dict[str, Any]]], name: str
+) -> None:
+    alone = found[1][name]["whole"]
+    for world in WORLDS[1:]:
+        for key in ("whole", "resumed"):
+            assert found[world][name][key]["loss"] == pytest.approx(alone["loss"], rel=1e-3)
+            assert found[world][name][key]["scaling"] == alone["scaling"]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from froude.config import ConfigError, Run
 from froude.train import parallel
 from froude.train.exact import torch_internals
-from froude.train.exact.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees
+from froude.train.exact.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees, wide
 from froude.train.objective import Objective, minimised
 from froude.train.parallel import World
 
@@ -107,10 +107,11 @@ class Fast:
         return windows.tensor_split(-(-most // size)) if size and most > size else (windows,)
 
 
-def _norm(gradients: Sequence[Tensor]) -> Tensor:
+def _norm(gradients: list[Tensor]) -> Tensor:
     """The norm of all of them, in fp32 or more."""
     if gradients and gradients[0].dtype == torch.bfloat16:  # whose norms would be rounded to bf16
-        return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(gradients, dtype=torch.float32)))
+        norms: list[Tensor] = torch._foreach_norm(gradients, dtype=torch.float32)
+        return torch.linalg.vector_norm(torch.stack(norms))
     return torch.nn.utils.get_total_norm(gradients)
 
 
@@ -164,7 +165,7 @@ class Exact:
                 assert slot is not None
                 gradients = self._take()
                 self.see(gradients)
-                self.tree.add((0, slot), [gradient.float() for gradient in gradients], owned=True)
+                self.tree.add((0, slot), [wide(gradient) for gradient in gradients], owned=True)
             elif not self.rounds.is_last:  # FSDP would add the rounds up in sequence
                 for parameter in self.parameters:
                     parameter.grad = None

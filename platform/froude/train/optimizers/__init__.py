@@ -15,7 +15,7 @@ from froude.train.optimizers.composed import Composed, Part, Rows, make
 from froude.train.optimizers.exactness import repeats, works_by_rows
 from froude.train.optimizers.fused import matrices
 from froude.train.optimizers.owners import Matrix, Owners
-from froude.train.optimizers.stand_ins import stand_ins
+from froude.train.optimizers.stand_ins import in_buckets
 from froude.train.parallel import World, refuse_scalars
 from froude.train.parametrization import group, in_blocks, parameter_groups, scales
 from froude.train.precision.rounding import Rounding
@@ -36,7 +36,8 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
         )
     parameters = dict(model.named_parameters())
     owned = _owned(run, model)
-    rounding = Rounding(run.seed) if any(p.dtype == torch.bfloat16 for p in parameters.values()) else None
+    bf16 = any(p.dtype == torch.bfloat16 for p in parameters.values())  # not where a probe looks at a model
+    rounding = Rounding(run.seed) if bf16 and run.precision == "bf16_stochastic" else None
     parts: list[Part] = []
     if owned:
         if run.reduction == "exact" and not repeats(settings, str(world.device)):
@@ -53,7 +54,7 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
         if rounding is None:
             parts.append(Rows(by_rows, make(by_rows, implementation, groups), left))
         else:
-            parts += stand_ins(by_rows, implementation, groups, left, world, rounding)
+            parts += in_buckets(by_rows, implementation, groups, left, world, rounding)
     trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
     return Composed(parameters, parts, clipping(run, trained), rounding)
 

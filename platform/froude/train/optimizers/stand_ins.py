@@ -63,7 +63,7 @@ class StandIns(Rows):
                 parallel.local(copy).untyped_storage().resize_(0)
 
 
-def stand_ins(
+def in_buckets(
     settings: Optimizer | Rest,
     implementation: str,
     groups: Sequence[Mapping[str, Any]],
@@ -106,5 +106,7 @@ def _copy(weight: nn.Parameter) -> nn.Parameter:
     local = parallel.local(weight.detach())
     empty: Tensor = torch.empty_like(local, dtype=torch.float32)
     empty.untyped_storage().resize_(0)
-    held = empty if local is weight.detach() or not hasattr(weight, "to_local") else parallel.like(weight, empty)
+    held = (
+        empty if local is weight.detach() or not hasattr(weight, "to_local") else parallel.like(weight, empty)
+    )
     return nn.Parameter(held, requires_grad=weight.requires_grad)

@@ -58,12 +58,14 @@ class Products(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
     def _taken(self, weight: Tensor) -> bool:
-        return weight.ndim == 2 and weight.shape[0] != self.vocab and not any(n % MULTIPLE for n in weight.shape)
+        return (
+            weight.ndim == 2 and weight.shape[0] != self.vocab and not any(n % MULTIPLE for n in weight.shape)
+        )
 
 
 @functools.cache
 def torchao(*, emulate: bool = False) -> Multiply:
-    """torchao's product, with a scale a tensor; `emulate` rounds to fp8 and multiplies in bf16, on any device."""
+    """The product of torchao, with a scale a tensor; `emulate` rounds to fp8 and multiplies in bf16, on any device."""
     linear: Any = importlib.import_module("torchao.float8.float8_linear")
     config: Any = importlib.import_module("torchao.float8.config")
     with torch.device("meta"):

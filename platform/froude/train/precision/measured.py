@@ -9,7 +9,10 @@ import torch
 from froude.config import ConfigError, Run
 from froude.train.precision.products import autocast, float32_products
 
-SIZE, SEEN = 512, 32  # rows and columns of the factors, and rows of the product that are computed in fp64, too
+SIZE, SEEN = (
+    512,
+    32,
+)  # rows and columns of the factors, and rows of the product that are computed in fp64, too
 #: The most that fp32 may err: sums of 512 products have 2e-7, TF32 4e-4, bf16 3e-3.
 MOST = 1e-5
 
@@ -30,7 +33,7 @@ def error(run: Run, device: torch.device) -> float:
 
 @functools.lru_cache(maxsize=16)
 def _error(precision: str, device: str, setting: str) -> float:
-    run, where = Run(tokens=768, precision=precision), torch.device(device)  # type: ignore[arg-type]
+    run, where = Run(tokens=768, precision=precision), torch.device(device)
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
     with torch.no_grad(), float32_products(run, where), autocast(run, where):

@@ -53,12 +53,16 @@ class Rounding:
         """Of `count` elements from `first` on: int32 numbers from 0 to 2^16 - 1, each as likely as any other."""
         digest = hashlib.blake2b(f"{self.seed}:{self.step}:{name}".encode(), digest_size=8).digest()
         key = int.from_bytes(digest, "little", signed=True)
-        x = torch.arange(first + 1, first + count + 1, dtype=torch.int64, device=device).mul_(GOLDEN).add_(key)
+        x = (
+            torch.arange(first + 1, first + count + 1, dtype=torch.int64, device=device)
+            .mul_(GOLDEN)
+            .add_(key)
+        )
         x = _shifted_in(x, 30).mul_(MIX_1)
         x = _shifted_in(x, 27).mul_(MIX_2)
         return _shifted_in(x, 31).bitwise_and_(2**SHORT - 1).int()
 
 
 def _shifted_in(x: Tensor, bits: int) -> Tensor:
-    """x ^ (x >> bits), as of a number without a sign."""
+    """The number x ^ (x >> bits), where x has no sign."""
     return (x >> bits).bitwise_and_(2 ** (64 - bits) - 1).bitwise_xor_(x)

@@ -56,7 +56,9 @@ class LossScale:
             'use precision "bf16"'
         )
 
-    def backward(self, model: nn.Module, reduction: Reduction, windows: Tensor, batch: int, noise: bool) -> Totals:
+    def backward(
+        self, model: nn.Module, reduction: Reduction, windows: Tensor, batch: int, noise: bool
+    ) -> Totals:
         """As `reduction.backward`: the gradient at a scale at which it is finite, without the scale.
 
         Not finite where the loss is not, or no scale was found.
