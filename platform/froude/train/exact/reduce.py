@@ -110,8 +110,9 @@ class Fast:
 def _norm(gradients: list[Tensor]) -> Tensor:
     """The norm of all of them, in fp32 or more."""
     if gradients and gradients[0].dtype == torch.bfloat16:  # whose norms would be rounded to bf16
-        norms: list[Tensor] = torch._foreach_norm(gradients, dtype=torch.float32)
-        return torch.linalg.vector_norm(torch.stack(norms))
+        norms = torch.stack(torch._foreach_norm(gradients, dtype=torch.float32))
+        found: Tensor = torch.linalg.vector_norm(norms)
+        return found
     return torch.nn.utils.get_total_norm(gradients)
 
 
