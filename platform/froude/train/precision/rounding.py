@@ -17,8 +17,9 @@ from torch import Tensor, nn
 GOLDEN, MIX_1, MIX_2 = (
     factor - 2**64 for factor in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
-CHUNK = 2**22  # elements whose chances are in memory at once
+CHUNK = 2**20  # elements whose chances are in memory at once
 SHORT = 16  # bits of an fp32 number that bf16 does not have
+LANES = 64 // SHORT  # elements that share a number of SplitMix64's, each with bits of its own
 
 
 @torch.no_grad()
@@ -53,14 +54,13 @@ class Rounding:
         """Of `count` elements from `first` on: int32 numbers from 0 to 2^16 - 1, each as likely as any other."""
         digest = hashlib.blake2b(f"{self.seed}:{self.step}:{name}".encode(), digest_size=8).digest()
         key = int.from_bytes(digest, "little", signed=True)
-        x = (
-            torch.arange(first + 1, first + count + 1, dtype=torch.int64, device=device)
-            .mul_(GOLDEN)
-            .add_(key)
-        )
+        start = first // LANES
+        numbers = torch.arange(start + 1, (first + count - 1) // LANES + 2, dtype=torch.int64, device=device)
+        x = numbers.mul_(GOLDEN).add_(key)
         x = _shifted_in(x, 30).mul_(MIX_1)
         x = _shifted_in(x, 27).mul_(MIX_2)
-        return _shifted_in(x, 31).bitwise_and_(2**SHORT - 1).int()
+        lanes = _shifted_in(x, 31).view(torch.int16)[first - LANES * start :][:count]
+        return lanes.int().bitwise_and_(2**SHORT - 1)
 
 
 def _shifted_in(x: Tensor, bits: int) -> Tensor:

@@ -43,9 +43,9 @@ def test_chances_are_splitmix64() -> None:
 
     assert reference(0x9E3779B97F4A7C15) == 0xE220A8397B1DCDAF  # published for seed 0
     key = int.from_bytes(hashlib.blake2b(b"5:7:layers.0.qkv", digest_size=8).digest(), "little")
-    found = Rounding(5, 7).chances("layers.0.qkv", 1000, 50, torch.device("cpu")).tolist()
-    golden = 0x9E3779B97F4A7C15
-    assert found == [reference((key + golden * (i + 1)) % 2**64) % 2**16 for i in range(1000, 1050)]
+    found = Rounding(5, 7).chances("layers.0.qkv", 1001, 50, torch.device("cpu")).tolist()
+    numbers = [reference((key + 0x9E3779B97F4A7C15 * (i // 4 + 1)) % 2**64) for i in range(1001, 1051)]
+    assert found == [number >> 16 * (i % 4) & 0xFFFF for i, number in enumerate(numbers, start=1001)]
 
 
 def test_what_is_lost_is_nothing_on_average() -> None:
