@@ -11,6 +11,9 @@ from froude.section import ConfigError, Section, drop_later
 
 Strategy = Literal["fsdp", "ddp", "zero1", "zero2", "hsdp"]
 Checkpointing = Literal["none", "blocks", "sqrt", "selective"]
+#: bf16, fp16: autocast with fp32 weights; bf16_stochastic: weights in bf16, rounded stochastically; fp8: products of
+#: hidden matrices in fp8, all else as bf16.
+Precision = Literal["fp32", "tf32", "bf16", "bf16_stochastic", "fp16", "fp8"]
 
 
 class Compute(Section):
@@ -53,6 +56,14 @@ class Compute(Section):
                 f"{self.loss_chunk}; leave it out, or use another optimizer"
             )
 
+    def check_offload(self, precision: str) -> None:
+        """ConfigError if a run of this precision can't have its state elsewhere."""
+        if self.offload and precision == "bf16_stochastic":
+            raise ConfigError(
+                '`compute.offload` must be false with `precision` "bf16_stochastic", whose weights are stood in for '
+                "during a step, but got true; leave one of them out"
+            )
+
     def check_strategy(self, reduction: str, least: int, most: int) -> None:
         """ConfigError if a run of this reduction, on so many workers, cannot lie on them like this."""
         if reduction == "exact" and self.strategy != "fsdp" and most > 1:
@@ -75,3 +86,21 @@ class Compute(Section):
                 f'"{self.strategy}"; leave it out'
             )
         return self
+
+
+def check_precision(precision: Precision, device: str, optimizer: Spec) -> None:
+    """ConfigError for a precision that a run on such a device, or with such an optimizer, cannot have."""
+    if precision in ("tf32", "fp8") and device == "cpu":
+        raise ConfigError(
+            f'`precision` "{precision}" needs a GPU, but `device` is "cpu"; use "fp32" or "bf16", or another device'
+        )
+    if precision == "bf16_stochastic" and optimizer.average:
+        raise ConfigError(
+            f'`precision` must not be "bf16_stochastic" with {optimizer.name}, which evaluates an average of its '
+            'weights that bf16 is too coarse for; use "bf16"'
+        )
+    if precision in ("bf16_stochastic", "fp16") and optimizer.curvature:
+        raise ConfigError(
+            f'`precision` must not be "{precision}" with {optimizer.name}, whose estimates of the curvature are of '
+            'gradients in fp32; use "bf16"'
+        )

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 import tomli_w
 from pydantic import Field, field_validator, model_validator
 
-from froude.compute import Compute
+from froude.compute import Compute, Precision, check_precision
 from froude.mixtures import Data, identified
 from froude.optimizers import times
 from froude.optimizers.section import Optimizer
@@ -51,7 +51,7 @@ class Run(Section):
     trainer: Trainer = Field(default_factory=lambda: Trainer())
     compute: Compute = Field(default_factory=lambda: Compute())
     parametrization: str = DEFAULT.name
-    precision: Literal["fp32", "bf16"] = "fp32"
+    precision: Precision = "fp32"
     batch: int = Field(default=768, gt=0, description="tokens of one optimizer step, over all workers")
     slots: int = Field(
         default=0,
@@ -175,6 +175,8 @@ class Run(Section):
         optimizer.check()
         able.check(self.width_rules, optimizer)
         self.compute.check_spec(spec)
+        check_precision(self.precision, self.device, spec)
+        self.compute.check_offload(self.precision)
         if spec.schedules and self.schedule.name not in spec.schedules:
             known = listing([f'"{name}"' for name in spec.schedules])
             raise ConfigError(

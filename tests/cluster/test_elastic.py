@@ -153,8 +153,9 @@ def test_it_has_the_bits_of_an_undisturbed_run(study: Study, result: ElasticResu
         for s in (Study(tmp_path), study)
     )
     assert ours.equals(seen)
-    build = LogReader(theirs).records()[-1].meta["build"]
-    assert build["threads"] == 1
+    meta = LogReader(theirs).records()[-1].meta
+    assert meta["build"]["threads"] == 1
+    assert 0 < meta["matmul_error"]["relative"] < 1e-6
 
 
 def test_a_finished_run_opens_no_attempt(

@@ -167,6 +167,7 @@ def work(order: dict[str, Any]) -> None:
     from froude.train.loop import Diverged
     from froude.train.observers import Observer, trackers
     from froude.train.observers.downstream import downstream
+    from froude.train.precision import measured, products
     from froude.train.stability import spikes
     from froude.train.worker import run_worker
 
@@ -185,6 +186,7 @@ def work(order: dict[str, Any]) -> None:
     # Not below: a node that has lost its GPU is a failure, not the user's error.
     device = parallel.resolve_device(given.device)
     try:
+        products.check(run, device)
         here = admit(run, store, device, other_build=given.other_build)
         versions = {name: version(name) for name in ("froude", "ray")}
         material = api.material_of(run).required(given.material)
@@ -192,6 +194,7 @@ def work(order: dict[str, Any]) -> None:
             material.same_library(library, given.material, "the driver's")
         meta = {"run_id": given.run_id, "alive": str(alive), "build": here, "versions": versions}
         meta |= {"material": material.to_dict()}
+        meta |= {"matmul_error": {"precision": run.precision, "relative": measured.error(run, device)}}
         attempt = store.open_attempt(given.recipe, meta)
         if rank == 0:
             channel.write_beat(Beat(attempt, world, before.step if before else 0, alive))

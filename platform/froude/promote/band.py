@@ -42,7 +42,10 @@ def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run, params: fl
     gap = float(np.mean(gaps))
     end = fits.loss.predict(params=params, tokens=as_in_the_ladder(fits, params)[0], level=LEVEL)
     rates = _rates(run)
-    seen = replace(end, loss=end.loss + gap, low=end.low + gap, high=end.high + gap)
+    ends = (end.loss, end.low, end.high)
+    if fits.cost is not None:
+        ends = fits.cost.moved(*ends, LEVEL)
+    seen = replace(end, loss=ends[0] + gap, low=ends[1] + gap, high=ends[2] + gap)
     along = law.predict(rates, level=LEVEL, final=seen)
     shape = law.predict(
         rates, level=SHAPE_LEVEL, final=replace(seen, level=SHAPE_LEVEL, low=seen.loss, high=seen.loss)

@@ -39,7 +39,8 @@ class Case:
     @cached_property
     def used(self) -> pl.DataFrame:
         """The rows that any law is fitted to, each once."""
-        found = [rows.drop("regret", strict=False) for rows in self.fits.rows.values() if rows.height]
+        laws = {role: rows for role, rows in self.fits.rows.items() if role != "precision"}
+        found = [rows.drop("regret", strict=False) for rows in laws.values() if rows.height]
         return pl.concat(found).unique("run")
 
     @property

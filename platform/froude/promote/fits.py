@@ -18,7 +18,7 @@ from froude.laws.loss.draws import WEAK
 from froude.optimizers import times
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import history
-from froude.promote.ladder import regime, shape, validation_sets
+from froude.promote.ladder import precision_cost, regime, shape, validation_sets
 from froude.promote.ladder.critical import critical as critical_batches
 from froude.promote.ladder.measured_in import measured_in
 from froude.promote.ladder.rates import one_curve_a_width, peak_lr, transfer_rows
@@ -46,7 +46,8 @@ class Fits:
     input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified. `sets` are laws of the
     losses on other validation sets, by name; `exponents` move the rate (`USED`); `horizons` are critical batches at
     each loss that one was measured at, `critical` the one at the lowest. The loss law's rows have a `regret`
-    (froude.promote.ladder.regret), which is taken off their losses before the law sees them.
+    (froude.promote.ladder.regret), which is taken off their losses before the law sees them. `cost` is that of the
+    target's precision, where it is not the proxies'.
     """
 
     large: Run | None
@@ -62,6 +63,7 @@ class Fits:
     sets: Mapping[str, LossLaw] = field(default_factory=dict)
     exponents: Exponents | None = None
     horizons: tuple[CriticalBatch, ...] = ()
+    cost: precision_cost.Cost | None = None
 
     def of_rows(self, fingerprints: Mapping[str, str]) -> bool:
         """Whether these are fingerprints of the same rows, by this version or one that fitted a rate's rows as one."""
@@ -180,6 +182,8 @@ class Fits:
                 | {"status": law.status, "source": law.source}
                 for name, law in self.exponents.knobs.items()
             }
+        if self.cost is not None:
+            content["precision_cost"] = asdict(self.cost)
         if self.sets:
             content["sets"] = {name: _law_numbers(law) for name, law in self.sets.items()}
         cleaned: dict[str, Any] = _finite(content)
@@ -210,6 +214,7 @@ class Fits:
         text += [f"loss law        of set {name}: {_law_words(law)}" for name, law in self.sets.items()]
         if self.exponents is not None:
             text += [f"exponent        {line}" for line in [*self.exponents.lines(), USED]]
+        text += [f"precision       {self.cost}"] if self.cost is not None else []
         text += [f"warning         {doubt}" for doubt in self.doubts]
         return text or ["no finished stage: nothing to fit"]
 
@@ -278,6 +283,9 @@ def fit_trials(
         rows["transfer_exponents"], exponents = moved, laws.exponents(moved)
     if (scheduled := of("schedule")).height:
         rows["schedule"] = scheduled
+    if (pairs := of("precision")).height:
+        rows["precision"] = pairs
+    cost = precision_cost.cost(pairs, target, ladder) if target is not None else None
     ladders = validation_sets.ladders(ladder, evaluated) if evaluated is not None else {}
     seen = {**rows, **{f"loss_law {name}": own for name, own in ladders.items()}}
     return Fits(
@@ -293,10 +301,11 @@ def fit_trials(
         doubts=(
             *history.doubts(past),
             *regime.doubts(ladder),
-            *(shape.doubts(ladder, target, batches and batches.law) if target is not None else ()),
+            *(shape.doubts(ladder, target, batches and batches.law, cost) if target is not None else ()),
         ),
         sets={name: loss_law(own) for name, own in ladders.items()},
         exponents=exponents,
+        cost=cost,
         fingerprints={name: fingerprint(frame) for name, frame in seen.items() if frame.height},
     )
 

@@ -11,6 +11,7 @@ import polars as pl
 
 from froude.config import Run
 from froude.promote.case import beyond
+from froude.promote.ladder.precision_cost import Cost, cost
 from froude.promote.ladder.rates import one_curve_a_width, transfer_rows
 from froude.space import Space
 from froude.train.data.leak import leaked
@@ -66,6 +67,11 @@ class Planned:
         return (
             beyond(self.ladder, self.target, self._params[_shape(self.target)]) if self.ladder.height else {}
         )
+
+    @cached_property
+    def cost(self) -> Cost | None:
+        """What would be measured of the target's precision, a number only in form; None if too few pairs would."""
+        return cost(self._of("precision").with_columns(loss=pl.lit(0.0)), self.target, self.ladder)
 
     @cached_property
     def leaked(self) -> float | None:

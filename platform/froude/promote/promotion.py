@@ -204,10 +204,13 @@ def predict(fits: Fits, params: int) -> Forecast | None:
         * math.exp(math.copysign(math.hypot(math.log(end / prediction.loss), NORMAL * spread), way))
         for end, way in ((prediction.low, -1.0), (prediction.high, 1.0))
     )
+    loss, low, high = prediction.loss, low if spread else prediction.low, high if spread else prediction.high
+    if fits.cost is not None:
+        loss, low, high = fits.cost.moved(loss, low, high, prediction.level)
     return Forecast(
-        loss=prediction.loss,
-        low=low if spread else prediction.low,
-        high=high if spread else prediction.high,
+        loss=loss,
+        low=low,
+        high=high,
         level=prediction.level,
         certified=prediction.certified,
         status=law.status,
@@ -219,6 +222,7 @@ def predict(fits: Fits, params: int) -> Forecast | None:
         sets={
             name: SetForecast.of(each)
             for name, each in fits.predict_sets(params=params, tokens=tokens).items()
+            if fits.cost is None  # of these losses nobody has measured what the precision costs
         },
         free_loss=math.nan
         if free is None

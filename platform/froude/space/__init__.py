@@ -2,6 +2,7 @@
 
 from froude.space.axes import Axis, Choice, LogUniform, Uniform
 from froude.space.exponents import Exponents
+from froude.space.precisions import precision_pairs
 from froude.space.space import Space, load_space
 from froude.space.stages import WARMUP, Grid, Past, Search, Stage
 from froude.space.trial import Trial, unique
@@ -20,5 +21,6 @@ __all__ = [
     "Trial",
     "Uniform",
     "load_space",
+    "precision_pairs",
     "unique",
 ]

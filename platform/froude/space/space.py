@@ -61,6 +61,13 @@ class Space:
                 "must fall back on defaults"
             )
         unique([trial for trials in plan.values() for trial in trials])
+        for stage in self.stages:
+            runs = [run for trial in plan[stage.name] for run in trial.runs]
+            if stage.role != "precision" and (odd := [run.name for run in runs if run.precision == "fp8"]):
+                raise ConfigError(
+                    f'`precision` "fp8" is for the target, and for a stage of the role precision, which measures what '
+                    f'it costs, but {odd[0]} of stage {stage.name!r} has it; train proxies in "bf16"'
+                )
         return plan
 
     def stage_table(self) -> dict[str, dict[str, Any]]:

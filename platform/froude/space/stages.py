@@ -15,7 +15,9 @@ from froude.user_code import call_user
 if TYPE_CHECKING:
     import polars as pl
 
-Role = Literal["search", "lr_transfer", "critical_batch", "loss_law", "transfer_exponents", "schedule"]
+Role = Literal[
+    "search", "lr_transfer", "critical_batch", "loss_law", "transfer_exponents", "schedule", "precision"
+]
 #: Axis of a search that is no key of a Run: warmup as a share of the run's tokens.
 WARMUP = "warmup_fraction"
 

@@ -153,6 +153,8 @@ class Loop:
 
     def commit(self, kind: str = "checkpoint", *, background: bool = False) -> None:
         """Save the state and the rows since the last commit."""
+        scaling = self.trainer.scaling
+        scale = {"loss_scale": scaling.state()} if scaling else {}
         states = {observer.name: observer.state() for observer in self.observers if observer.name}
         found = self.run.optimizer.average
         average = {"average": asdict(found)} if found else {}  # for an export without the recipe
@@ -161,7 +163,7 @@ class Loop:
             step=self.step,
             tokens=self.run.phases.tokens_at(self.step),
             tables={k: schemas.table(schemas.SCHEMAS[k], rows) for k, rows in self.tables.items() if rows},
-            scalars={"stability": self.policy.state(), **average, **states},
+            scalars={"stability": self.policy.state(), **scale, **average, **states},
             kind=kind,
             background=background,
         )
@@ -183,6 +185,8 @@ class Loop:
             run, world = self.trainer.run, self.world
             del self.trainer
             self.trainer = only_trainer(run, world)
+        if self.trainer.scaling:
+            self.trainer.scaling.rewind(position["scalars"].get("loss_scale", {}))
         return position["step"], position["scalars"]
 
     def _judge(self, loss: float, norm: float) -> Decision:

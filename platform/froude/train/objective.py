@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 
-import torch
 from torch import Tensor, nn
 
 from froude.config import Run
 from froude.train.data.documents import inputs, labels
 from froude.train.memory.chunked import losses
+from froude.train.precision.products import autocast
 
 #: Of (model, windows, run), two sums over the windows' tokens: a reduction computes the gradient of the first's
 #: mean over the batch, and reports that of the second.
 Objective = Callable[[nn.Module, Tensor, Run], tuple[Tensor, Tensor]]
-
-
-def precision(run: Run, device: torch.device) -> AbstractContextManager[object]:
-    """bf16 autocast where the run asks for it; parameters and optimizer state stay fp32."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=run.precision == "bf16")
 
 
 def summed_loss(model: nn.Module, windows: Tensor, run: Run) -> Tensor:
@@ -35,13 +29,13 @@ def minimised(model: nn.Module, windows: Tensor, run: Run) -> tuple[Tensor, Tens
 def _losses(model: nn.Module, windows: Tensor, run: Run, z_loss: float) -> tuple[Tensor, Tensor]:
     if not run.compute.loss_chunk:
         return losses(logits_of(model, windows, run), labels(windows), z_loss)
-    with precision(run, windows.device):
+    with autocast(run, windows.device):
         found: tuple[Tensor, Tensor] = model(*inputs(windows), labels=labels(windows), z_loss=z_loss)
     return found
 
 
 def logits_of(model: nn.Module, windows: Tensor, run: Run) -> Tensor:
     """Logits in fp32 [n, context, vocab] of all inputs of int64 windows [n, context + 1]."""
-    with precision(run, windows.device):
+    with autocast(run, windows.device):
         logits: Tensor = model(*inputs(windows))
     return logits.float()

@@ -16,6 +16,7 @@ from froude.train.exact.reduce import Reduction
 from froude.train.optimizers import curvature
 from froude.train.optimizers.clipping import SMALL
 from froude.train.optimizers.composed import Composed
+from froude.train.precision.scaling import LossScale
 from froude.train.stability.spikes import Decision, Judge
 
 
@@ -49,16 +50,24 @@ def train_step(
     judge: Judge | None = None,
     *,
     noise: bool = False,
+    scaling: LossScale | None = None,
 ) -> StepResult:
     """Compute the gradient of the batch's mean loss (this rank has `windows` [n, context + 1] of it), clip, update.
 
     Where the optimizer wants one, an estimate of the curvature on the same windows comes before the update.
     `judge` decides by loss and norm what becomes of it. A non-finite one leaves the parameters as they were. With
-    `noise` the slots' norms are measured, too.
+    `noise` the slots' norms are measured, too. `scaling` is an fp16 run's; it finds one anew where there is none.
     """
     batch = run.phases.batch_at(step)
-    loss, norm, slot_square, norms = reduction.backward(windows, batch=batch, noise=noise)
-    decision = judge(loss, norm) if judge else Decision()
+    scaling = scaling or LossScale.of(run)
+    if scaling is None:
+        loss, norm, slot_square, norms = reduction.backward(windows, batch=batch, noise=noise)
+    else:
+        loss, norm, slot_square, norms = scaling.backward(model, reduction, windows, batch, noise)
+    if scaling is not None and scaling.why:
+        decision = Decision("stop", scaling.why)
+    else:
+        decision = judge(loss, norm) if judge else Decision()
     share = schedules.at_step(run, step) * decision.lr_factor
     result = StepResult(loss, norm, run.optimizer.lr * share, decision, slot_square)
     if result.finite and decision.action == "update":

@@ -20,6 +20,9 @@ from froude.train.exact.reduce import keeps_gathered, reduction, refuse_hooks
 from froude.train.exact.slots import halved_sum
 from froude.train.objective import summed_loss
 from froude.train.parallel import World
+from froude.train.precision import products
+from froude.train.precision.rounding import to_bf16
+from froude.train.precision.scaling import LossScale
 from froude.train.stability.spikes import Judge
 from froude.train.step import StepResult, train_step
 
@@ -32,6 +35,8 @@ class Trainer:
 
     def __init__(self, run: Run, world: World | None = None) -> None:
         self.run, self.world = run, world or World()
+        products.check(run, self.world.device)
+        self.scaling = LossScale.of(run)
         if run.reduction == "exact":
             environment.make_deterministic(self.world.device)
         self.draw_as(run)
@@ -49,6 +54,8 @@ class Trainer:
             refuse_hooks(self.model)
         self.counts = api.count_parameters(self.model)
         self.flops_per_token = float(self.model.flops_per_token())  # type: ignore[operator]
+        if run.precision == "bf16_stochastic":
+            to_bf16(self.model)
         self.model.to(self.world.device)
         whole = keeps_gathered(run, self.world)
         blocks = self.model.blocks()  # type: ignore[operator]
@@ -96,9 +103,18 @@ class Trainer:
         """
         own = run.phases.tokens_at(step) // run.batch
         drawn = self.draw(own if batch is None else batch, run.phases.factor_at(step))
-        result = train_step(
-            self.model, self.optimizer, self.reduction, drawn.windows, run, step, judge, noise=noise
-        )
+        with products.float32_products(run, self.world.device):
+            result = train_step(
+                self.model,
+                self.optimizer,
+                self.reduction,
+                drawn.windows,
+                run,
+                step,
+                judge,
+                noise=noise,
+                scaling=self.scaling,
+            )
         if rows is not None and (disposition := ledger.DISPOSITIONS.get(result.decision.action)):
             rows += ledger.rows(run, attempt, step + 1, drawn, disposition)
         return result
@@ -113,7 +129,7 @@ class Trainer:
         chunks = windows.split(eval_chunk(self.run, self.world.device))
         losses = torch.zeros(len(chunks), dtype=torch.float64, device=self.world.device)
         self.model.eval()
-        with self.optimizer.averaged():
+        with self.optimizer.averaged(), products.float32_products(self.run, self.world.device):
             for first in range(0, len(chunks), self.world.size):
                 mine = first + self.world.rank
                 # A rank without a chunk in the last round still takes part in the collectives of a forward pass.

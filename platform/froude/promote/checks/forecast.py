@@ -65,7 +65,7 @@ def foreseen(plan: Planned) -> Certificate | None:
         return None
     if any(stage.role == "critical_batch" for stage in plan.space.stages):
         ladder = ladder.with_columns(batch=pl.lit(None))
-    reasons = shape.doubts(ladder, plan.target)
+    reasons = shape.doubts(ladder, plan.target, cost=plan.cost)
     return Certificate(False, reasons) if reasons else None
 
 

@@ -10,6 +10,7 @@ import polars as pl
 from froude.config import Run
 from froude.promote.case import Case
 from froude.promote.gate import Finding, Rule
+from froude.promote.ladder.precision_cost import Cost
 from froude.study import Study
 from froude.train.stability.spikes import RECOVERY, RISE, SPIKE, WARN, Detector
 
@@ -57,18 +58,33 @@ LARGEST_FINISHED = Rule(
 )
 
 
-def precisions(rows: pl.DataFrame, target: Run) -> list[str]:
-    """The precisions of target and proxies, sorted."""
-    return sorted({target.precision, *rows["precision"].fill_null("unknown").to_list()})
+def precisions(rows: pl.DataFrame, target: Run, cost: Cost | None) -> list[str]:
+    """The precisions of target and proxies, sorted; the proxies' alone where a stage measures what the target's costs.
+
+    That shifts the forecast and widens its interval, which is judged by itself.
+    """
+    have = rows["precision"].fill_null("unknown").unique().to_list()
+    if cost is not None and have == [cost.against]:
+        return [
+            f"{cost.against} ({cost})"
+            if cost.se
+            else f"{cost.against} (what {cost.precision} costs is measured)"
+        ]
+    return sorted({target.precision, *have})
+
+
+def _planned_precisions(plan: Planned) -> list[str]:
+    measuring = [stage.name for stage in plan.space.stages if stage.role == "precision"]
+    return precisions(plan.rows.filter(~pl.col("stage").is_in(measuring)), plan.target, plan.cost)
 
 
 ONE_PRECISION: Rule[list[str]] = Rule(
     "one_precision",
     asks="one precision for target and proxies",
-    remedy="train the proxies in the target's precision",
-    measure=lambda case: precisions(case.used, case.target),
+    remedy="train the proxies in the target's precision, or measure its cost by a stage of the role precision",
+    measure=lambda case: precisions(case.used, case.target, case.fits.cost),
     find=lambda found, _: Finding(len(found) == 1, ", ".join(found)),
-    foresee=lambda plan: precisions(plan.rows, plan.target),
+    foresee=_planned_precisions,
 )
 
 

@@ -72,9 +72,11 @@ def choose(
 def _at(fits: Fits, target: Run) -> Fits:
     """The fits with another batch as the target's: its doubts are that batch's."""
     ladder = fits.rows["loss_law"]
-    before = shape.doubts(ladder, fits.target, fits.critical)
+    before = shape.doubts(ladder, fits.target, fits.critical, fits.cost)
     kept = tuple(doubt for doubt in fits.doubts if doubt not in before)
-    return replace(fits, large=target, doubts=(*kept, *shape.doubts(ladder, target, fits.critical)))
+    return replace(
+        fits, large=target, doubts=(*kept, *shape.doubts(ladder, target, fits.critical, fits.cost))
+    )
 
 
 def _loss(fits: Fits, params: float) -> float:

@@ -16,6 +16,7 @@ import polars as pl
 from froude.config import Run
 from froude.laws import CriticalBatch
 from froude.material import commands
+from froude.promote.ladder.precision_cost import Cost
 
 #: Rows, sizes and horizons from which a loss law could be fitted (under a prior) to the target's own kind alone.
 ROWS, SIZES, HORIZONS = 4, 2, 2
@@ -54,20 +55,26 @@ KINDS = (
 )
 
 
-def doubts(ladder: pl.DataFrame, target: Run, critical: CriticalBatch | None = None) -> tuple[str, ...]:
+def doubts(
+    ladder: pl.DataFrame, target: Run, critical: CriticalBatch | None = None, cost: Cost | None = None
+) -> tuple[str, ...]:
     """Return a reason for each axis on which no finished row of the loss law has measured what the target is.
 
-    `ladder` has columns of `trials()`; `critical` is the study's critical batch.
+    `ladder` has columns of `trials()`; `critical` is the study's critical batch, `cost` what a stage of its own has
+    found of the target's precision.
     """
     finished = ladder.filter(pl.col("status") == "finished")
     found = []
     for axes, measured in ((SIZED, _sized), ((BATCH,), _batch), (KINDS, _kind)):
         for axis in axes:
+            if axis.column == "precision" and cost is not None:
+                continue
             rows = finished.filter(pl.col(axis.column).is_not_null())
             wanted = axis.of(target)
             if rows.height and not measured(rows, axis.column, wanted, critical):
                 found.append(_reason(axis, wanted, rows[axis.column]))
-    return (*found, *_started(target))
+    drifts = (cost.drift,) if cost is not None and cost.drift else ()
+    return (*found, *drifts, *_started(target))
 
 
 def _started(target: Run) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from froude.config import ConfigError, Run
 from froude.train import parallel
 from froude.train.exact import torch_internals
-from froude.train.exact.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees
+from froude.train.exact.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees, wide
 from froude.train.objective import Objective, minimised
 from froude.train.parallel import Layout, World
 
@@ -90,7 +90,7 @@ class Fast:
                 parameter.grad = torch.zeros_like(parameter)
         parallel.average_replicas(self.model, self.layout)
         gradients = parallel.local_gradients(self.model)
-        squared = torch.nn.utils.get_total_norm(gradients).double().square()
+        squared = _norm(gradients).double().square()
         names, squares = self._squares() if self.run.optimizer.clipping == "adagc" else ([], [])
         found = torch.stack((total, squared, *squares))
         if self.layout.replicas > 1:  # each has the whole gradient
@@ -110,6 +110,15 @@ class Fast:
         size = self.run.micro_batch // self.run.model.context
         most = len(self.rounds) * _windows_of_a_slot(self.run, batch)
         return windows.tensor_split(-(-most // size)) if size and most > size else (windows,)
+
+
+def _norm(gradients: list[Tensor]) -> Tensor:
+    """The norm of all of them, in fp32 or more."""
+    if gradients and gradients[0].dtype == torch.bfloat16:  # whose norms would be rounded to bf16
+        norms = torch.stack(torch._foreach_norm(gradients, dtype=torch.float32))
+        found: Tensor = torch.linalg.vector_norm(norms)
+        return found
+    return torch.nn.utils.get_total_norm(gradients)
 
 
 def refuse_hooks(model: nn.Module) -> None:
@@ -162,7 +171,7 @@ class Exact:
                 assert slot is not None
                 gradients = self._take()
                 self.see(gradients)
-                self.tree.add((0, slot), gradients, owned=True)
+                self.tree.add((0, slot), [wide(gradient) for gradient in gradients], owned=True)
             elif not self.rounds.is_last:  # FSDP would add the rounds up in sequence
                 for parameter in self.parameters:
                     parameter.grad = None
@@ -210,7 +219,7 @@ class Exact:
         if self.world.size == 1:
             ((_, gradients),) = nodes
             for parameter, gradient in zip(self.parameters, gradients, strict=True):
-                parameter.grad = gradient
+                parameter.grad = gradient.to(parameter.dtype)
             return
         parallel.reshard(self.model, self.world)
         mine = [parallel.local(parameter) for parameter in self.parameters]
@@ -229,7 +238,7 @@ class Exact:
         (total,) = self.tree.root()
         parts = total.split([tensor.numel() for tensor in mine])
         for parameter, tensor, part in zip(self.parameters, mine, parts, strict=True):
-            parameter.grad = parallel.like(parameter, part.view_as(tensor))
+            parameter.grad = parallel.like(parameter, part.view_as(tensor).to(tensor.dtype))
 
     def _rows(self, parameter: Tensor, rank: int) -> slice:
         found = parallel.rows_of(parameter, rank, self.world.size)

@@ -96,6 +96,11 @@ class SlotTree:
         return value
 
 
+def wide(gradient: Tensor) -> Tensor:
+    """A slot's gradient as slots are added: in fp32 where it is of bf16 weights."""
+    return gradient.float() if gradient.dtype == torch.bfloat16 else gradient
+
+
 def subtrees(slots: int, leaves: range) -> list[Node]:
     """The fewest nodes that cover a stretch of leaves, leftmost first."""
     tree = SlotTree(slots)

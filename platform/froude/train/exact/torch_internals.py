@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from froude.config import ConfigError
-from froude.train.exact.slots import Rounds, SlotTree
+from froude.train.exact.slots import Rounds, SlotTree, wide
 
 #: The next minor version of torch, which nobody has tested; also the bound in pyproject.toml.
 UNTESTED_TORCH = (2, 14)
@@ -76,7 +76,7 @@ def reduce_by_slots(model: nn.Module, rounds: Rounds, see: Callable[[Iterator[Te
             )
             present = [slot for slot in slots if slot is not None]
             for slot, part in zip(present, received.split(size), strict=True):
-                self.tree.add((0, slot), [part], owned=True)
+                self.tree.add((0, slot), [wide(part)], owned=True)
             if rounds.is_last:
                 output_tensor.copy_(self.tree.root()[0])
             else:

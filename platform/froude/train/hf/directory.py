@@ -61,6 +61,7 @@ def write(
 
 def _written(run: Run, weights: Mapping[str, Tensor], folder: Path, dtype: str, shard: str) -> Written:
     transformers = configs.transformers()
+    weights = {name: weight.float() for name, weight in weights.items()}  # in bf16 a fold would round
     found = translated(run, weights)
     found.config.use_cache = True
     net = built(found.config)

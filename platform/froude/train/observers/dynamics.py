@@ -115,8 +115,7 @@ class Dynamics(Observer):
         """The median of sqrt(v)/epsilon over each kind's elements that have had a gradient, of Adam and its kin."""
         kinds: Mapping[str, str] = self.loop.trainer.model.kinds()  # type: ignore[operator]
         counts = {kind: torch.zeros(BINS, dtype=torch.float64) for kind in sorted({*kinds.values()})}
-        by_parameter = {p: kinds[name] for name, p in self.loop.trainer.model.named_parameters()}
-        for parameter, state, group in self._states():
+        for name, state, group in self._states():
             second, beta2 = state.get("exp_avg_sq"), group.get("betas", (0.0,))[-1]
             if (
                 second is None
@@ -127,7 +126,7 @@ class Dynamics(Observer):
                 continue
             corrected = parallel.local(second).detach() / (1 - beta2 ** float(state["step"]))
             sizes = (corrected[corrected > 0].sqrt() / group["eps"]).log10().clamp(LOW, HIGH).float().cpu()
-            counts[by_parameter[parameter]] += sizes.histc(BINS, LOW, HIGH).double()
+            counts[kinds[name]] += sizes.histc(BINS, LOW, HIGH).double()
         device = self.loop.world.device
         totals = self.loop.world.sum(torch.stack(list(counts.values())).to(device)).cpu()
         return [
@@ -160,15 +159,17 @@ class Dynamics(Observer):
             ]
         return found
 
-    def _states(self) -> Iterator[tuple[nn.Parameter, Mapping[str, Tensor], Mapping[str, Any]]]:
-        """What the optimizer knows of each parameter or matrix here, and its group."""
+    def _states(self) -> Iterator[tuple[str, Mapping[str, Tensor], Mapping[str, Any]]]:
+        """The name of each parameter, or of that of each matrix, here; what the optimizer knows of it; its group."""
+        names = {p: name for name, p in self.loop.trainer.model.named_parameters()}
         for part in self._parts():
             if isinstance(part, Rows):
+                own = {p: name for name, p in part.parameters.items()}
                 for group in part.param_groups:
-                    yield from ((p, part.optimizer.state.get(p, {}), group) for p in group["params"])
+                    yield from ((own[p], part.optimizer.state.get(p, {}), group) for p in group["params"])
             elif isinstance(part, Owners):
                 for each in part.owned:
-                    yield each.matrix.parameter, each.state(), each.optimizer.param_groups[0]
+                    yield names[each.matrix.parameter], each.state(), each.optimizer.param_groups[0]
 
     def _parts(self) -> list[Any]:
         return list(self.loop.trainer.optimizer.parts)

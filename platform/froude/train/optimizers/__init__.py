@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import nn
 
 from froude.config import ConfigError, Optimizer, Run
@@ -16,8 +17,10 @@ from froude.train.optimizers.exactness import repeats, works_by_rows
 from froude.train.optimizers.fused import matrices
 from froude.train.optimizers.offloaded import Offloaded
 from froude.train.optimizers.owners import Matrix, Owners
+from froude.train.optimizers.stand_ins import in_buckets
 from froude.train.parallel import World, refuse_scalars
 from froude.train.parametrization import group, in_blocks, parameter_groups, scales
+from froude.train.precision.rounding import Rounding
 
 
 def build(run: Run, model: nn.Module, world: World) -> Composed:
@@ -35,6 +38,8 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
         )
     parameters = dict(model.named_parameters())
     owned = _owned(run, model)
+    bf16 = any(p.dtype == torch.bfloat16 for p in parameters.values())  # not where a probe looks at a model
+    rounding = Rounding(run.seed) if bf16 and run.precision == "bf16_stochastic" else None
     parts: list[Part] = []
     if owned:
         if run.reduction == "exact" and not repeats(settings, str(world.device)):
@@ -42,7 +47,7 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
                 "an exact run's optimizer must give the same bits whenever it is given the same gradients, but "
                 f'{spec.name} does not on {world.device.type}; use reduction "fast"'
             )
-        parts.append(Owners(owned, world, settings, offload=offloaded.offloads(run, world)))
+        parts.append(Owners(owned, world, settings, rounding, offload=offloaded.offloads(run, world)))
     taken = {matrix.parameter for matrix in owned}
     if left := {name: p for name, p in parameters.items() if p not in taken}:
         by_rows = settings.by_rows
@@ -51,9 +56,12 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
         kind = Offloaded if away else Rows
         for some in offloaded.buckets(run, left) if away else (left,):
             groups = parameter_groups(run, model, {*parameters.values()} - {*some.values()})
-            parts.append(kind(by_rows, make(by_rows, implementation, groups), some))
+            if rounding is None:
+                parts.append(kind(by_rows, make(by_rows, implementation, groups), some))
+            else:
+                parts += in_buckets(by_rows, implementation, groups, some, world, rounding)
     trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
-    return Composed(parameters, parts, clipping(run, trained))
+    return Composed(parameters, parts, clipping(run, trained), rounding)
 
 
 def state_bytes(run: Run, model: nn.Module) -> int:

@@ -15,6 +15,7 @@ from froude.optimizers import Held
 from froude.optimizers.section import Rest, beta2_arguments
 from froude.train import parallel
 from froude.train.optimizers.clipping import Clipping
+from froude.train.precision.rounding import Rounding
 from froude.user_code import PASSING, call_user
 
 
@@ -40,20 +41,26 @@ class Composed:
     """Parts that share a model's parameters; whoever trains sees one optimizer, with what clips for it."""
 
     def __init__(
-        self, parameters: Mapping[str, nn.Parameter], parts: Sequence[Part], clipping: Clipping
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        parts: Sequence[Part],
+        clipping: Clipping,
+        rounding: Rounding | None = None,
     ) -> None:
-        self.parameters, self.parts, self.clipping = parameters, parts, clipping
+        self.parameters, self.parts, self.clipping, self.rounding = parameters, parts, clipping, rounding
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
         return [group for part in self.parts for group in part.param_groups]
 
     def schedule(self, run: Run, step: int) -> None:
-        """Set what a step of the run has of its own besides the rate: beta2 under a ramp, and a falling weight decay.
+        """Set what a step of the run has of its own besides the rate: beta2 under a ramp, a falling decay, chances.
 
         Beta2 is whatever the class is given for it. What it has not from there stays as it is in steps: beta1 and other
         memories, all of an optimizer without beta2, Adafactor's own schedule. Call it once for each update made.
         """
+        if self.rounding is not None:
+            self.rounding.step = step
         if run.schedule.ramp:
             for part in self.parts:
                 arguments = beta2_arguments(part.settings, schedules.beta2_at(run, step, part.settings.beta2))

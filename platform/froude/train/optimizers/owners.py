@@ -23,6 +23,7 @@ from froude.train import parallel
 from froude.train.optimizers.composed import begun, make, step
 from froude.train.optimizers.offloaded import brought, put_away
 from froude.train.parallel import World
+from froude.train.precision.rounding import Rounding
 
 
 @dataclass(frozen=True)
@@ -65,16 +66,27 @@ class Matrix:
 class Owned:
     """A matrix that this rank owns, with an optimizer of its own; its weight is here during a step only."""
 
-    def __init__(self, matrix: Matrix, settings: Optimizer, *, offload: bool = False) -> None:
-        self.matrix, self.settings, self.offload = matrix, settings, offload
+    def __init__(
+        self, matrix: Matrix, settings: Optimizer, rounding: Rounding | None = None, *, offload: bool = False
+    ) -> None:
+        self.matrix, self.settings, self.rounding, self.offload = matrix, settings, rounding, offload
         # One number seen everywhere: what an optimizer is made with has a shape and no memory.
-        self.nothing = parallel.local(matrix.parameter).detach().new_empty(1).expand(matrix.shape)
+        one = parallel.local(matrix.parameter).detach().new_empty(1)
+        self.nothing = (one if rounding is None else one.float()).expand(matrix.shape)
         self.weight = nn.Parameter(self.nothing)
         self.optimizer = make(settings, "auto", [{**matrix.group, "params": [self.weight]}])
 
     @torch.no_grad()
     def step(self, weight: Tensor, gradient: Tensor) -> None:
-        """Update the weight in place."""
+        """Update the weight in place; one in bf16 is updated in fp32, and rounded."""
+        if self.rounding is not None:
+            whole = weight.float()
+            self._update(whole, gradient.float())
+            self.rounding(whole, weight, self.matrix.name)
+        else:
+            self._update(weight, gradient)
+
+    def _update(self, weight: Tensor, gradient: Tensor) -> None:
         self.weight.data = weight
         self.weight.grad = gradient
         with brought([self.state()], weight.device) if self.offload else nullcontext():
@@ -95,11 +107,17 @@ class Owners:
     """All matrices of a model, dealt out among those ranks that together hold it."""
 
     def __init__(
-        self, matrices: Sequence[Matrix], world: World, settings: Optimizer, *, offload: bool = False
+        self,
+        matrices: Sequence[Matrix],
+        world: World,
+        settings: Optimizer,
+        rounding: Rounding | None = None,
+        *,
+        offload: bool = False,
     ) -> None:
         self.world, self.settings = world, settings
         dealt = deal(matrices, world.size)
-        self.owned = [Owned(matrix, settings, offload=offload) for matrix in dealt[world.rank]]
+        self.owned = [Owned(matrix, settings, rounding, offload=offload) for matrix in dealt[world.rank]]
         #: In each round every rank makes at most one update, so that few matrices are in memory at once.
         self.rounds = list(zip_longest(*dealt))
 

@@ -31,8 +31,8 @@ from froude.train import api, optimizers, parallel
 from froude.train.data.documents import inputs
 from froude.train.data.order import Batches
 from froude.train.exact.reduce import Fast
-from froude.train.objective import precision
 from froude.train.parallel import World
+from froude.train.precision.products import autocast
 from froude.train.step import train_step
 
 Over = Literal["width", "depth"]
@@ -263,7 +263,7 @@ def outputs(model: nn.Module, windows: Tensor, run: Run) -> dict[str, Tensor]:
     seen: dict[str, Tensor] = {}
     with _watching(model, seen):
         model.eval()
-        with precision(run, windows.device):
+        with autocast(run, windows.device):
             seen["logits"] = model(*inputs(windows))
         model.train()
     return {name: x.float() for name, x in seen.items()}

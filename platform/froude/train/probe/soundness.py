@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from froude.config import ConfigError, Run
 from froude.train import api
 from froude.train.exact.reduce import refuse_hooks
-from froude.train.objective import precision
 from froude.train.optimizers.fused import fused
 from froude.train.parallel import refuse_scalars
+from froude.train.precision.products import autocast
 from froude.user_code import Raised, call_user
 
 #: The largest move where a change must move nothing, as a share of its moves elsewhere. Rounding alone moves nothing:
@@ -152,7 +152,7 @@ class _Look:
         """Of a forward pass in the run's precision in training, else in fp32, where rounding hides nothing."""
         given = self.tokens if tokens is None else tokens
         run = self.run if mode == "training" else self.run.replace(precision="fp32", name=self.run.name)
-        with precision(run, given.device):
+        with autocast(run, given.device):
             found = call_user(
                 f"forward of {self.name} on int64 tokens {list(given.shape)}",
                 self.model,

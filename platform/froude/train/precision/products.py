@@ -1,0 +1,85 @@
+"""In which numbers a run's matrix products are made: autocast, TF32, fp8; and what a device must have for that."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+import torch
+
+from froude.config import ConfigError, Run
+from froude.train.precision import float8
+
+#: What products are cast to; weights stay as they are.
+AUTOCAST = {
+    "bf16": torch.bfloat16,
+    "bf16_stochastic": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp8": torch.bfloat16,
+}
+#: By which an environment decides for cuBLAS: 1 is TF32 always, 0 never.
+OVERRIDE = "NVIDIA_TF32_OVERRIDE"
+
+
+def autocast(run: Run, device: torch.device) -> AbstractContextManager[object]:
+    """Inside, a forward pass is computed as the run asks for."""
+    cast = torch.autocast(
+        device.type, AUTOCAST.get(run.precision, torch.bfloat16), enabled=run.precision in AUTOCAST
+    )
+    if run.precision != "fp8" or device.type != "cuda":  # elsewhere a model is looked at, and not trained
+        return cast
+    both = ExitStack()
+    both.enter_context(cast)
+    both.enter_context(float8.Products(run.model.vocab))
+    return both
+
+
+def check(run: Run, device: torch.device) -> None:
+    """ConfigError for a precision that this machine lacks, or that its environment takes away."""
+    if run.precision in ("tf32", "fp8") and device.type != "cuda":
+        raise ConfigError(
+            f'`precision` "{run.precision}" needs a GPU, but this worker computes on a {device.type.upper()}; use '
+            '"fp32" or "bf16", or workers with GPUs'
+        )
+    if device.type != "cuda":
+        return
+    if run.precision == "tf32" and torch.cuda.get_device_capability(device) < (8, 0):
+        raise ConfigError(
+            f'`precision` "tf32" needs a GPU of compute capability 8.0 or more, but {_named(device)}; use "fp32"'
+        )
+    if run.precision == "fp8":
+        float8.check(torch.cuda.get_device_capability(device), _named(device))
+    forced, wanted = os.environ.get(OVERRIDE), run.precision == "tf32"
+    if forced in ("0", "1") and (forced == "1") != wanted:
+        raise ConfigError(
+            f'{OVERRIDE} must not be {forced} for a run of `precision` "{run.precision}", whose products it would '
+            f"{'make TF32' if forced == '1' else 'keep from TF32'}; unset it"
+        )
+
+
+def _named(device: torch.device) -> str:
+    major, minor = torch.cuda.get_device_capability(device)
+    return f"{torch.cuda.get_device_name(device)} has {major}.{minor}"
+
+
+@contextmanager
+def float32_products(run: Run, device: torch.device) -> Iterator[None]:
+    """Inside, a GPU makes products of fp32 tensors in TF32 for a run of that precision, and in fp32 for all others.
+
+    Torch has one setting for a process, where runs of several precisions may take turns.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    cudnn: Any = torch.backends.cudnn
+    before, convolutions = torch.get_float32_matmul_precision(), cudnn.allow_tf32
+    tf32 = run.precision == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+        cudnn.allow_tf32 = convolutions
