@@ -16,7 +16,10 @@ class Compute(Section):
     """A run's table `[compute]`; sizes in tokens."""
 
     section: ClassVar[str] = "compute"
-    LATER: ClassVar[tuple[str, ...]] = ("strategy", "replicas", "checkpointing", "offload", "loss_chunk")
+    LATER: ClassVar[tuple[str, ...]] = (
+        *("strategy", "replicas", "checkpointing", "offload", "loss_chunk"),
+        "compile",
+    )
     #: What may differ without making it another run: where tensors lie, and what is computed twice.
     UNFINGERPRINTED: ClassVar[tuple[str, ...]] = ("strategy", "replicas", "checkpointing", "offload")
     strategy: Strategy = Field(
@@ -35,6 +38,10 @@ class Compute(Section):
     offload: bool = Field(default=False, description="whether the optimizer's state lies in the CPU's memory")
     loss_chunk: int = Field(
         default=0, ge=0, description="tokens whose logits exist at once; 0: those of a whole forward pass"
+    )
+    compile: Literal["none", "blocks", "graphs"] = Field(
+        default="none",
+        description="blocks: each block by torch.compile; graphs: and replayed as a CUDA graph, on one GPU",
     )
 
     @property

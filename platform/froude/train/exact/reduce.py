@@ -22,6 +22,7 @@ from froude.train.exact import torch_internals
 from froude.train.exact.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees
 from froude.train.objective import Objective, minimised
 from froude.train.parallel import World
+from froude.train.speed import phases
 
 #: Tokens of the pass of a rank that has no slot in a round: it keeps the collectives of forward and backward in step,
 #: and is never sent.
@@ -81,18 +82,22 @@ class Fast:
             parallel.set_gradient_sync(self.model, last, self.world)
             if self.gathered:
                 parallel.set_reshard(self.model, last, self.world)
+            phases.begin("forward")
             sought, loss = objective(self.model, chunk, self.run)
+            phases.begin("backward")
             total += loss.detach().double()
             (sought * (self.world.size / batch)).backward()
+        phases.begin("reduce")
         for parameter in self.model.parameters():
             if parameter.requires_grad and parameter.grad is None:  # no token of the batch has used it
                 parameter.grad = torch.zeros_like(parameter)
         gradients = parallel.local_gradients(self.model)
         squared = torch.nn.utils.get_total_norm(gradients).double().square()
         names, squares = self._squares() if self.run.optimizer.clipping == "adagc" else ([], [])
-        total, squared, *squares = self.world.sum(torch.stack((total, squared, *squares))).unbind()
-        norms = {name: float(square.sqrt()) for name, square in zip(names, squares, strict=True)}
-        return Totals(float(total) / batch, float(squared.sqrt()), norms=norms)
+        # The only time in a step that a GPU is waited for: whether there is an update depends on these numbers.
+        loss, square, *others = self.world.sum(torch.stack((total, squared, *squares))).tolist()
+        norms = {name: math.sqrt(each) for name, each in zip(names, others, strict=True)}
+        return Totals(loss / batch, math.sqrt(square), norms=norms)
 
     def _squares(self) -> tuple[list[str], list[Tensor]]:
         """Squared norms of this rank's shards of the gradients, by the names of their tensors."""
@@ -186,9 +191,12 @@ class Exact:
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
         for i, part in enumerate(parts):
             parallel.set_gradient_sync(self.model, not self.whole and i == count - 1, self.world)
+            phases.begin("forward")
             sought, loss = objective(self.model, part, self.run)
+            phases.begin("backward")
             total += loss.detach().double()
             (sought / batch).backward()
+        phases.begin("reduce")
         return total
 
     def _take(self) -> list[Tensor]:
@@ -241,7 +249,8 @@ class Exact:
             rows = losses.new_zeros(parameter.shape[0] if parameter.ndim else 1)
             rows[self._rows(parameter, self.world.rank)] = row_squares(gradient)
             found.append(rows)
-        numbers = self.world.sum(torch.cat(found).view(torch.int64)).view(torch.float64)
+        # On a GPU one copy, and the additions here: each would wait for the device.
+        numbers = self.world.sum(torch.cat(found).view(torch.int64)).view(torch.float64).cpu()
         ends = [slots] if squares is None else [slots, 2 * slots]
         norms: dict[str, float] = {}
         if self.run.optimizer.clipping == "adagc":
