@@ -102,7 +102,10 @@ STEPS = pa.schema(
         ("backward_seconds", _F),
         ("reduce_seconds", _F),
         ("optimizer_seconds", _F),
-        ("mfu", _F),  # share of the devices' peak FLOPs at the run's precision; null on a device that is not known
+        (
+            "mfu",
+            _F,
+        ),  # share of the devices' peak FLOPs at the run's precision; null on a device that is not known
     ]
 )
 

@@ -40,7 +40,7 @@ def run_worker(
     when the policy gives up: what was committed stays.
     """
     trainer = only_trainer(run, World.current(parallel.resolve_device(device)))
-    watching = (Timing(), GradientNoise(), LayerNorms(), Dynamics(), *observers)
+    watching = (*own_observers(), *observers)
     loop = Loop(run, trainer, store, watching, attempt=supervisor.attempt, left_out=left_out)
     del trainer  # a loop that goes back to the run's start builds another, once this one's memory is free
     with between_steps() as passed:
@@ -54,6 +54,11 @@ def run_worker(
                 break
             passed()
     return loop.loss
+
+
+def own_observers() -> Sequence[Observer]:
+    """Those of every run."""
+    return Timing(), GradientNoise(), LayerNorms(), Dynamics()
 
 
 def _save(loop: Loop, supervisor: Supervisor) -> str:

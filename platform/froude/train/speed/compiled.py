@@ -122,7 +122,7 @@ def _passes(model: nn.Module, windows: Sequence[Tensor], run: Run) -> list[Tenso
         for parameter in model.parameters():
             parameter.grad = None
         sought, _ = minimised(model, each, run)
-        sought.backward()  # type: ignore[no-untyped-call]
+        sought.backward()
         found.append(sought.detach().clone())
         found += [p.grad.clone() for p in model.parameters() if p.grad is not None]
     return found
@@ -145,5 +145,8 @@ def _line(error: Exception) -> str:
     at = next((i for i in reversed(range(len(lines))) if lines[i].startswith('File "')), None)
     if at is None or at + 1 >= len(lines):
         return first
-    file, number = lines[at].split('"')[1].rpartition("/")[2], lines[at].partition("line ")[2].partition(",")[0]
+    file, number = (
+        lines[at].split('"')[1].rpartition("/")[2],
+        lines[at].partition("line ")[2].partition(",")[0],
+    )
     return f"{first} at {file}:{number}, {lines[at + 1]}"

@@ -15,7 +15,9 @@ from froude.train.parallel import World
 from froude.train.speed import compiled
 from froude.train.trainer import Trainer
 
-RUN = Run(tokens=256 * 3, batch=256, slots=2, eval_windows=8, model={"width": 16}, compute={"compile": "blocks"})
+RUN = Run(
+    tokens=256 * 3, batch=256, slots=2, eval_windows=8, model={"width": 16}, compute={"compile": "blocks"}
+)
 
 
 class Broken(own.Block):
@@ -82,7 +84,9 @@ def test_a_graph_break_is_named_and_a_fast_run_goes_on_without(monkeypatch: pyte
 
 def test_an_exact_run_with_a_graph_break_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "Block", Broken)
-    with pytest.raises(ConfigError, match=r"changes no bit, but the graph of .* breaks: .*`compute\.compile`"):
+    with pytest.raises(
+        ConfigError, match=r"changes no bit, but the graph of .* breaks: .*`compute\.compile`"
+    ):
         Trainer(RUN.replace(reduction="exact"))
 
 
@@ -120,7 +124,10 @@ def test_graphs_are_for_one_gpu(world: World, words: str) -> None:
 
 def test_the_fingerprint_is_anothers_only_where_blocks_are_compiled() -> None:
     plain = RUN.replace({"compute.compile": "none"})
-    assert plain.fingerprint == Run.from_dict({k: v for k, v in plain.to_dict().items() if k != "compute"}).fingerprint
+    assert (
+        plain.fingerprint
+        == Run.from_dict({k: v for k, v in plain.to_dict().items() if k != "compute"}).fingerprint
+    )
     assert plain.fingerprint != RUN.fingerprint
 
 
