@@ -51,6 +51,14 @@ class Compute(Section):
         drop_later(self, content)
         return content
 
+    def check_compile(self, device: str, most: int) -> None:
+        """ConfigError if a run on such a device, on up to so many workers, can't have its blocks compiled so."""
+        if self.compile == "graphs" and (device == "cpu" or most > 1):
+            raise ConfigError(
+                '`compute.compile` "graphs" is for one worker with a GPU, but got '
+                f'{f"{most} workers" if most > 1 else "a cpu"}; use "blocks" or leave it out'
+            )
+
     @model_validator(mode="after")
     def _replicated(self) -> Self:
         if self.replicas and self.strategy != "hsdp":

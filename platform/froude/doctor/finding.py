@@ -103,7 +103,7 @@ def without_names(value: Any) -> Any:
 def _names() -> dict[str, str]:
     """This host's and this user's names, the longest first; those of one or two letters would be found everywhere."""
     host = socket.gethostname()
-    found = {name: "<host>" for name in (host, host.partition(".")[0], os.environ.get("HOSTNAME", ""))}
+    found = dict.fromkeys((host, host.partition(".")[0], os.environ.get("HOSTNAME", "")), "<host>")
     try:
         found[getpass.getuser()] = "<user>"
     except (OSError, KeyError):  # a user without a name

@@ -36,7 +36,7 @@ EXACT = Run(
     eval_windows=64,
     model={"width": 64, "context": 64},
 )
-_LARGE = {"head_dim": 64, "context": 1024, "vocab": 50304}
+_LARGE = {"head_dim": 64, "context": 1024, "vocab": 50304, "tied": True, "mlp_ratio": 2.75}
 #: What steps are timed of, by device: GPT-2's small and medium shapes, and the quickstart's proxies.
 TIMED: dict[str, dict[str, Run]] = {
     "cuda": {

@@ -68,6 +68,26 @@ def actions(view: View) -> Table | None:
     return Table(("action", "step", "batch", "why"), rows, frozenset({1, 2}))
 
 
+def speed(view: View) -> Table | None:
+    """Where the time of a step of the elastic run goes, by the median step; None where phases were not timed."""
+    timed = view.steps.drop_nulls("forward_seconds") if view.steps.height else view.steps
+    if not timed.height:
+        return None
+    whole = timed["seconds"].median()
+    names = ("data", "forward", "backward", "reduce", "optimizer")
+    known = timed.select(pl.col(f"{name}_seconds").median().fill_null(0.0) for name in names).row(0)
+    rest = max(0.0, whole - sum(known))
+    rows = [
+        (name, f"{1e3 * took:.2f}", f"{took / whole:.1%}")
+        for name, took in (*zip(names, known, strict=True), ("other", rest))
+    ]
+    tokens = text.whole(round(timed["tokens_per_second"].median()))
+    mfu = timed["mfu"].median()
+    used = f", MFU {mfu:.1%}" if mfu is not None else ""
+    rows.append((f"step: {tokens} tokens/s{used}", f"{1e3 * whole:.2f}", ""))
+    return Table(("phase", "ms, median", "share"), rows, frozenset({1, 2}))
+
+
 def course(view: View) -> Table | None:
     """The forecast of the training loss at some of the planned checkpoints, and what was seen there."""
     if view.recipe is None or not view.recipe.forecast.band:

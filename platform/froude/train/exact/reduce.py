@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from froude.config import ConfigError, Run
 from froude.train import parallel
 from froude.train.exact import torch_internals
-from froude.train.exact.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees
+from froude.train.exact.slots import Rounds, SlotTree, halved_sum, norm, row_squares, subtrees
 from froude.train.objective import Objective, minimised
 from froude.train.parallel import World
 from froude.train.speed import phases
@@ -136,8 +136,8 @@ class Exact:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.names, self.parameters = list(trained), list(trained.values())
         self.tree = SlotTree(run.slots)
-        #: Squared norms by module of the gradient of this rank's slot in this round; None while nobody asks.
-        self.squares: list[float] | None = None
+        #: Norms of the gradients of this rank's slot in this round; None while nobody asks.
+        self.norms: list[Tensor] | None = None
         if not self.whole:
             torch_internals.reduce_by_slots(model, self.rounds, self.see)
 
@@ -147,7 +147,7 @@ class Exact:
         batch = batch or self.run.batch
         size = _windows_of_a_slot(self.run, batch)
         losses = torch.zeros(self.run.slots, dtype=torch.float64, device=self.world.device)
-        squares = torch.zeros_like(losses)
+        norms: dict[int, list[Tensor]] = {}
         for number in range(len(self.rounds)):
             self.rounds.now = number
             slot = self.rounds.slot(self.rounds.rank)
@@ -155,7 +155,7 @@ class Exact:
                 break
             if self.gathered:
                 parallel.set_reshard(self.model, not self.whole and self.rounds.is_last, self.world)
-            self.squares = [] if noise else None
+            self.norms = [] if noise else None
             part = None if slot is None else windows[number * size : (number + 1) * size]
             loss = self._pass(part, batch, objective)
             if self.whole:
@@ -167,15 +167,15 @@ class Exact:
                 for parameter in self.parameters:
                     parameter.grad = None
             if slot is not None:
-                losses[slot], squares[slot] = loss, math.fsum(self.squares or ())
+                losses[slot], norms[slot] = loss, self.norms or []
         if self.whole:
             self._exchange()
-        return self._totals(losses, squares if noise else None, batch)
+        return self._totals(losses, _squares(norms, losses) if noise else None, batch)
 
     def see(self, gradients: Iterable[Tensor]) -> None:
-        """Whole gradients of this rank's slot: their squared norms are noted if asked for."""
-        if self.squares is not None:
-            self.squares += [squared_norm(gradient) for gradient in gradients]
+        """Whole gradients of this rank's slot: their norms are noted if asked for."""
+        if self.norms is not None:
+            self.norms += [norm(gradient) for gradient in gradients]
 
     def _pass(self, windows: Tensor | None, batch: int, objective: Objective) -> Tensor:
         """Forward and backward of one slot, or of an idle one; gradients of its micro-batches are added in order."""
@@ -263,6 +263,16 @@ class Exact:
         # Here a slot's gradient is its share of the batch's: of its own mean loss it is `slots` times as long.
         slot_square = of_slots[0] * slots if of_slots else None
         return Totals(total / batch, math.sqrt(squared), slot_square, norms)
+
+
+def _squares(norms: Mapping[int, Sequence[Tensor]], losses: Tensor) -> Tensor:
+    """Squared norms [slots] of these slots' gradients, zero where they are another rank's; the device is asked once."""
+    flat = [each for found in norms.values() for each in found]
+    numbers = iter(torch.stack(flat).tolist() if flat else ())
+    squares = torch.zeros_like(losses, device="cpu")
+    for slot, found in norms.items():
+        squares[slot] = math.fsum(next(numbers) ** 2 for _ in found)
+    return squares.to(losses.device)
 
 
 def _windows_of_a_slot(run: Run, batch: int) -> int:

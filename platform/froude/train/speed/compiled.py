@@ -34,8 +34,7 @@ def compile_blocks(run: Run, model: nn.Module, blocks: Sequence[nn.Module], worl
     how = run.compute.compile
     if how == "none":
         return
-    if how == "graphs":
-        _check_graphs(world)
+    run.compute.check_compile(world.device.type, world.size)
     plain = [block.forward for block in blocks]
     windows = _windows(run, world)
     expected = _passes(model, windows, run) if run.reduction == "exact" else []
@@ -55,14 +54,6 @@ def compile_blocks(run: Run, model: nn.Module, blocks: Sequence[nn.Module], worl
             'or use reduction "fast"'
         )
     warnings.warn(f"blocks are not compiled, and the run goes on without: {why}", stacklevel=2)
-
-
-def _check_graphs(world: World) -> None:
-    if world.device.type != "cuda" or world.size > 1:
-        got = f"{world.size} workers" if world.device.type == "cuda" else f"a {world.device.type}"
-        raise ConfigError(
-            f'`compute.compile` "graphs" is for one worker with a GPU, but got {got}; use "blocks" or leave it out'
-        )
 
 
 def _set(blocks: Sequence[nn.Module], forwards: Sequence[Callable[..., Any]]) -> None:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -71,7 +70,7 @@ class Profile:
 def measure(
     run: Run, trace: Path, *, steps: int = 10, device: str = "auto", progress: Callable[[float, str], None]
 ) -> Profile:
-    """Train the run's first steps in memory, on this process alone: some untraced, which are timed, then as many traced.
+    """Train the run's first steps in memory, on this process alone: some that are timed, then as many traced ones.
 
     Nothing of the run is kept but the trace, Chrome's JSON. A run of fewer steps is made longer.
     """

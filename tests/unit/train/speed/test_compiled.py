@@ -11,7 +11,6 @@ import torch
 
 from froude.config import ConfigError, Run
 from froude.train import model as own
-from froude.train.parallel import World
 from froude.train.speed import compiled
 from froude.train.trainer import Trainer
 
@@ -113,13 +112,13 @@ def test_a_compiler_that_fails_is_told_of(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    ("world", "words"),
-    [(World(), "got a cpu"), (World(0, 2, torch.device("cuda")), "got 2 workers")],
+    ("changes", "words"), [({"device": "cpu"}, "a cpu"), ({"device": "cuda", "workers": 2}, "2 workers")]
 )
-def test_graphs_are_for_one_gpu(world: World, words: str) -> None:
-    run = RUN.replace({"compute.compile": "graphs"})
-    with pytest.raises(ConfigError, match=f"one worker with a GPU, but {words}"):
-        compiled.compile_blocks(run, torch.nn.Module(), [], world)
+def test_graphs_are_for_one_gpu(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=f"one worker with a GPU, but got {words}"):
+        RUN.replace({"compute.compile": "graphs", **changes})
+    with pytest.raises(ConfigError, match="one worker with a GPU, but got a cpu"):
+        Trainer(RUN.replace({"compute.compile": "graphs"}))  # on this machine
 
 
 def test_the_fingerprint_is_anothers_only_where_blocks_are_compiled() -> None:
