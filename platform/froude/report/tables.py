@@ -73,18 +73,14 @@ def speed(view: View) -> Table | None:
     timed = view.steps.drop_nulls("forward_seconds") if view.steps.height else view.steps
     if not timed.height:
         return None
-    whole = timed["seconds"].median()
-    names = ("data", "forward", "backward", "reduce", "optimizer")
-    known = timed.select(pl.col(f"{name}_seconds").median().fill_null(0.0) for name in names).row(0)
-    rest = max(0.0, whole - sum(known))
-    rows = [
-        (name, f"{1e3 * took:.2f}", f"{took / whole:.1%}")
-        for name, took in (*zip(names, known, strict=True), ("other", rest))
-    ]
-    tokens = text.whole(round(timed["tokens_per_second"].median()))
-    mfu = timed["mfu"].median()
+    phases = ("data", "forward", "backward", "reduce", "optimizer")
+    wanted = ("seconds", "tokens_per_second", "mfu", *(f"{phase}_seconds" for phase in phases))
+    whole, tokens, mfu, *known = timed.select(pl.col(name).median() for name in wanted).row(0)
+    taken = {phase: took or 0.0 for phase, took in zip(phases, known, strict=True)}
+    taken["other"] = max(0.0, whole - sum(taken.values()))
+    rows = [(phase, f"{1e3 * took:.2f}", f"{took / whole:.1%}") for phase, took in taken.items()]
     used = f", MFU {mfu:.1%}" if mfu is not None else ""
-    rows.append((f"step: {tokens} tokens/s{used}", f"{1e3 * whole:.2f}", ""))
+    rows.append((f"step: {text.whole(round(tokens))} tokens/s{used}", f"{1e3 * whole:.2f}", ""))
     return Table(("phase", "ms, median", "share"), rows, frozenset({1, 2}))
 
 

@@ -145,4 +145,5 @@ def norm(tensor: Tensor) -> Tensor:
 
     A shard's is not for this: `row_squares`.
     """
-    return torch.linalg.vector_norm(tensor.detach().flatten(), dtype=torch.float64)
+    found: Tensor = torch.linalg.vector_norm(tensor.detach().flatten(), dtype=torch.float64)
+    return found
