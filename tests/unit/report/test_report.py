@@ -284,16 +284,6 @@ def test_a_run_under_way(promoted: Promoted, tmp_path: Path, undrawn: None) -> N
     assert view.account is None
 
 
-def test_where_a_steps_time_goes_is_told_where_it_was_measured(view: View, undrawn: None) -> None:
-    assert "Where a step's time goes" not in Page(document(view)).text
-    known = {"seconds": 0.1, "forward_seconds": 0.03, "tokens_per_second": 5e3, "mfu": 0.45}
-    timed = view.steps.with_columns(**{name: pl.lit(value) for name, value in known.items()})
-    text = Page(document(replace(view, steps=timed))).text
-    assert "Where a step's time goes" in text
-    assert "30.0%" in text
-    assert "MFU 45.0%" in text
-
-
 def test_what_the_spike_policy_did_is_told_once(view: View, undrawn: None) -> None:
     assert "Spikes" not in Page(document(view)).text
     rows = {"action": ["rollback"], "step": [501], "batch": [500], "why": ["the loss has not come back"]}
