@@ -8,7 +8,6 @@ from typing import Any
 
 import polars as pl
 import pytest
-
 from matplotlib.figure import Figure
 
 from froude import Study, schemas
