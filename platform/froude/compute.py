@@ -20,7 +20,10 @@ class Compute(Section):
     """A run's table `[compute]`; sizes in tokens."""
 
     section: ClassVar[str] = "compute"
-    LATER: ClassVar[tuple[str, ...]] = ("strategy", "replicas", "checkpointing", "offload", "loss_chunk")
+    LATER: ClassVar[tuple[str, ...]] = (
+        *("strategy", "replicas", "checkpointing", "offload", "loss_chunk"),
+        "compile",
+    )
     #: What may differ without making it another run: where tensors lie, and what is computed twice.
     UNFINGERPRINTED: ClassVar[tuple[str, ...]] = ("strategy", "replicas", "checkpointing", "offload")
     strategy: Strategy = Field(
@@ -39,6 +42,10 @@ class Compute(Section):
     offload: bool = Field(default=False, description="whether the optimizer's state lies in the CPU's memory")
     loss_chunk: int = Field(
         default=0, ge=0, description="tokens whose logits exist at once; 0: those of a whole forward pass"
+    )
+    compile: Literal["none", "blocks", "graphs"] = Field(
+        default="none",
+        description="blocks: each block by torch.compile; graphs: and replayed as a CUDA graph, on one GPU",
     )
 
     @property
@@ -76,6 +83,14 @@ class Compute(Section):
             raise ConfigError(
                 f"`compute.replicas` must divide the number of workers at all times, but got {self.replicas} with "
                 f"{workers} workers; use 0: one replica a node, or a fixed number of workers that it divides"
+            )
+
+    def check_compile(self, device: str, most: int) -> None:
+        """ConfigError if a run on such a device, on up to so many workers, can't have its blocks compiled so."""
+        if self.compile == "graphs" and (device == "cpu" or most > 1):
+            raise ConfigError(
+                '`compute.compile` "graphs" is for one worker with a GPU, but got '
+                f'{f"{most} workers" if most > 1 else "a cpu"}; use "blocks" or leave it out'
             )
 
     @model_validator(mode="after")

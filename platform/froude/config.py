@@ -140,6 +140,7 @@ class Run(Section):
                 f"but got {self.batch}; use {near}"
             )
         self.phases.check()
+        self.compute.check_compile(self.device, high)
         if self.schedule.warmup_tokens > self.tokens:
             raise ConfigError(
                 f"`schedule.warmup_tokens` must not exceed the run's {self.tokens} tokens, but got "

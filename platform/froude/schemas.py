@@ -95,6 +95,17 @@ STEPS = pa.schema(
         ("noise_scale", _F),  # tokens, from moving averages; null until they tell: a trend, no measurement
         ("seconds", _F),  # of the step, by the wall clock
         ("workers", _I),  # the same as `world`
+        # Of rank 0: seconds of drawing the batch, of the passes, of norm and sum over workers, of clipping and the
+        # update; on a GPU its own time. Null where they were not taken.
+        ("data_seconds", _F),
+        ("forward_seconds", _F),
+        ("backward_seconds", _F),
+        ("reduce_seconds", _F),
+        ("optimizer_seconds", _F),
+        (
+            "mfu",
+            _F,
+        ),  # share of the devices' peak FLOPs at the run's precision; null on a device that is not known
     ]
 )
 

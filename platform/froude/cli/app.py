@@ -10,11 +10,13 @@ import typer
 from froude.cli import checkpoints, data
 from froude.cli.chaos import chaos
 from froude.cli.coordcheck import coordcheck
+from froude.cli.doctor import doctor
 from froude.cli.fit import fit
 from froude.cli.follow import follow
 from froude.cli.ingest import ingest
 from froude.cli.init import init
 from froude.cli.plan import plan
+from froude.cli.profile import profile
 from froude.cli.promote import promote
 from froude.cli.quickstart import quickstart
 from froude.cli.report import report
@@ -34,7 +36,7 @@ app = typer.Typer(
 )
 for verb in (
     *(init, plan, sweep, status, fit, promote, train, report, quickstart, verify_run, chaos, coordcheck),
-    *(ingest, follow),
+    *(ingest, follow, doctor, profile),
 ):
     app.command(verb.__name__.replace("_", "-"))(verb)
 app.add_typer(checkpoints.app)

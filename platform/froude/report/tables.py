@@ -68,6 +68,22 @@ def actions(view: View) -> Table | None:
     return Table(("action", "step", "batch", "why"), rows, frozenset({1, 2}))
 
 
+def speed(view: View) -> Table | None:
+    """Where the time of a step of the elastic run goes, by the median step; None where phases were not timed."""
+    timed = view.steps.drop_nulls("forward_seconds") if view.steps.height else view.steps
+    if not timed.height:
+        return None
+    phases = ("data", "forward", "backward", "reduce", "optimizer")
+    wanted = ("seconds", "tokens_per_second", "mfu", *(f"{phase}_seconds" for phase in phases))
+    whole, tokens, mfu, *known = timed.select(pl.col(name).median() for name in wanted).row(0)
+    taken = {phase: took or 0.0 for phase, took in zip(phases, known, strict=True)}
+    taken["other"] = max(0.0, whole - sum(taken.values()))
+    rows = [(phase, f"{1e3 * took:.2f}", f"{took / whole:.1%}") for phase, took in taken.items()]
+    used = f", MFU {mfu:.1%}" if mfu is not None else ""
+    rows.append((f"step: {text.whole(round(tokens))} tokens/s{used}", f"{1e3 * whole:.2f}", ""))
+    return Table(("phase", "ms, median", "share"), rows, frozenset({1, 2}))
+
+
 def course(view: View) -> Table | None:
     """The forecast of the training loss at some of the planned checkpoints, and what was seen there."""
     if view.recipe is None or not view.recipe.forecast.band:

@@ -17,6 +17,7 @@ from froude.train.optimizers import curvature
 from froude.train.optimizers.clipping import SMALL
 from froude.train.optimizers.composed import Composed
 from froude.train.precision.scaling import LossScale
+from froude.train.speed import phases
 from froude.train.stability.spikes import Decision, Judge
 
 
@@ -64,10 +65,12 @@ def train_step(
         loss, norm, slot_square, norms = reduction.backward(windows, batch=batch, noise=noise)
     else:
         loss, norm, slot_square, norms = scaling.backward(model, reduction, windows, batch, noise)
+    phases.begin("other")
     if scaling is not None and scaling.why:
         decision = Decision("stop", scaling.why)
     else:
         decision = judge(loss, norm) if judge else Decision()
+    phases.begin("optimizer")
     share = schedules.at_step(run, step) * decision.lr_factor
     result = StepResult(loss, norm, run.optimizer.lr * share, decision, slot_square)
     if result.finite and decision.action == "update":
@@ -77,11 +80,13 @@ def train_step(
             group["lr"] = group["peak"] * share
         if curvature.due(run, step):
             curvature.renew(optimizer, reduction, windows, run, step)
+            phases.begin("optimizer")
         optimizer.schedule(run, step)
         optimizer.step()
         had = [group["lr"] / group["peak"] for group in optimizer.param_groups]
         result = replace(result, lr=run.optimizer.lr * max(had, key=lambda each: abs(each - share)))
     optimizer.zero_grad()
+    phases.begin("other")
     return result
 
 

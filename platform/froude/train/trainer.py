@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from typing import Any
 
 import torch
@@ -23,6 +22,8 @@ from froude.train.parallel import World
 from froude.train.precision import products
 from froude.train.precision.rounding import to_bf16
 from froude.train.precision.scaling import LossScale
+from froude.train.speed import collector, phases
+from froude.train.speed.compiled import compile_blocks
 from froude.train.stability.spikes import Judge
 from froude.train.step import StepResult, train_step
 
@@ -59,6 +60,7 @@ class Trainer:
         self.model.to(self.world.device)
         whole = keeps_gathered(run, self.world)
         blocks = self.model.blocks()  # type: ignore[operator]
+        compile_blocks(run, self.model, blocks, self.world)
         layout = parallel.shard(self.model, blocks, self.world, run.compute, keep=whole)
         self.shards = layout.shards
         self.reduction = reduction(run, self.model, self.world, layout)
@@ -101,6 +103,7 @@ class Trainer:
         The data are those from `batch` on: the step's own, unless some were left out. `judge` decides about the update;
         `noise` asks for the slots' norms.
         """
+        phases.begin("data")
         own = run.phases.tokens_at(step) // run.batch
         drawn = self.draw(own if batch is None else batch, run.phases.factor_at(step))
         with products.float32_products(run, self.world.device):
@@ -173,5 +176,5 @@ def eval_chunk(run: Run, device: torch.device) -> int:
 
 def only_trainer(run: Run, world: World) -> Trainer:
     """A trainer, once the memory of any before it is free: a sharded model lies in reference cycles."""
-    gc.collect()
+    collector.collect_all()
     return Trainer(run, world)

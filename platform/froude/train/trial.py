@@ -18,6 +18,7 @@ from froude.train.loop import Diverged, Loop
 from froude.train.observers import Made, Observer
 from froude.train.parallel import World
 from froude.train.rows import Row, eval_row, step_row, trial_row
+from froude.train.speed.collector import between_steps
 from froude.train.trainer import Trainer
 
 
@@ -137,8 +138,10 @@ def _draw_as(trainer: Trainer, run: Run) -> None:
 def _until(loop: Loop, step: int) -> bool:
     """Train up to that step; whether it got there. The step at which it did not is a row, too."""
     try:
-        while loop.step < step:
-            loop.advance()
+        with between_steps() as passed:
+            while loop.step < step:
+                loop.advance()
+                passed()
     except Diverged as end:
         seconds = time.perf_counter() - end.made.began
         loop.tables["steps"].append(step_row(loop.run, 1, end.made.step, end.made.result, seconds, 1))

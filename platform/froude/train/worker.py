@@ -13,7 +13,9 @@ from froude.train.observers import Observer
 from froude.train.observers.dynamics import Dynamics
 from froude.train.observers.layer_norms import LayerNorms
 from froude.train.observers.noise_scale import GradientNoise
+from froude.train.observers.timing import Timing
 from froude.train.parallel import World
+from froude.train.speed.collector import between_steps
 from froude.train.trainer import only_trainer
 
 if TYPE_CHECKING:
@@ -38,18 +40,25 @@ def run_worker(
     when the policy gives up: what was committed stays.
     """
     trainer = only_trainer(run, World.current(parallel.resolve_device(device)))
-    watching = (GradientNoise(), LayerNorms(), Dynamics(), *observers)
+    watching = (*own_observers(), *observers)
     loop = Loop(run, trainer, store, watching, attempt=supervisor.attempt, left_out=left_out)
     del trainer  # a loop that goes back to the run's start builds another, once this one's memory is free
-    while loop.step < run.steps:
-        try:
-            made = loop.advance()
-        except Diverged:
-            loop.commit()  # for the rows that tell why
-            raise
-        if made and _save(loop, supervisor) == "stop":
-            break
+    with between_steps() as passed:
+        while loop.step < run.steps:
+            try:
+                made = loop.advance()
+            except Diverged:
+                loop.commit()  # for the rows that tell why
+                raise
+            if made and _save(loop, supervisor) == "stop":
+                break
+            passed()
     return loop.loss
+
+
+def own_observers() -> Sequence[Observer]:
+    """Those of every run."""
+    return Timing(), GradientNoise(), LayerNorms(), Dynamics()
 
 
 def _save(loop: Loop, supervisor: Supervisor) -> str:

@@ -32,7 +32,7 @@ VERBS = (
         "verify-run",
         "chaos",
     ),
-    *("coordcheck", "ingest", "follow"),
+    *("coordcheck", "ingest", "follow", "doctor", "profile"),
 )
 GROUPS = {
     "checkpoints": ("list", "verify", "digest", "diff", "export"),

@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from froude.config import ConfigError, Run
 from froude.train import parallel
 from froude.train.exact import torch_internals
-from froude.train.exact.slots import Rounds, SlotTree, halved_sum, row_squares, squared_norm, subtrees, wide
+from froude.train.exact.slots import Rounds, SlotTree, halved_sum, norm, row_squares, subtrees, wide
 from froude.train.objective import Objective, minimised
 from froude.train.parallel import Layout, World
+from froude.train.speed import phases
 
 #: Tokens of the pass of a rank that has no slot in a round: it keeps the collectives of forward and backward in step,
 #: and is never sent.
@@ -82,9 +83,12 @@ class Fast:
             parallel.set_all_reduce(self.model, last, self.layout)
             if self.layout.gathered:
                 parallel.set_reshard(self.model, last, self.layout.shards)
+            phases.begin("forward")
             sought, loss = objective(self.model, chunk, self.run)
+            phases.begin("backward")
             total += loss.detach().double()
             (sought * (self.world.size / batch)).backward()
+        phases.begin("reduce")
         for parameter in self.model.parameters():
             if parameter.requires_grad and parameter.grad is None:  # no token of the batch has used it
                 parameter.grad = torch.zeros_like(parameter)
@@ -95,9 +99,10 @@ class Fast:
         found = torch.stack((total, squared, *squares))
         if self.layout.replicas > 1:  # each has the whole gradient
             found[1:] /= self.layout.replicas
-        total, squared, *squares = self.world.sum(found).unbind()
-        norms = {name: float(square.sqrt()) for name, square in zip(names, squares, strict=True)}
-        return Totals(float(total) / batch, float(squared.sqrt()), norms=norms)
+        # The only time in a step that a GPU is waited for: whether there is an update depends on these numbers.
+        loss, square, *others = self.world.sum(found).tolist()
+        norms = {name: math.sqrt(each) for name, each in zip(names, others, strict=True)}
+        return Totals(loss / batch, math.sqrt(square), norms=norms)
 
     def _squares(self) -> tuple[list[str], list[Tensor]]:
         """Squared norms of this rank's shards of the gradients, by the names of their tensors."""
@@ -145,8 +150,8 @@ class Exact:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.names, self.parameters = list(trained), list(trained.values())
         self.tree = SlotTree(run.slots)
-        #: Squared norms by module of the gradient of this rank's slot in this round; None while nobody asks.
-        self.squares: list[float] | None = None
+        #: Norms of the gradients of this rank's slot in this round; None while nobody asks.
+        self.norms: list[Tensor] | None = None
         if not self.whole:
             torch_internals.reduce_by_slots(model, self.rounds, self.see)
 
@@ -156,7 +161,7 @@ class Exact:
         batch = batch or self.run.batch
         size = _windows_of_a_slot(self.run, batch)
         losses = torch.zeros(self.run.slots, dtype=torch.float64, device=self.world.device)
-        squares = torch.zeros_like(losses)
+        norms: dict[int, list[Tensor]] = {}
         for number in range(len(self.rounds)):
             self.rounds.now = number
             slot = self.rounds.slot(self.rounds.rank)
@@ -164,7 +169,7 @@ class Exact:
                 break
             if self.gathered:
                 parallel.set_reshard(self.model, not self.whole and self.rounds.is_last, self.world)
-            self.squares = [] if noise else None
+            self.norms = [] if noise else None
             part = None if slot is None else windows[number * size : (number + 1) * size]
             loss = self._pass(part, batch, objective)
             if self.whole:
@@ -176,15 +181,15 @@ class Exact:
                 for parameter in self.parameters:
                     parameter.grad = None
             if slot is not None:
-                losses[slot], squares[slot] = loss, math.fsum(self.squares or ())
+                losses[slot], norms[slot] = loss, self.norms or []
         if self.whole:
             self._exchange()
-        return self._totals(losses, squares if noise else None, batch)
+        return self._totals(losses, _squares(norms, losses) if noise else None, batch)
 
     def see(self, gradients: Iterable[Tensor]) -> None:
-        """Whole gradients of this rank's slot: their squared norms are noted if asked for."""
-        if self.squares is not None:
-            self.squares += [squared_norm(gradient) for gradient in gradients]
+        """Whole gradients of this rank's slot: their norms are noted if asked for."""
+        if self.norms is not None:
+            self.norms += [norm(gradient) for gradient in gradients]
 
     def _pass(self, windows: Tensor | None, batch: int, objective: Objective) -> Tensor:
         """Forward and backward of one slot, or of an idle one; gradients of its micro-batches are added in order."""
@@ -200,9 +205,12 @@ class Exact:
         total = torch.zeros((), dtype=torch.float64, device=self.world.device)
         for i, part in enumerate(parts):
             parallel.set_gradient_sync(self.model, not self.whole and i == count - 1, self.world)
+            phases.begin("forward")
             sought, loss = objective(self.model, part, self.run)
+            phases.begin("backward")
             total += loss.detach().double()
             (sought / batch).backward()
+        phases.begin("reduce")
         return total
 
     def _take(self) -> list[Tensor]:
@@ -255,7 +263,8 @@ class Exact:
             rows = losses.new_zeros(parameter.shape[0] if parameter.ndim else 1)
             rows[self._rows(parameter, self.world.rank)] = row_squares(gradient)
             found.append(rows)
-        numbers = self.world.sum(torch.cat(found).view(torch.int64)).view(torch.float64)
+        # On a GPU one copy, and the additions here: each would wait for the device.
+        numbers = self.world.sum(torch.cat(found).view(torch.int64)).view(torch.float64).cpu()
         ends = [slots] if squares is None else [slots, 2 * slots]
         norms: dict[str, float] = {}
         if self.run.optimizer.clipping == "adagc":
@@ -268,6 +277,16 @@ class Exact:
         # Here a slot's gradient is its share of the batch's: of its own mean loss it is `slots` times as long.
         slot_square = of_slots[0] * slots if of_slots else None
         return Totals(total / batch, math.sqrt(squared), slot_square, norms)
+
+
+def _squares(norms: Mapping[int, Sequence[Tensor]], losses: Tensor) -> Tensor:
+    """Squared norms [slots] of these slots' gradients, zero where they are another rank's; the device is asked once."""
+    flat = [each for found in norms.values() for each in found]
+    numbers = iter(torch.stack(flat).tolist() if flat else ())
+    squares = torch.zeros_like(losses, device="cpu")
+    for slot, found in norms.items():
+        squares[slot] = math.fsum(next(numbers) ** 2 for _ in found)
+    return squares.to(losses.device)
 
 
 def _windows_of_a_slot(run: Run, batch: int) -> int:

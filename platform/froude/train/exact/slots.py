@@ -145,9 +145,10 @@ def row_squares(tensor: Tensor) -> Tensor:
     return found
 
 
-def squared_norm(tensor: Tensor) -> float:
-    """Squared L2 norm of a whole tensor, which one rank has: in the order in which torch adds, so at each length alike.
+def norm(tensor: Tensor) -> Tensor:
+    """L2 norm in fp64 of a whole tensor, which one rank has: in the order in which torch adds, so at each length alike.
 
     A shard's is not for this: `row_squares`.
     """
-    return float(torch.linalg.vector_norm(tensor.detach().flatten(), dtype=torch.float64)) ** 2
+    found: Tensor = torch.linalg.vector_norm(tensor.detach().flatten(), dtype=torch.float64)
+    return found

@@ -1,0 +1,60 @@
+"""froude doctor."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from froude.cli.common import FAILED, Debug, verb
+
+
+@verb
+def doctor(
+    gpu: Annotated[bool, typer.Option("--gpu", help="Look at this machine's GPUs, not at its CPUs.")] = False,
+    store: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Folder or s3:// URL to try; without it a temporary folder."),
+    ] = "",
+    file: Annotated[
+        str, typer.Option("--json", metavar="FILE", help="Where to write what was found, to be sent.")
+    ] = "doctor.json",
+    minutes: Annotated[
+        float, typer.Option(min=0.1, help="Time for all checks; what has not begun by then is left out.")
+    ] = 10.0,
+    debug: Debug = False,
+) -> int | None:
+    """Find out what this machine can do: its kernels, links, store, exactness, speed; exit code 1 if something fails.
+
+    The file has no names of hosts and users, no paths and no addresses.
+
+    Example: froude doctor --gpu --store s3://bucket/runs
+    """
+    import json
+    from pathlib import Path
+
+    from froude.config import ConfigError
+    from froude.doctor.examine import examine
+    from froude.launch.display import Display
+    from froude.store import Location
+
+    if store:
+        Location.parse(store)
+    if not Path(file).absolute().parent.is_dir():
+        raise ConfigError(
+            f"--json must be in a folder that exists, but got {file}; create it, or name another"
+        )
+    display = Display()
+    display.stage("doctor")
+    found = examine(gpu=gpu, store=store, minutes=minutes, progress=display.update)
+    display.done(f"{len(found.findings)} findings")
+    Path(file).write_text(json.dumps(found.to_dict(), indent=2) + "\n")
+    print(
+        "\n".join(
+            [
+                *found.lines(),
+                f"written to {file}, without names, paths and addresses: look at it, and send it",
+            ]
+        )
+    )
+    return None if found.passed else FAILED

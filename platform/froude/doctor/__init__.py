@@ -1,0 +1,1 @@
+"""What a machine can do, found out by doing it: `froude doctor`."""
