@@ -1,0 +1,158 @@
+"""What a forward pass leaves for its backward pass, and what logits take: bytes of one pass of a worker.
+
+Of the package's block, counted tensor by tensor; with attention that stores no [T, T] (Dao et al. 2205.14135). The count
+of a GPT block in 16 bits, s b h (34 + 5 a s / h) bytes (Korthikanti et al. 2205.05198, equation 2), differs by that term,
+by dropout's masks, by the residual stream, which is fp32 here, and by SwiGLU's three tensors in place of GELU's two.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from froude.config import Run
+from froude.hardware.sizes import Sizes
+
+#: Precisions in which autocast computes products in 16 bits, on weights of 32.
+AUTOCAST = ("bf16", "fp16", "fp8")
+#: Of a token and block of a model that is not the package's: Korthikanti's 34 h in 16 bits without dropout's masks (31 h)
+#: and the residual stream twice in fp32 (+ 4 h).
+FOREIGN = 35.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A tensor that a block keeps of a token: elements, bytes of one; `product`: the output of a product or attention."""
+
+    what: str
+    elements: float
+    width: float
+    product: bool = False
+    input: bool = False
+
+    @property
+    def bytes(self) -> float:
+        return self.elements * self.width
+
+
+def is_autocast(run: Run) -> bool:
+    return run.precision in AUTOCAST
+
+
+def narrow(run: Run) -> int:
+    """Bytes of what a matrix product reads and writes."""
+    return 2 if run.precision not in ("fp32", "tf32") else 4
+
+
+def wide(run: Run) -> int:
+    """Bytes of weights and of the residual stream."""
+    return 2 if run.precision.startswith("bf16_") else 4
+
+
+def of_a_block(run: Run, *, fused: bool) -> list[Kept]:
+    """What a block of the package's model keeps of a token without checkpointing.
+
+    `fused`: a norm is one kernel, as on a GPU; else it also keeps what it has before the gain.
+    """
+    shape, a, r = run.model, narrow(run), wide(run)
+    width, hidden = shape.width, round(shape.mlp_ratio * shape.width)
+    heads = width // shape.head_dim
+    keys = (getattr(shape, "kv_heads", 0) or heads) * shape.head_dim
+    norm = [] if fused else [Kept("norm before its gain", width, r)]
+    found = [
+        Kept("attention's input", width, r, input=True),
+        *norm,
+        Kept("normalised", width, a),
+        Kept("queries, keys, values", width + 2 * keys, a, product=True),
+        Kept("queries and keys, rotated", width + keys, a),
+        Kept("attention's output", width, a, product=True),
+        Kept("its log-sum-exp, by head", heads, 4, product=True),
+        Kept("the MLP's input", width, r),
+        *norm,
+        Kept("normalised", width, a),
+        Kept("gate and up", 2 * hidden, a, product=True),
+        Kept("silu(gate)", hidden, a),
+        Kept("silu(gate) * up", hidden, a),
+    ]
+    if shape.qk_norm:
+        found.append(Kept("queries and keys before their gain", width + keys, a))
+    return found
+
+
+def bytes_of_a_block(run: Run, sizes: Sizes, *, fused: bool) -> float:
+    """Bytes of a token; of a model that is not the package's by the parameters of its block, 12 h^2 (2205.05198)."""
+    if sizes.estimated:
+        return FOREIGN * narrow(run) / 2 * math.sqrt(sizes.block / 12)
+    return sum(kept.bytes for kept in of_a_block(run, fused=fused))
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Bytes of a token, and how they come about."""
+
+    bytes: float
+    how: str
+
+
+def between_passes(run: Run, sizes: Sizes, *, fused: bool) -> Counted:
+    """Bytes of a token that all blocks hold when backward begins, and one more block's while it is computed again.
+
+    none: all of each block. blocks: each block's input, and one block whole (Chen et al. 1604.06174). sqrt: of segments of
+    ceil(sqrt(L)) blocks their inputs, those of the blocks of one segment, one block whole. selective: each block's input
+    and what products and attention gave (2205.05198, section 5), and the rest of one block.
+    """
+    depth, block = sizes.depth, bytes_of_a_block(run, sizes, fused=fused)
+    width = math.sqrt(sizes.block / 12) if sizes.estimated else run.model.width
+    entry = width * wide(run)
+    match run.compute.checkpointing:
+        case "blocks":
+            return Counted(depth * entry + block, f"{depth} inputs x {entry:,.0f} + one block's {block:,.0f}")
+        case "sqrt":
+            segment = math.ceil(math.sqrt(depth))
+            inputs = -(-depth // segment) + segment
+            return Counted(
+                inputs * entry + block,
+                f"({-(-depth // segment)} segments + {segment} blocks of one) x {entry:,.0f} + one block's {block:,.0f}",
+            )
+        case "selective":
+            kept = entry + _products(run, sizes, block, width)
+            return Counted(
+                depth * kept + block - kept,
+                f"{depth} blocks x {kept:,.0f} of input and products + the rest of one, {block - kept:,.0f}",
+            )
+        case _:
+            return Counted(depth * block, f"{depth} blocks x {block:,.0f}")
+
+
+def _products(run: Run, sizes: Sizes, block: float, width: float) -> float:
+    """Bytes of a token that products and attention of a block give, those whose output is added to the stream, too."""
+    if sizes.estimated:
+        return block / 2
+    kept = sum(each.bytes for each in of_a_block(run, fused=True) if each.product)
+    return kept + 2 * width * narrow(run)
+
+
+def outside_blocks(run: Run, *, fused: bool) -> float:
+    """Bytes of a token: the last norm's input and outputs, and the token itself."""
+    width = run.model.width
+    return width * (wide(run) * (1 if fused else 2) + narrow(run)) + 8
+
+
+#: fp32 copies of the logits that are there at once: log_softmax's output, its gradient, that of the logits.
+COPIES = 3
+#: While they are only evaluated: the logits, and log_softmax's output.
+COPIES_EVALUATED = 2
+
+
+def logits(run: Run, sizes: Sizes, tokens: int) -> tuple[float, str]:
+    """Bytes of a pass of so many tokens when its backward begins, chunked if the run says so."""
+    copies = COPIES + bool(run.model.softcap) + bool(run.model.z_loss)
+    vocab, chunk = run.model.vocab, run.compute.loss_chunk
+    at_once = min(chunk, tokens) if chunk else tokens
+    found = 4.0 * copies * at_once * vocab
+    how = f"4 bytes x {copies} copies x {at_once:,} tokens x {vocab:,} words"
+    if not chunk:
+        return found, how
+    # The readout's gradient so far and a chunk's, and the features with their gradient.
+    more = 2 * 4.0 * sizes.readout + 2.0 * narrow(run) * tokens * run.model.width
+    return found + more, f"{how} + 4 x 2 x {sizes.readout:,} of the readout's gradient + features and theirs"
