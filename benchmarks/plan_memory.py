@@ -1,9 +1,9 @@
 """What `froude plan --device` says of a worker's memory, against what tensors took.
 
-Each line is a small run that is really trained: a few steps and an evaluation, on as many processes as it says. Measured
-on a CPU is the sum of all that torch's allocator handed out and took back, by torch.profiler's records; on a GPU
-`max_memory_allocated`. Neither shares code with the estimate. Beside it stand the background's arithmetic at 1B, 7B and
-70B parameters, published peaks, and published speeds against the roofline. Writes benchmarks/plan_memory.md.
+Each line is a small run that is really trained: a few steps and an evaluation, on as many processes as it says.
+Measured on a CPU is the sum of all that torch's allocator handed out and took back, by torch.profiler's records; on a
+GPU `max_memory_allocated`. Neither shares code with the estimate. Beside it stand the arithmetic of textbooks at 1B, 7B
+and 70B parameters, published peaks, and published speeds against the roofline. Writes benchmarks/plan_memory.md.
 
     python benchmarks/plan_memory.py [--only fsdp blocks] [--device cuda]
 """
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from _machine import commit, cpu
-from _published import tables
+from _published import tables_of_published
 
 from froude.config import Run
 from froude.hardware import layout
@@ -190,7 +190,7 @@ def main() -> None:
         "|---|---:|---|---:|---:|---:|",
         *rows,
         "",
-        *tables(),
+        *tables_of_published(),
     ]
     if options.only == list(CASES):
         RESULT.write_text("\n".join(lines) + "\n")

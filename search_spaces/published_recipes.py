@@ -3,10 +3,10 @@
     froude plan search_spaces/published_recipes.py:llama2_7b --device h100-80gb --nodes 4x8
     froude sweep search_spaces/published_recipes.py --out runs/published
 
-The small ones have the recipe's proportions, schedule and optimizer at a width of 64 on the King James Bible; they show
-that a recipe runs, nothing about its loss at size. Batches, warmups and horizons are in tokens; a batch is the published
-one rounded to whole windows of the context. Where a model has what the package's has not (GELU, learned or relative
-positions, a norm after the branch), the nearest is taken, and its matrices' sizes are chosen so that the parameters agree.
+The small ones have the recipe's proportions, schedule and optimizer at a width of 64 on the King James Bible; they
+show that a recipe runs, nothing about its loss at size. Batches, warmups and horizons are in tokens; a batch is the
+published one rounded to whole windows of the context. Where a model has what the package's has not (GELU, learned or
+relative positions, a norm after the branch), the nearest is taken, of such a size that the parameters agree.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def chinchilla() -> Run:
         width=8192,  # table 4
         depth=80,  # table 4
         heads=64,  # table 4; each of 128
-        hidden=24_576,  # 3 times: its GELU layer of 4 times, and its matrices of relative positions (Gopher, 2112.11446)
+        hidden=24_576,  # 3 times: its GELU layer of 4 times, and Gopher's relative positions, 2112.11446
         context=2048,  # as Gopher
         vocab=32_000,  # section 4.1
         batch=768 * 2048,  # 1.5M, table 4
@@ -134,7 +134,7 @@ def llama2_70b() -> Run:
         width=8192,  # as LLaMA 65B, 2302.13971, table 2
         depth=80,  # 2302.13971, table 2
         heads=64,  # 2302.13971, table 2
-        hidden=28_672,  # 1.3 times what LLaMA would have, to a multiple of 4096: section A.2.1, the released configuration
+        hidden=28_672,  # 1.3 times what LLaMA would have (A.2.1), to a multiple of 4096
         attention={"kv_heads": 8},  # table 1 and section A.2.1
         context=4096,  # table 1
         vocab=32_000,  # section 2.2

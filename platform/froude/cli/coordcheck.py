@@ -123,7 +123,7 @@ def _rules(broken: list[Cause], widths: list[int]) -> list[str]:
 
 
 def load_run(path: str) -> Run:
-    """The run of a recipe or of its own TOML file, a space's target, or what FILE.py:FUNCTION returns; else ConfigError."""
+    """The run of a recipe or a TOML file, a space's target, or what FILE.py:FUNCTION returns; ConfigError for none."""
     import tomllib
 
     from froude.config import ConfigError, Run

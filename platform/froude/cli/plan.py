@@ -22,7 +22,7 @@ def plan(
         str,
         typer.Argument(
             metavar="[SPACE]",
-            help="Python file that defines space(); with --device also a run's TOML file, a recipe, or FILE.py:FUNCTION.",
+            help="Python file that defines space(); with --device also a run's TOML file, or FILE.py:FUNCTION.",
             show_default=False,
         ),
     ] = "",

@@ -1,8 +1,8 @@
 """What a forward pass leaves for its backward pass, and what logits take: bytes of one pass of a worker.
 
-Of the package's block, counted tensor by tensor; with attention that stores no [T, T] (Dao et al. 2205.14135). The count
-of a GPT block in 16 bits, s b h (34 + 5 a s / h) bytes (Korthikanti et al. 2205.05198, equation 2), differs by that term,
-by dropout's masks, by the residual stream, which is fp32 here, and by SwiGLU's three tensors in place of GELU's two.
+Of the package's block, counted tensor by tensor; with attention that stores no [T, T] (Dao et al. 2205.14135). The
+count of a GPT block in 16 bits, s b h (34 + 5 a s / h) bytes (Korthikanti et al. 2205.05198, equation 2), differs by
+that term, by dropout's masks, by the residual stream, which is fp32 here, and by SwiGLU in place of GELU.
 """
 
 from __future__ import annotations
@@ -13,22 +13,21 @@ from dataclasses import dataclass
 from froude.config import Run
 from froude.hardware.sizes import Sizes
 
-#: Precisions in which autocast computes products in 16 bits, on weights of 32.
-AUTOCAST = ("bf16", "fp16", "fp8")
-#: Of a token and block of a model that is not the package's: Korthikanti's 34 h in 16 bits without dropout's masks (31 h)
-#: and the residual stream twice in fp32 (+ 4 h).
+#: Precisions in which products are in 16 bits while weights and the residual stream are in 32; and in 16 as well.
+AUTOCAST, NARROW_WEIGHTS = ("bf16", "fp16", "fp8"), ("bf16_stochastic",)
+#: Bytes of a token and feature of a block that is not the package's: Korthikanti's 34 without dropout's masks (31), and
+#: the residual stream, which is there twice, in fp32 (+ 4).
 FOREIGN = 35.0
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A tensor that a block keeps of a token: elements, bytes of one; `product`: the output of a product or attention."""
+    """A tensor that a block keeps of a token: elements, bytes of one; `product`: what a product or attention gave."""
 
     what: str
     elements: float
     width: float
     product: bool = False
-    input: bool = False
 
     @property
     def bytes(self) -> float:
@@ -36,17 +35,18 @@ class Kept:
 
 
 def is_autocast(run: Run) -> bool:
+    """Whether products read 16-bit copies of the weights."""
     return run.precision in AUTOCAST
 
 
 def narrow(run: Run) -> int:
     """Bytes of what a matrix product reads and writes."""
-    return 2 if run.precision not in ("fp32", "tf32") else 4
+    return 2 if run.precision in (*AUTOCAST, *NARROW_WEIGHTS) else 4
 
 
 def wide(run: Run) -> int:
     """Bytes of weights and of the residual stream."""
-    return 2 if run.precision.startswith("bf16_") else 4
+    return 2 if run.precision in NARROW_WEIGHTS else 4
 
 
 def of_a_block(run: Run, *, fused: bool) -> list[Kept]:
@@ -60,7 +60,7 @@ def of_a_block(run: Run, *, fused: bool) -> list[Kept]:
     keys = (getattr(shape, "kv_heads", 0) or heads) * shape.head_dim
     norm = [] if fused else [Kept("norm before its gain", width, r)]
     found = [
-        Kept("attention's input", width, r, input=True),
+        Kept("attention's input", width, r),
         *norm,
         Kept("normalised", width, a),
         Kept("queries, keys, values", width + 2 * keys, a, product=True),
@@ -97,9 +97,9 @@ class Counted:
 def between_passes(run: Run, sizes: Sizes, *, fused: bool) -> Counted:
     """Bytes of a token that all blocks hold when backward begins, and one more block's while it is computed again.
 
-    none: all of each block. blocks: each block's input, and one block whole (Chen et al. 1604.06174). sqrt: of segments of
-    ceil(sqrt(L)) blocks their inputs, those of the blocks of one segment, one block whole. selective: each block's input
-    and what products and attention gave (2205.05198, section 5), and the rest of one block.
+    none: all of each block. blocks: each block's input, and one block whole (Chen et al. 1604.06174). sqrt: of
+    segments of ceil(sqrt(L)) blocks their inputs, those of the blocks of one segment, one block whole. selective: each
+    block's input and what products and attention gave (2205.05198, section 5), and the rest of one block.
     """
     depth, block = sizes.depth, bytes_of_a_block(run, sizes, fused=fused)
     width = math.sqrt(sizes.block / 12) if sizes.estimated else run.model.width
@@ -109,10 +109,10 @@ def between_passes(run: Run, sizes: Sizes, *, fused: bool) -> Counted:
             return Counted(depth * entry + block, f"{depth} inputs x {entry:,.0f} + one block's {block:,.0f}")
         case "sqrt":
             segment = math.ceil(math.sqrt(depth))
-            inputs = -(-depth // segment) + segment
+            segments = -(-depth // max(segment, 1))
             return Counted(
-                inputs * entry + block,
-                f"({-(-depth // segment)} segments + {segment} blocks of one) x {entry:,.0f} + one block's {block:,.0f}",
+                (segments + segment) * entry + block,
+                f"({segments} segments + {segment} blocks of one) x {entry:,.0f} + one block's {block:,.0f}",
             )
         case "selective":
             kept = entry + _products(run, sizes, block, width)

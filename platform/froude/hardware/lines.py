@@ -13,10 +13,10 @@ def told(plan: DevicePlan) -> list[str]:
     """The table of all ways, and the cheapest that fits or what would help."""
     device, place, run = plan.device, plan.place, plan.run
     lines = [
-        f"{run.name}: {plan.sizes.parameters / 1e9:.4g}B parameters, {run.tokens / 1e9:.4g}B tokens, batch {run.batch:,}, "
-        f"{run.precision}, {run.optimizer.name}",
-        f"on {place} {device.name} ({device.memory_gb:g} GB each), GB of a worker; a peak is less than the sum, since not "
-        "all is there at once",
+        f"{run.name}: {plan.sizes.parameters / 1e9:.4g}B parameters, {run.tokens / 1e9:.4g}B tokens, batch "
+        f"{run.batch:,}, {run.precision}, {run.optimizer.name}",
+        f"on {place} {device.name} ({device.memory_gb:g} GB each), GB of a worker; needed is less than the sum, since "
+        "not all is there at once, and has a reserve",
         f"{'strategy':<9}{'checkpoint':<11}{'micro':>7}{'weights':>9}{'grads':>8}{'state':>8}{'activ.':>8}{'logits':>8}"
         f"{'buffers':>8}{'needed':>9}{'':>5}{'tokens/s':>10}{'MFU':>5}{'days':>8}{'dollars':>10}",
         *(_row(plan, way) for way in plan.ways),
@@ -60,7 +60,7 @@ def _choice(plan: DevicePlan) -> list[str]:
         f"{way.run.micro_batch}: {way.memory.needed / GB:.1f} of {plan.device.memory_gb:g} GB, "
         f"{way.step.seconds:.3g} s a step, {plan.days(way):.3g} days, ${plan.cost(way):,.0f} at "
         f"${plan.dollars:g} a device and hour",
-        f"bound by {way.step.bound}; times by a roofline, within a factor of {ERROR} of 9 in 10 published speeds; "
+        f"bound by {way.step.bound}; times by a roofline, within a factor of {ERROR} of published speeds; "
         "without evaluations, checkpoints and restarts",
     ]
 

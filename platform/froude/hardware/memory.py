@@ -6,7 +6,7 @@ and S workers that share, zero1 keeps K P / S bytes of state, zero2 of gradients
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from froude.config import Run
@@ -94,6 +94,7 @@ def memory(run: Run, sizes: Sizes, place: Place, *, gpu: bool) -> Memory:
     items = {item.name: item for item in _Told(layout, gpu).items()}
     always = ("weights", "state")
     moments = {
+        "forward ends": (*always, "gathered", "all copies", "waiting", "activations", "half of the logits"),
         "backward begins": (*always, "gathered", "copies", "waiting", "activations", "logits"),
         "backward ends": (*always, "gathered", "gradients", "one block", "reducing"),
         "update": (*always, "kept gradients", "updating"),
@@ -137,7 +138,7 @@ class _Told:
         return [
             Item("weights", w * parameters / shards, f"{w} bytes x {parameters:,} parameters{on}"),
             self._gathered(),
-            self._copies(),
+            *self._copies(),
             *self._gradients(),
             Item("state", state, self._state_words(state, on)),
             Item(
@@ -146,6 +147,7 @@ class _Told:
                 f"{self.layout.tokens:,} tokens a pass x ({kept.how} + {outside:,.0f} outside the blocks) bytes",
             ),
             Item("logits", taken, words),
+            Item("half of the logits", taken / 2, "before their gradients are there"),
             Item(
                 "one block",
                 bytes_of_a_block(run, sizes, fused=self.gpu) * self.layout.tokens,
@@ -182,18 +184,26 @@ class _Told:
         return Item(
             "gathered",
             float(w) * (sizes.outside + 2 * sizes.block),
-            f"{w} bytes x ({sizes.outside:,} outside the blocks + 2 blocks x {sizes.block:,}: one in use, one on its way)",
+            f"{w} bytes x ({sizes.outside:,} outside the blocks + 2 blocks x {sizes.block:,}: one in use, one coming)",
         )
 
-    def _copies(self) -> Item:
-        """16-bit copies that autocast makes of matrices: backward reads them, so they stay with what it keeps."""
+    def _copies(self) -> Iterator[Item]:
+        """16-bit copies that autocast makes of matrices: its cache has all until a forward pass ends.
+
+        Backward reads them, so without checkpointing they stay with what it keeps.
+        """
         sizes = self.sizes
         if not is_autocast(self.run):
-            return Item("copies", 0.0, "products read the weights themselves")
+            yield Item("all copies", 0.0, "products read the weights themselves")
+            yield Item("copies", 0.0, "products read the weights themselves")
+            return
+        cached = Item("all copies", 2.0 * sizes.products, f"2 bytes x {sizes.products:,} entries of matrices")
+        yield cached
         if self.run.compute.checkpointing == "none":
-            return Item("copies", 2.0 * sizes.products, f"2 bytes x {sizes.products:,} entries of matrices")
+            yield Item("copies", cached.bytes, cached.how)
+            return
         held = sizes.block + sizes.readout
-        return Item(
+        yield Item(
             "copies", 2.0 * held, f"2 bytes x {held:,} entries: the matrices of one block and the readout"
         )
 
@@ -280,7 +290,7 @@ class _Told:
         return Item(
             "evaluation",
             size,
-            f"4 bytes x {COPIES_EVALUATED} copies x {at_once:,} tokens x {run.model.vocab:,} words + the residual stream",
+            f"4 bytes x {COPIES_EVALUATED} copies x {at_once:,} tokens x {run.model.vocab:,} words, and the stream",
         )
 
 

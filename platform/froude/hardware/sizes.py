@@ -14,9 +14,9 @@ SMALL = 2**26
 class Sizes:
     """Numbers of elements, but for `state_bytes` (of all workers together) and FLOPs.
 
-    `block` has the parameters of the largest of `depth` blocks, `blocks` those of all; `products` those entries by which
-    a token is multiplied, the readout's included; `readout` those of the readout's matrix; `largest` those of the
-    largest matrix. `update` is what the optimizer holds besides its state while it updates: "none", "rows" (a tensor of
+    `block` has the parameters of the largest of `depth` blocks, `blocks` those of all; `products` those entries by
+    which a token is multiplied, the readout's included; `readout` those of the readout's matrix; `largest` those of the
+    largest tensor. `update` is what the optimizer holds besides its state while it updates: "none", "rows" (a tensor of
     a worker's rows, as torch's foreach), or "matrices" (a few of the largest).
     """
 

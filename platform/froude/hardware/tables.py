@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from froude.section import ConfigError, Section, did_you_mean
+from froude.section import ConfigError, Section, did_you_mean, listing
 
 HERE = Path(__file__).parent
 
@@ -52,8 +52,10 @@ def device(name: str, file: str = "") -> Device:
     """The device of this name, from the user's file if it has it; ConfigError if no table has it."""
     table = _merged("devices", file)
     if name not in table:
+        begun = [each for each in table if name and each.startswith(name.lower())]
+        near = f" (did you mean {listing(map(repr, begun))}?)" if begun else did_you_mean(name, table)
         raise ConfigError(
-            f"a device must be in the table, but {name!r} is not{did_you_mean(name, table)}; known: "
+            f"a device must be in the table, but {name!r} is not{near}; known: "
             f"{', '.join(table)}; add yours to a file, and pass --devices FILE"
         )
     return Device(name=name, **table[name])

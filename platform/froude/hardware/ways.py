@@ -23,7 +23,7 @@ STRATEGIES: tuple[Strategy, ...] = ("ddp", "zero1", "zero2", "fsdp", "hsdp")
 
 @dataclass(frozen=True)
 class Way:
-    """A run with a strategy, a checkpointing and a micro-batch, on a device; what a worker takes, and how long a step."""
+    """A run with a strategy, a checkpointing and a micro-batch: what a worker takes, and how long a step."""
 
     run: Run
     device: Device
@@ -120,12 +120,11 @@ def _ways(run: Run, sizes: Sizes, place: Place, device: Device) -> Iterator[Way]
                 sizes.estimated and checkpointing == "sqrt"
             ):  # its segments are made in the package's own model
                 continue
-            changes: dict[str, Any] = {
-                "compute.strategy": strategy,
-                "compute.checkpointing": checkpointing,
-                "compute.replicas": run.compute.replicas if strategy == "hsdp" else 0,
-            }
-            yield _largest(run.replace(changes), sizes, place, device)
+            replicas = run.compute.replicas if strategy == "hsdp" else 0
+            compute = {"strategy": strategy, "checkpointing": checkpointing, "replicas": replicas}
+            # Not `replace`, which would check the whole run anew for each of hundreds.
+            changed = run.model_copy(update={"compute": run.compute.model_copy(update=compute)})
+            yield _largest(changed, sizes, place, device)
 
 
 def _largest(run: Run, sizes: Sizes, place: Place, device: Device) -> Way:
@@ -137,7 +136,7 @@ def _largest(run: Run, sizes: Sizes, place: Place, device: Device) -> Way:
         if found.needed <= device.memory or windows == 1:
             return Way(run, device, found, step(run, sizes, place, device))
         windows = -(-windows // 2)
-        run = run.replace({"micro_batch": windows * context})
+        run = run.model_copy(update={"micro_batch": windows * context})
 
 
 def _remedies(run: Run, sizes: Sizes, place: Place, device: Device, file: str) -> Iterator[str]:
