@@ -1,8 +1,8 @@
 """What `froude plan --device` says of a worker's memory, against what tensors took.
 
 Each line is a small run that is really trained: a few steps and an evaluation, on as many processes as it says.
-Measured on a CPU is the sum of all that torch's allocator handed out and took back, by torch.profiler's records; on a
-GPU `max_memory_allocated`. Neither shares code with the estimate. Beside it stand the arithmetic of textbooks at 1B, 7B
+Measured on a CPU is the most that tensors held at once (`_live_bytes.py`), on a GPU `max_memory_allocated`. Neither
+shares code with the estimate. Beside it stand the arithmetic of textbooks at 1B, 7B
 and 70B parameters, published peaks, and published speeds against the roofline. Writes benchmarks/plan_memory.md.
 
     python benchmarks/plan_memory.py [--only fsdp blocks] [--device cuda]
@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from _live_bytes import LiveBytes
 from _machine import commit, cpu
 from _published import tables_of_published
 
@@ -81,7 +82,6 @@ def rank_main(order: dict[str, Any]) -> None:
     """Train as one rank; rank 0 prints its peak in bytes, and what was still held at the end."""
     import torch
     import torch.distributed as dist
-    from torch.profiler import ProfilerActivity, profile
 
     from froude.train import parallel
     from froude.train.parallel import World
@@ -110,26 +110,14 @@ def rank_main(order: dict[str, Any]) -> None:
         train()
         peak = torch.cuda.max_memory_allocated()
     else:
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as records:
+        with LiveBytes() as seen:
             train()
-        peak = _peak(records)
+        peak = seen.peak
     if order["rank"] == 0:
         print(json.dumps(peak), flush=True)
     if workers > 1:
         dist.barrier()
     os._exit(0)  # torch's own threads sometimes abort an ordinary exit
-
-
-def _peak(records: Any) -> int:
-    """The most bytes that were out at once."""
-    found = [
-        (e.start_ns(), e.nbytes()) for e in records.profiler.kineto_results.events() if e.name() == "[memory]"
-    ]
-    now = peak = 0
-    for _, size in sorted(found, key=lambda event: event[0]):
-        now += size
-        peak = max(peak, now)
-    return peak
 
 
 def measure(workers: int, changes: dict[str, Any], device: str) -> int:

@@ -215,9 +215,7 @@ class _Told:
         of = f"{w} bytes x {sizes.parameters:,} parameters"
         on = f"{of} / {shards} workers that share" if shards > 1 else of
         if self.run.reduction == "exact":
-            count = _waiting(
-                -(-max(self.run.slots, self.layout.place.workers) // (1 if not self.layout.whole else shards))
-            )
+            count = _waiting(self.layout)
             each = whole if self.layout.whole else mine
             waiting = Item(
                 "waiting", count * each, f"{count} sums of slots wait, {of if self.layout.whole else on}"
@@ -294,6 +292,9 @@ class _Told:
         )
 
 
-def _waiting(slots: int) -> int:
-    """The most sums of a tree over so many slots that wait for a sibling while the next slot is computed."""
-    return max((slot.bit_count() for slot in range(slots)), default=0)
+def _waiting(layout: Layout) -> int:
+    """The most sums of an exact run's tree that wait for a sibling while a worker computes its next slot."""
+    slots, workers = layout.slots, layout.place.workers
+    if layout.whole:
+        return max(slot.bit_count() for slot in range(-(-slots // layout.groups.shards)))
+    return max(slot.bit_count() for slot in range(0, slots, workers))
