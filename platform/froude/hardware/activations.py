@@ -87,41 +87,40 @@ def bytes_of_a_block(run: Run, sizes: Sizes, *, fused: bool) -> float:
 
 
 @dataclass(frozen=True)
-class Counted:
-    """Bytes of a token, and how they come about."""
+class Between:
+    """Bytes of a token that all blocks hold when backward begins, and more while one block is computed again."""
 
-    bytes: float
+    kept: float
     how: str
+    again: float = 0.0
 
 
-def between_passes(run: Run, sizes: Sizes, *, fused: bool) -> Counted:
-    """Bytes of a token that all blocks hold when backward begins, and one more block's while it is computed again.
+def between_passes(run: Run, sizes: Sizes, *, fused: bool) -> Between:
+    """What checkpointing leaves between forward and backward.
 
-    none: all of each block. blocks: each block's input, and one block whole (Chen et al. 1604.06174). sqrt: of
-    segments of ceil(sqrt(L)) blocks their inputs, those of the blocks of one segment, one block whole. selective: each
-    block's input and what products and attention gave (2205.05198, section 5), and the rest of one block.
+    none: all of each block. blocks: each block's input (Chen et al. 1604.06174). sqrt: the inputs of segments of
+    ceil(sqrt(L)) blocks, and those of the blocks of one segment. selective: each block's input and what products and
+    attention gave (2205.05198, section 5). What a block computes again is there with its largest gradients, those of
+    gate, up and their product.
     """
     depth, block = sizes.depth, bytes_of_a_block(run, sizes, fused=fused)
     width = math.sqrt(sizes.block / 12) if sizes.estimated else run.model.width
     entry = width * wide(run)
+    gradients = entry + 3 * narrow(run) * (4 * width if sizes.estimated else run.model.mlp_ratio * width)
     match run.compute.checkpointing:
         case "blocks":
-            return Counted(depth * entry + block, f"{depth} inputs x {entry:,.0f} + one block's {block:,.0f}")
+            return Between(depth * entry, f"{depth} inputs x {entry:,.0f}", block + gradients)
         case "sqrt":
             segment = math.ceil(math.sqrt(depth))
             segments = -(-depth // max(segment, 1))
-            return Counted(
-                (segments + segment) * entry + block,
-                f"({segments} segments + {segment} blocks of one) x {entry:,.0f} + one block's {block:,.0f}",
-            )
+            how = f"({segments} segments + {segment} blocks of one) x {entry:,.0f}"
+            return Between((segments + segment) * entry, how, block + gradients)
         case "selective":
             kept = entry + _products(run, sizes, block, width)
-            return Counted(
-                depth * kept + block - kept,
-                f"{depth} blocks x {kept:,.0f} of input and products + the rest of one, {block - kept:,.0f}",
-            )
+            how = f"{depth} blocks x {kept:,.0f} of input and products"
+            return Between(depth * kept, how, max(block - kept, 0.0) + gradients)
         case _:
-            return Counted(depth * block, f"{depth} blocks x {block:,.0f}")
+            return Between(depth * block, f"{depth} blocks x {block:,.0f}")
 
 
 def _products(run: Run, sizes: Sizes, block: float, width: float) -> float:

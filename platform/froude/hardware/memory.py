@@ -81,7 +81,7 @@ class Memory:
             "weights": ("weights", "gathered", "copies"),
             "gradients": ("gradients",),
             "state": ("state",),
-            "activations": ("activations",),
+            "activations": ("activations", "a block again"),
             "logits": ("logits",),
             "buffers": ("reducing", "updating"),
         }
@@ -96,6 +96,7 @@ def memory(run: Run, sizes: Sizes, place: Place, *, gpu: bool) -> Memory:
     moments = {
         "forward ends": (*always, "gathered", "all copies", "waiting", "activations", "half of the logits"),
         "backward begins": (*always, "gathered", "copies", "waiting", "activations", "logits"),
+        "a block again": (*always, "gathered", "copies", "waiting", "activations", "a block again"),
         "backward ends": (*always, "gathered", "gradients", "one block", "reducing"),
         "update": (*always, "kept gradients", "updating"),
         "evaluation": (*always, "gathered", "evaluation"),
@@ -143,10 +144,15 @@ class _Told:
             Item("state", state, self._state_words(state, on)),
             Item(
                 "activations",
-                (kept.bytes + outside) * self.layout.tokens,
+                (kept.kept + outside) * self.layout.tokens,
                 f"{self.layout.tokens:,} tokens a pass x ({kept.how} + {outside:,.0f} outside the blocks) bytes",
             ),
             Item("logits", taken, words),
+            Item(
+                "a block again",
+                kept.again * self.layout.tokens,
+                f"{self.layout.tokens:,} tokens x {kept.again:,.0f} bytes" if kept.again else "nothing is",
+            ),
             Item("half of the logits", taken / 2, "before their gradients are there"),
             Item(
                 "one block",
