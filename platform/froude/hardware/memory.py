@@ -13,7 +13,6 @@ from froude.config import Run
 from froude.hardware.activations import (
     COPIES_EVALUATED,
     between_passes,
-    bytes_of_a_block,
     is_autocast,
     logits,
     outside_blocks,
@@ -31,6 +30,8 @@ FRAGMENTATION = 0.05
 PROCESS_BYTES = 450 * 2**20
 #: Bytes that unsharded replicas send at once: train/parallel.py's BUCKET.
 BUCKET = 25 * 2**20
+#: Whether autocast's cache has the 16-bit copies of all matrices until a forward pass ends, checkpointed or not.
+CACHES_COPIES = True
 #: As train/trainer.py has them: windows of a pass of an evaluation, and logits of one on a GPU.
 EVAL_CHUNK, EVAL_LOGITS = 96, 2**28
 
@@ -78,7 +79,7 @@ class Memory:
     def columns(self) -> dict[str, float]:
         """Bytes by kind: what weights, gradients, state, activations, logits and buffers take at their largest."""
         kinds = {
-            "weights": ("weights", "gathered", "copies"),
+            "weights": ("weights", "gathered", "all copies"),
             "gradients": ("gradients",),
             "state": ("state",),
             "activations": ("activations", "a block again"),
@@ -97,7 +98,7 @@ def memory(run: Run, sizes: Sizes, place: Place, *, gpu: bool) -> Memory:
         "forward ends": (*always, "gathered", "all copies", "waiting", "activations", "half of the logits"),
         "backward begins": (*always, "gathered", "copies", "waiting", "activations", "logits"),
         "a block again": (*always, "gathered", "copies", "waiting", "activations", "a block again"),
-        "backward ends": (*always, "gathered", "gradients", "one block", "reducing"),
+        "backward ends": (*always, "gathered", "gradients", "reducing"),
         "update": (*always, "kept gradients", "updating"),
         "evaluation": (*always, "gathered", "evaluation"),
     }
@@ -154,11 +155,6 @@ class _Told:
                 f"{self.layout.tokens:,} tokens x {kept.again:,.0f} bytes" if kept.again else "nothing is",
             ),
             Item("half of the logits", taken / 2, "before their gradients are there"),
-            Item(
-                "one block",
-                bytes_of_a_block(run, sizes, fused=self.gpu) * self.layout.tokens,
-                "the activations of the block that is left",
-            ),
             self._reducing(),
             self._updating(),
             self._evaluation(),
@@ -203,15 +199,12 @@ class _Told:
             yield Item("all copies", 0.0, "products read the weights themselves")
             yield Item("copies", 0.0, "products read the weights themselves")
             return
-        cached = Item("all copies", 2.0 * sizes.products, f"2 bytes x {sizes.products:,} entries of matrices")
-        yield cached
-        if self.run.compute.checkpointing == "none":
-            yield Item("copies", cached.bytes, cached.how)
-            return
         held = sizes.block + sizes.readout
-        yield Item(
-            "copies", 2.0 * held, f"2 bytes x {held:,} entries: the matrices of one block and the readout"
-        )
+        some = 2.0 * held, f"2 bytes x {held:,} entries: the matrices of one block and the readout"
+        all_ = 2.0 * sizes.products, f"2 bytes x {sizes.products:,} entries of matrices"
+        kept = self.run.compute.checkpointing == "none"
+        yield Item("all copies", *(all_ if kept or CACHES_COPIES else some))
+        yield Item("copies", *(all_ if kept else some))
 
     def _gradients(self) -> list[Item]:
         """Those that wait when a pass's backward begins, those at its end, those that the update reads."""
