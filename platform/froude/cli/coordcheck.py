@@ -123,16 +123,18 @@ def _rules(broken: list[Cause], widths: list[int]) -> list[str]:
 
 
 def load_run(path: str) -> Run:
-    """The run of a recipe or of its own TOML file, or a search space's target run; ConfigError if there is none."""
+    """The run of a recipe or a TOML file, a space's target, or what FILE.py:FUNCTION returns; ConfigError for none."""
     import tomllib
 
     from froude.config import ConfigError, Run
     from froude.promote.recipe import read
-    from froude.space import load_space
+    from froude.space import load_space, space
     from froude.store import Location, reported
 
     if path.endswith(".py"):
         return load_space(path).target
+    if ".py:" in path:
+        return space.load_run(path)
     if (study := study_at(path)) is not None:
         return Run.from_dict(study.meta["target"])
     place = Location.parse(path)

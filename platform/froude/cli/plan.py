@@ -19,8 +19,32 @@ if TYPE_CHECKING:
 @verb
 def plan(
     space: Annotated[
-        str, typer.Argument(metavar="[SPACE]", help="Python file that defines space().", show_default=False)
+        str,
+        typer.Argument(
+            metavar="[SPACE]",
+            help="Python file that defines space(); with --device also a run's TOML file, or FILE.py:FUNCTION.",
+            show_default=False,
+        ),
     ] = "",
+    device: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="Plan the target run for this device, e.g. h100-80gb.", show_default=False
+        ),
+    ] = "",
+    nodes: Annotated[
+        str, typer.Option(metavar="NODESxDEVICES", help="Nodes, and devices of each, for --device.")
+    ] = "1x1",
+    devices: Annotated[
+        str,
+        typer.Option(metavar="FILE.toml", help="Table of devices over the package's.", show_default=False),
+    ] = "",
+    prices: Annotated[
+        str, typer.Option(metavar="FILE.toml", help="Table of prices over the package's.", show_default=False)
+    ] = "",
+    explain: Annotated[
+        bool, typer.Option("--explain", help="With --device: print the arithmetic number by number.")
+    ] = False,
     next_of: Annotated[
         str, typer.Option("--next", metavar="STUDY", help="Plan what to run next in this study.")
     ] = "",
@@ -72,6 +96,8 @@ def plan(
 
     Example: froude plan search_spaces/quickstart.py --plot schedule.svg
 
+    Example: froude plan search_spaces/published_recipes.py:llama2_7b --device h100-80gb --nodes 4x8 --explain
+
     Example: froude plan --next runs/study --target params=7e9,tokens=1.4e11 --budget 2e10 --until .01 --write next.py
     """
     from froude.config import ConfigError
@@ -94,6 +120,11 @@ def plan(
     if next_of:
         _next(next_of, target, budget, until, per, top, write, profile, trust, as_json)
         return None
+    if device:
+        _device(space, device, nodes, devices, prices, explain=explain, trust=trust, as_json=as_json)
+        return None
+    if explain or devices or prices or nodes != "1x1":
+        raise ConfigError("--nodes, --devices, --prices and --explain plan for a device; give --device, too")
     if target or budget is not None or until or write:
         raise ConfigError(
             "--target, --budget, --until and --write plan the next runs of a study; give --next STUDY, too"
@@ -109,6 +140,34 @@ def plan(
         if plot:
             print(f"schedule drawn in {plot}")
     return None
+
+
+def _device(
+    path: str,
+    device: str,
+    nodes: str,
+    devices: str,
+    prices: str,
+    *,
+    explain: bool,
+    trust: bool,
+    as_json: bool,
+) -> None:
+    from froude.cli.coordcheck import load_run
+    from froude.hardware import lines, tables, ways
+    from froude.hardware.sizes import Place
+    from froude.sweep.sizes import sizes_of
+    from froude.train.api import check_trust
+
+    found, place = tables.device(device, devices), Place.parse(nodes)
+    dollars = tables.price(device, prices)
+    run = load_run(path)
+    check_trust(run, trust)
+    plan = ways.plan(run, sizes_of(run), place, found, dollars, devices)
+    if as_json:
+        emit(plan.to_dict() | ({"arithmetic": lines.explained(plan)} if explain else {}))
+        return
+    print("\n".join([*lines.told(plan), *(lines.explained(plan) if explain else ())]))
 
 
 def _next(

@@ -8,6 +8,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from froude.config import ConfigError, Run
@@ -91,16 +92,7 @@ def load_space(path: str | Path, *, seed: int = 0) -> Space:
     ConfigError if there is no such file, if it has no `space()`, if that raises, or returns anything else.
     """
     file = Path(path)
-    if not file.is_file():
-        raise ConfigError(
-            f"a search space must be a Python file, but there is none at {file}; see search_spaces/"
-        )
-    spec = importlib.util.spec_from_file_location(f"froude_space_{file.stem}", file)
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"a search space must be a Python file, but got {file}; its name must end in .py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses in the file look themselves up
-    call_user(f"{file}", spec.loader.exec_module, module)
+    module = _module(file)
     function = getattr(module, "space", None)
     if not callable(function):
         raise ConfigError(
@@ -119,3 +111,31 @@ def load_space(path: str | Path, *, seed: int = 0) -> Space:
         )
     found.planned()
     return found
+
+
+def load_run(path: str) -> Run:
+    """The Run that a function of a Python file returns, given as FILE.py:FUNCTION; ConfigError as `load_space`."""
+    file, _, name = path.rpartition(":")
+    function = getattr(_module(Path(file)), name, None)
+    if not callable(function):
+        raise ConfigError(f"a run's file must define {name}(), but {file} does not; correct the name")
+    found = call_user(f"{name}() of {file}", function)
+    if not isinstance(found, Run):
+        raise ConfigError(
+            f"{name}() must return a froude.config.Run, but that of {file} returned {type(found).__name__}"
+        )
+    return found
+
+
+def _module(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise ConfigError(
+            f"a search space must be a Python file, but there is none at {file}; see search_spaces/"
+        )
+    spec = importlib.util.spec_from_file_location(f"froude_space_{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"a search space must be a Python file, but got {file}; its name must end in .py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses in the file look themselves up
+    call_user(f"{file}", spec.loader.exec_module, module)
+    return module

@@ -1,0 +1,157 @@
+"""What a forward pass leaves for its backward pass, and what logits take: bytes of one pass of a worker.
+
+Of the package's block, counted tensor by tensor; with attention that stores no [T, T] (Dao et al. 2205.14135). The
+count of a GPT block in 16 bits, s b h (34 + 5 a s / h) bytes (Korthikanti et al. 2205.05198, equation 2), differs by
+that term, by dropout's masks, by the residual stream, which is fp32 here, and by SwiGLU in place of GELU.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from froude.config import Run
+from froude.hardware.sizes import Sizes
+
+#: Precisions in which products are in 16 bits while weights and the residual stream are in 32; and in 16 as well.
+AUTOCAST, NARROW_WEIGHTS = ("bf16", "fp16", "fp8"), ("bf16_stochastic",)
+#: Bytes of a token and feature of a block that is not the package's: Korthikanti's 34 without dropout's masks (31), and
+#: the residual stream, which is there twice, in fp32 (+ 4).
+FOREIGN = 35.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A tensor that a block keeps of a token: elements, bytes of one; `product`: what a product or attention gave."""
+
+    what: str
+    elements: float
+    width: float
+    product: bool = False
+
+    @property
+    def bytes(self) -> float:
+        return self.elements * self.width
+
+
+def is_autocast(run: Run) -> bool:
+    """Whether products read 16-bit copies of the weights."""
+    return run.precision in AUTOCAST
+
+
+def narrow(run: Run) -> int:
+    """Bytes of what a matrix product reads and writes."""
+    return 2 if run.precision in (*AUTOCAST, *NARROW_WEIGHTS) else 4
+
+
+def wide(run: Run) -> int:
+    """Bytes of weights and of the residual stream."""
+    return 2 if run.precision in NARROW_WEIGHTS else 4
+
+
+def of_a_block(run: Run, *, fused: bool) -> list[Kept]:
+    """What a block of the package's model keeps of a token without checkpointing.
+
+    `fused`: a norm is one kernel, as on a GPU; else it also keeps what it has before the gain.
+    """
+    shape, a, r = run.model, narrow(run), wide(run)
+    width, hidden = shape.width, round(shape.mlp_ratio * shape.width)
+    heads = width // shape.head_dim
+    keys = (getattr(shape, "kv_heads", 0) or heads) * shape.head_dim
+    norm = [] if fused else [Kept("norm before its gain", width, r)]
+    found = [
+        Kept("attention's input", width, r),
+        *norm,
+        Kept("normalised", width, a),
+        Kept("queries, keys, values", width + 2 * keys, a, product=True),
+        Kept("queries and keys, rotated", width + keys, a),
+        Kept("attention's output", width, a, product=True),
+        Kept("its log-sum-exp, by head", heads, 4, product=True),
+        Kept("the MLP's input", width, r),
+        *norm,
+        Kept("normalised", width, a),
+        Kept("gate and up", 2 * hidden, a, product=True),
+        Kept("silu(gate)", hidden, a),
+        Kept("silu(gate) * up", hidden, a),
+    ]
+    if shape.qk_norm:
+        found.append(Kept("queries and keys before their gain", width + keys, a))
+    return found
+
+
+def bytes_of_a_block(run: Run, sizes: Sizes, *, fused: bool) -> float:
+    """Bytes of a token; of a model that is not the package's by the parameters of its block, 12 h^2 (2205.05198)."""
+    if sizes.estimated:
+        return FOREIGN * narrow(run) / 2 * math.sqrt(sizes.block / 12)
+    return sum(kept.bytes for kept in of_a_block(run, fused=fused))
+
+
+@dataclass(frozen=True)
+class Between:
+    """Bytes of a token that all blocks hold when backward begins, and more while one block is computed again."""
+
+    kept: float
+    how: str
+    again: float = 0.0
+
+
+def between_passes(run: Run, sizes: Sizes, *, fused: bool) -> Between:
+    """What checkpointing leaves between forward and backward.
+
+    none: all of each block. blocks: each block's input (Chen et al. 1604.06174). sqrt: the inputs of segments of
+    ceil(sqrt(L)) blocks, and those of the blocks of one segment. selective: each block's input and what products and
+    attention gave (2205.05198, section 5). What a block computes again is there with its largest gradients, those of
+    gate, up and their product.
+    """
+    depth, block = sizes.depth, bytes_of_a_block(run, sizes, fused=fused)
+    width = math.sqrt(sizes.block / 12) if sizes.estimated else run.model.width
+    entry = width * wide(run)
+    gradients = entry + 3 * narrow(run) * (4 * width if sizes.estimated else run.model.mlp_ratio * width)
+    match run.compute.checkpointing:
+        case "blocks":
+            return Between(depth * entry, f"{depth} inputs x {entry:,.0f}", block + gradients)
+        case "sqrt":
+            segment = math.ceil(math.sqrt(depth))
+            segments = -(-depth // max(segment, 1))
+            how = f"({segments} segments + {segment} blocks of one) x {entry:,.0f}"
+            return Between((segments + segment) * entry, how, block + gradients)
+        case "selective":
+            kept = entry + _products(run, sizes, block, width)
+            how = f"{depth} blocks x {kept:,.0f} of input and products"
+            return Between(depth * kept, how, max(block - kept, 0.0) + gradients)
+        case _:
+            return Between(depth * block, f"{depth} blocks x {block:,.0f}")
+
+
+def _products(run: Run, sizes: Sizes, block: float, width: float) -> float:
+    """Bytes of a token that products and attention of a block give, those whose output is added to the stream, too."""
+    if sizes.estimated:
+        return block / 2
+    kept = sum(each.bytes for each in of_a_block(run, fused=True) if each.product)
+    return kept + 2 * width * narrow(run)
+
+
+def outside_blocks(run: Run, *, fused: bool) -> float:
+    """Bytes of a token: the last norm's input and outputs, and the token itself."""
+    width = run.model.width
+    return width * (wide(run) * (1 if fused else 2) + narrow(run)) + 8
+
+
+#: fp32 copies of the logits that are there at once: log_softmax's output, its gradient, that of the logits.
+COPIES = 3
+#: While they are only evaluated: the logits, and log_softmax's output.
+COPIES_EVALUATED = 2
+
+
+def logits(run: Run, sizes: Sizes, tokens: int) -> tuple[float, str]:
+    """Bytes of a pass of so many tokens when its backward begins, chunked if the run says so."""
+    copies = COPIES + bool(run.model.softcap) + bool(run.model.z_loss)
+    vocab, chunk = run.model.vocab, run.compute.loss_chunk
+    at_once = min(chunk, tokens) if chunk else tokens
+    found = 4.0 * copies * at_once * vocab
+    how = f"4 bytes x {copies} copies x {at_once:,} tokens x {vocab:,} words"
+    if not chunk:
+        return found, how
+    # The readout's gradient so far and a chunk's, and the features with their gradient.
+    more = 2 * 4.0 * sizes.readout + 2.0 * narrow(run) * tokens * run.model.width
+    return found + more, f"{how} + 4 x 2 x {sizes.readout:,} of the readout's gradient + features and theirs"

@@ -1,0 +1,103 @@
+"""A plan for devices in words: the table, what is chosen, and the arithmetic number by number."""
+
+from __future__ import annotations
+
+from froude.hardware.activations import of_a_block
+from froude.hardware.roofline import ERROR
+from froude.hardware.ways import DevicePlan, Way
+
+GB = 1e9
+
+
+def told(plan: DevicePlan) -> list[str]:
+    """The table of all ways, and the cheapest that fits or what would help."""
+    device, place, run = plan.device, plan.place, plan.run
+    lines = [
+        f"{run.name}: {plan.sizes.parameters / 1e9:.4g}B parameters, {run.tokens / 1e9:.4g}B tokens, batch "
+        f"{run.batch:,}, {run.precision}, {run.optimizer.name}",
+        f"on {place} {device.name} ({device.memory_gb:g} GB each), GB of a worker; needed is less than the sum, since "
+        "not all is there at once, and has a reserve",
+        f"{'strategy':<9}{'checkpoint':<11}{'micro':>7}{'weights':>9}{'grads':>8}{'state':>8}{'activ.':>8}{'logits':>8}"
+        f"{'buffers':>8}{'needed':>9}{'':>5}{'tokens/s':>10}{'MFU':>5}{'days':>8}{'dollars':>10}",
+        *(_row(plan, way) for way in plan.ways),
+    ]
+    if plan.sizes.estimated:
+        lines.append(
+            "activations are a guess by the parameters of a block: the model is not the package's own"
+        )
+    if run.slots % place.workers and place.workers > 1:
+        lines.append(
+            f"slots: the run has {run.slots}, which {place.workers} workers do not share evenly; set `slots`"
+        )
+    return [*lines, *_choice(plan)]
+
+
+def _row(plan: DevicePlan, way: Way) -> str:
+    compute, memory = way.run.compute, way.memory
+    sizes = [f"{memory.columns[kind] / GB:.1f}" for kind in memory.columns]
+    columns = "".join(f"{text:>{width}}" for text, width in zip(sizes, (9, 8, 8, 8, 8, 8), strict=True))
+    head = f"{compute.strategy:<9}{compute.checkpointing:<11}{memory.tokens:>7}{columns}{memory.needed / GB:>9.1f}"
+    if not way.fits:
+        return f"{head}{'no':>5}"
+    return (
+        f"{head}{'fits':>5}{way.step.tokens_per_second:>10,.0f}{way.step.mfu:>5.0%}{plan.days(way):>8.3g}"
+        f"{plan.cost(way):>10,.0f}"
+    )
+
+
+def _choice(plan: DevicePlan) -> list[str]:
+    way = plan.chosen
+    if way is None:
+        if plan.remedies:
+            return [f"fits nowhere here; would fit: {'; '.join(plan.remedies)}"]
+        return [
+            "fits nowhere here, nor on 64 times as many nodes or on a larger device of the table: no strategy splits a "
+            "block's own tensors; make the model or its context smaller"
+        ]
+    compute = way.run.compute
+    return [
+        f"cheapest that fits: {compute.strategy}, checkpointing {compute.checkpointing}, micro_batch "
+        f"{way.run.micro_batch}: {way.memory.needed / GB:.1f} of {plan.device.memory_gb:g} GB, "
+        f"{way.step.seconds:.3g} s a step, {plan.days(way):.3g} days, ${plan.cost(way):,.0f} at "
+        f"${plan.dollars:g} a device and hour",
+        f"bound by {way.step.bound}; times by a roofline, within a factor of {ERROR} of published speeds; "
+        "without evaluations, checkpoints and restarts",
+    ]
+
+
+def explained(plan: DevicePlan, way: Way | None = None) -> list[str]:
+    """The arithmetic of one way, the chosen or else the one that needs least, item by item."""
+    way = way or plan.chosen or min(plan.ways, key=lambda each: each.memory.needed)
+    memory, run, device = way.memory, way.run, plan.device
+    lines = [
+        "",
+        f"{run.compute.strategy}, checkpointing {run.compute.checkpointing}: {memory.tokens:,} tokens a pass, "
+        f"{memory.passes} passes a step",
+    ]
+    for item in memory.items.values():
+        lines.append(f"  {item.name:<15}{item.bytes / GB:>9.3f} GB = {item.how}")
+    if not plan.sizes.estimated:
+        lines.append("a block keeps of a token, in bytes:")
+        kept = of_a_block(run, fused=device.is_gpu)
+        lines += [
+            f"  {each.bytes:>9,.0f} = {each.width:g} x {each.elements:,.0f}  {each.what}" for each in kept
+        ]
+        lines.append(f"  {sum(each.bytes for each in kept):>9,.0f} in all")
+    lines.append("what is there at once:")
+    for moment, names in memory.moments.items():
+        terms = " + ".join(f"{memory.items[name].bytes / GB:.3f}" for name in names)
+        lines.append(f"  {moment:<15}{memory.at(moment) / GB:>9.3f} GB = {terms} ({', '.join(names)})")
+    lines += [
+        f"  needed         {memory.needed / GB:>9.3f} GB = {memory.peak / GB:.3f} when {memory.worst} + "
+        f"{memory.reserve / GB:.3f} reserved",
+        f"  in the host    {memory.host / GB:>9.3f} GB: the copy from which a checkpoint is written",
+        "a step's time:",
+        *(f"  {line}" for line in way.step.how),
+        f"  {way.step.products:.3g} s products, {way.step.traffic:.3g} s memory, {way.step.sending:.3g} s sending"
+        f"{' meanwhile' if way.step.overlaps else ''}, {way.step.updating:.3g} s update = {way.step.seconds:.3g} s",
+        f"  {run.batch:,} tokens / {way.step.seconds:.3g} s = {way.step.tokens_per_second:,.0f} tokens a second; MFU "
+        f"{way.step.model_flops:.3g} / {way.step.seconds:.3g} / {way.step.peak_flops:.4g} = {way.step.mfu:.1%}",
+        f"  {run.tokens:.4g} tokens / {way.step.tokens_per_second:,.0f} / 86,400 = {plan.days(way):.3g} days; x 24 x "
+        f"{plan.place.workers} x ${plan.dollars:g} = ${plan.cost(way):,.0f}",
+    ]
+    return lines

@@ -1,0 +1,100 @@
+"""The tables of devices and prices: the package's, and a user's files over them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from froude.section import ConfigError, Section, did_you_mean, listing
+
+HERE = Path(__file__).parent
+
+
+class Device(Section):
+    """One device; units as in devices.toml."""
+
+    section: ClassVar[str] = "device"
+    name: str
+    memory_gb: float = Field(gt=0)
+    fp32: float = Field(gt=0)
+    tf32: float = Field(default=0.0, ge=0)
+    bf16: float = Field(default=0.0, ge=0)
+    fp8: float = Field(default=0.0, ge=0)
+    bandwidth: float = Field(gt=0)
+    link: float = Field(gt=0)
+    network: float = Field(gt=0)
+    sustained: float = Field(default=0.6, gt=0, le=1)
+
+    @property
+    def memory(self) -> float:
+        """Bytes."""
+        return self.memory_gb * 1e9
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.name != "cpu"
+
+    def flops(self, precision: str) -> float:
+        """Dense FLOP a second of matrix products in a run's precision; ConfigError where the device has none."""
+        kind = "bf16" if precision.startswith("bf16") or precision == "fp16" else precision
+        found = float(getattr(self, kind))
+        if not found:
+            raise ConfigError(
+                f'`precision` must be one that the device has, but {self.name} has no {kind}; use "bf16" or "fp32"'
+            )
+        return found * 1e12
+
+
+def device(name: str, file: str = "") -> Device:
+    """The device of this name, from the user's file if it has it; ConfigError if no table has it."""
+    table = _merged("devices", file)
+    if name not in table:
+        begun = [each for each in table if name and each.startswith(name.lower())]
+        near = f" (did you mean {listing(map(repr, begun))}?)" if begun else did_you_mean(name, table)
+        raise ConfigError(
+            f"a device must be in the table, but {name!r} is not{near}; known: "
+            f"{', '.join(table)}; add yours to a file, and pass --devices FILE"
+        )
+    return Device(name=name, **table[name])
+
+
+def devices(file: str = "") -> list[Device]:
+    """All devices, in the table's order."""
+    return [Device(name=name, **content) for name, content in _merged("devices", file).items()]
+
+
+def price(name: str, file: str = "") -> float:
+    """Dollars for an hour of a device; ConfigError if no table has it."""
+    table = _merged("prices", file)
+    dollars = table.get(name, {}).get("dollars")
+    if not isinstance(dollars, int | float) or dollars < 0:
+        raise ConfigError(
+            f"a device's price must be a number of dollars an hour, but {name!r} has {dollars!r}; add [{name}] with "
+            "`dollars = ...` to a file, and pass --prices FILE"
+        )
+    return float(dollars)
+
+
+def _merged(kind: str, file: str) -> dict[str, dict[str, Any]]:
+    own = _read(HERE / f"{kind}.toml", kind)
+    return own | _read(Path(file), kind) if file else own
+
+
+def _read(file: Path, kind: str) -> dict[str, dict[str, Any]]:
+    try:
+        content = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"--{kind} must name a TOML file, but {file} can't be read: {error}") from None
+    for name, table in content.items():
+        if not isinstance(table, dict):
+            raise ConfigError(
+                f"--{kind} must hold a table for each device, such as [h100-80gb], but {file} has {name} = {table!r}"
+            )
+    # A whole number of a user's is as good as a fraction.
+    return {
+        name: {k: float(v) if type(v) is int else v for k, v in table.items()}
+        for name, table in content.items()
+    }

@@ -1,0 +1,167 @@
+"""The ways in which a run could be trained on given devices, which of them fit, and the cheapest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, get_args
+
+from froude.compute import Checkpointing, Strategy
+from froude.config import ConfigError, Run
+from froude.hardware import tables
+from froude.hardware.memory import Memory, memory
+from froude.hardware.roofline import SECONDS_A_DAY, Step, step
+from froude.hardware.sizes import Place, Sizes
+from froude.hardware.tables import Device
+
+#: Times as many nodes as asked for, at which to look where nothing fits.
+MORE_NODES = (2, 4, 8, 16, 32, 64)
+#: Tokens whose logits exist at once, where chunks are a remedy.
+CHUNK = 2048
+STRATEGIES: tuple[Strategy, ...] = ("ddp", "zero1", "zero2", "fsdp", "hsdp")
+
+
+@dataclass(frozen=True)
+class Way:
+    """A run with a strategy, a checkpointing and a micro-batch: what a worker takes, and how long a step."""
+
+    run: Run
+    device: Device
+    memory: Memory
+    step: Step
+
+    @property
+    def fits(self) -> bool:
+        return self.memory.needed <= self.device.memory
+
+
+@dataclass(frozen=True)
+class DevicePlan:
+    """All ways on one kind of device, each with the largest micro-batch that fits, and what would help if none does."""
+
+    run: Run
+    sizes: Sizes
+    device: Device
+    place: Place
+    dollars: float
+    ways: tuple[Way, ...]
+    remedies: tuple[str, ...]
+
+    @property
+    def chosen(self) -> Way | None:
+        """The cheapest that fits: the devices being the same, the quickest, then the one that needs least memory."""
+        fitting = [way for way in self.ways if way.fits]
+        return min(fitting, key=lambda way: (way.step.seconds, way.memory.needed), default=None)
+
+    def days(self, way: Way) -> float:
+        """Of training alone."""
+        return self.run.tokens / way.step.tokens_per_second / SECONDS_A_DAY
+
+    def cost(self, way: Way) -> float:
+        """Dollars for all devices."""
+        return self.days(way) * 24 * self.place.workers * self.dollars
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON types."""
+        found = {
+            "run": self.run.name,
+            "device": self.device.name,
+            "nodes": str(self.place),
+            "workers": self.place.workers,
+            "parameters": self.sizes.parameters,
+            "flops": self.sizes.flops_per_token * self.sizes.passes * self.run.tokens,
+            "dollars_per_device_hour": self.dollars,
+            "ways": [self._row(way) for way in self.ways],
+            "remedies": list(self.remedies),
+        }
+        return found | {"chosen": self._row(self.chosen) if self.chosen else None}
+
+    def _row(self, way: Way) -> dict[str, Any]:
+        compute = way.run.compute
+        return {
+            "strategy": compute.strategy,
+            "checkpointing": compute.checkpointing,
+            "micro_batch": way.run.micro_batch,
+            "passes": way.memory.passes,
+            "bytes": {**way.memory.columns, "peak": way.memory.peak, "reserve": way.memory.reserve},
+            "host_bytes": way.memory.host,
+            "needed_bytes": way.memory.needed,
+            "fits": way.fits,
+            "step_seconds": way.step.seconds,
+            "tokens_per_second": way.step.tokens_per_second,
+            "mfu": way.step.mfu,
+            "bound": way.step.bound,
+            "days": self.days(way),
+            "dollars": self.cost(way),
+        }
+
+
+def plan(run: Run, sizes: Sizes, place: Place, device: Device, dollars: float, file: str = "") -> DevicePlan:
+    """Every strategy and checkpointing that the run can have; ConfigError if its batch is too small for the workers."""
+    if run.windows < place.workers:
+        raise ConfigError(
+            f"a batch must have a window for each worker, but {run.batch:,} tokens are {run.windows} windows for "
+            f"{place.workers} workers; enlarge `batch`, or use fewer devices"
+        )
+    ways = tuple(_ways(run, sizes, place, device))
+    remedies = () if any(way.fits for way in ways) else tuple(_remedies(run, sizes, place, device, file))
+    return DevicePlan(run, sizes, device, place, dollars, ways, remedies)
+
+
+def _ways(run: Run, sizes: Sizes, place: Place, device: Device) -> Iterator[Way]:
+    strategies: Sequence[Strategy] = STRATEGIES if place.workers > 1 else ("fsdp",)
+    if run.reduction == "exact":
+        strategies = ("fsdp",)
+    elif place.nodes == 1 and not run.compute.replicas:
+        strategies = [each for each in strategies if each != "hsdp"]  # one replica a node is fsdp
+    for strategy in strategies:
+        for checkpointing in get_args(Checkpointing):
+            if (
+                sizes.estimated and checkpointing == "sqrt"
+            ):  # its segments are made in the package's own model
+                continue
+            replicas = run.compute.replicas if strategy == "hsdp" else 0
+            compute = {"strategy": strategy, "checkpointing": checkpointing, "replicas": replicas}
+            # Not `replace`, which would check the whole run anew for each of hundreds.
+            changed = run.model_copy(update={"compute": run.compute.model_copy(update=compute)})
+            yield _largest(changed, sizes, place, device)
+
+
+def _largest(run: Run, sizes: Sizes, place: Place, device: Device) -> Way:
+    """With the largest micro-batch that fits, of halves of all at once; one window if none does."""
+    context = run.model.context
+    windows = memory(run, sizes, place, gpu=device.is_gpu).tokens // context
+    while True:
+        found = memory(run, sizes, place, gpu=device.is_gpu)
+        if found.needed <= device.memory or windows == 1:
+            return Way(run, device, found, step(run, sizes, place, device))
+        windows = -(-windows // 2)
+        run = run.model_copy(update={"micro_batch": windows * context})
+
+
+def _remedies(run: Run, sizes: Sizes, place: Place, device: Device, file: str) -> Iterator[str]:
+    """What would make one of the ways fit: the smallest change of each kind that does."""
+
+    def fits(changed: Run, at: Place, on: Device) -> bool:
+        return any(way.fits for way in _ways(changed, sizes, at, on))
+
+    chunked = run if run.compute.loss_chunk else run.replace({"compute.loss_chunk": CHUNK})
+    offloaded = chunked.replace({"compute.offload": True})
+    if chunked is not run and fits(chunked, place, device):
+        yield f"compute.loss_chunk = {CHUNK}"
+    elif not run.compute.offload and fits(offloaded, place, device):
+        yield f"compute.loss_chunk = {CHUNK} and compute.offload = true"
+    for changed, words in ((run, ""), (chunked, f" with compute.loss_chunk = {CHUNK}")):
+        for times in MORE_NODES:
+            more = replace(place, nodes=place.nodes * times)
+            if run.windows >= more.workers and fits(changed, more, device):
+                yield f"--nodes {more}{words}"
+                break
+        else:
+            continue
+        break
+    larger = [each for each in tables.devices(file) if each.memory > device.memory and each.is_gpu]
+    for other in sorted(larger, key=lambda each: each.memory):
+        if fits(chunked, place, other):
+            yield f"--device {other.name}" + f" with compute.loss_chunk = {CHUNK}" * (chunked is not run)
+            break

@@ -1,0 +1,86 @@
+"""The tables of devices and prices: complete, and a user's over them."""
+
+import pytest
+
+from froude.config import ConfigError
+from froude.hardware.sizes import Place
+from froude.hardware.tables import device, devices, price
+
+ASKED = (
+    "a100-40gb",
+    "a100-80gb",
+    "h100-80gb",
+    "h100-pcie",
+    "h200",
+    "b200",
+    "l40s",
+    "rtx-4090",
+    "mi300x",
+    "cpu",
+)
+
+
+def test_every_device_has_its_figures_and_a_price():
+    assert {each.name for each in devices()} == set(ASKED)
+    for each in devices():
+        assert each.flops("bf16") >= each.flops("fp32") > 1e11
+        assert price(each.name) > 0
+
+
+def test_each_figure_of_the_tables_has_a_source(root):
+    for kind, mark in (("devices", "https://"), ("prices", "202")):
+        text = (root / f"platform/froude/hardware/{kind}.toml").read_text()
+        for section in text.split("\n[")[1:]:
+            if not section.startswith("cpu]"):  # nobody's, as it says
+                assert mark in section or "as above" in section, section
+
+
+def test_a_device_that_no_table_has_is_refused_with_the_nearest():
+    with pytest.raises(
+        ConfigError, match=r"'h100-80' is not \(did you mean 'h100-80gb'\?\); known: a100-40gb"
+    ):
+        device("h100-80")
+
+
+def test_a_users_tables_come_over_the_packages(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        "[mine]\nmemory_gb = 10\nfp32 = 1\nbandwidth = 2\nlink = 3\nnetwork = 4\n[h200]\ndollars = 0.5\n"
+    )
+    assert device("mine", str(file)).memory == 10e9
+    assert price("h200", str(file)) == 0.5
+    with pytest.raises(ConfigError, match="mine has no bf16"):
+        device("mine", str(file)).flops("bf16")
+    with pytest.raises(ConfigError, match=r"a device's price must be a number .* 'mine' has None"):
+        price("mine", str(file))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[a\n", "must name a TOML file"),
+        ("a = 1\n", "must hold a table for each device"),
+        ("[a]\nmemory = 3\n", "unknown key `device.memory`; did you mean `device.memory_gb`"),
+    ],
+)
+def test_a_table_that_is_not_one_is_refused(tmp_path, text, words):
+    file = tmp_path / "mine.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=words):
+        devices(str(file))
+    with pytest.raises(ConfigError, match=r"none\.toml can't be read"):
+        devices(str(tmp_path / "none.toml"))
+
+
+@pytest.mark.parametrize("text", ["", "4x", "x8", "0x8", "4x8x2", "-1", "4 x 8"])
+def test_nodes_are_two_numbers(text):
+    with pytest.raises(ConfigError, match="--nodes must be nodes x devices"):
+        Place.parse(text)
+    assert Place.parse("4x8").workers == 32
+    assert str(Place.parse("8")) == "1x8"
+
+
+def test_fp8_is_for_devices_that_have_it():
+    with pytest.raises(ConfigError, match="a100-80gb has no fp8"):
+        device("a100-80gb").flops("fp8")
+    assert device("h100-80gb").flops("fp16") == 989.4e12

@@ -1,0 +1,147 @@
+"""Which way is cheapest, what would help where none fits, how long a step takes, and how all that is told."""
+
+import json
+import math
+
+import pytest
+
+from froude.cli import main
+from froude.config import ConfigError, Run
+from froude.hardware import tables
+from froude.hardware.lines import explained, told
+from froude.hardware.roofline import step
+from froude.hardware.sizes import Place
+from froude.hardware.ways import plan
+from froude.sweep.sizes import sizes_of
+
+SEVEN = Run(
+    name="seven",
+    model={
+        "width": 4096,
+        "depth": 32,
+        "head_dim": 128,
+        "mlp_ratio": 2.6875,
+        "context": 4096,
+        "vocab": 32_000,
+    },
+    batch=1024 * 4096,
+    tokens=1024 * 4096 * 1000,
+    precision="bf16",
+    parametrization="sp",
+)
+TINY = Run(name="tiny", tokens=768 * 10, batch=768)
+
+
+@pytest.fixture(scope="module")
+def sizes():
+    return sizes_of(SEVEN)
+
+
+def planned(run, sizes, nodes="4x8", device="h100-80gb"):
+    return plan(run, sizes, Place.parse(nodes), tables.device(device), tables.price(device))
+
+
+def test_every_strategy_and_checkpointing_is_a_row_and_the_quickest_that_fits_is_chosen(sizes):
+    found = planned(SEVEN, sizes)
+    assert len(found.ways) == 5 * 4
+    fitting = [way for way in found.ways if way.fits]
+    assert found.chosen in fitting
+    assert found.cost(found.chosen) == min(found.cost(way) for way in fitting)
+    assert all(way.memory.needed <= 80e9 for way in fitting)
+    ddp = [way for way in found.ways if way.run.compute.strategy == "ddp"]
+    assert not any(way.fits for way in ddp)  # 16 bytes x 6.7e9
+    assert found.chosen.step.tokens == SEVEN.batch
+
+
+def test_an_exact_run_has_one_strategy_and_one_node_no_replicas(sizes):
+    exact = planned(SEVEN.replace(reduction="exact", slots=32), sizes)
+    assert {way.run.compute.strategy for way in exact.ways} == {"fsdp"}
+    alone = planned(SEVEN, sizes, "1x8")
+    assert {way.run.compute.strategy for way in alone.ways} == {"ddp", "zero1", "zero2", "fsdp"}
+
+
+def test_what_fits_nowhere_says_what_would(sizes):
+    found = planned(SEVEN, sizes, "1x1", "rtx-4090")
+    assert found.chosen is None
+    assert any(remedy.startswith("--nodes ") for remedy in found.remedies)
+    assert any("--device h200" in remedy for remedy in found.remedies)
+    assert "fits nowhere here; would fit: " in told(found)[-1]
+    huge = SEVEN.replace({"model.width": 65_536, "batch": 4096, "tokens": 4096})
+    none = plan(huge, sizes_of(huge), Place(1, 1), tables.device("b200"), 1.0)
+    assert "no strategy splits a block's own tensors" in told(none)[-1]
+
+
+def test_a_batch_must_have_a_window_for_each_worker(sizes):
+    small = SEVEN.replace(batch=16 * 4096, tokens=16 * 4096)
+    with pytest.raises(ConfigError, match="65,536 tokens are 16 windows for 32 workers; enlarge `batch`"):
+        planned(small, sizes)
+
+
+def test_a_step_is_the_models_flops_over_what_the_device_sustains(sizes):
+    device = tables.device("h100-80gb")
+    alone = step(SEVEN, sizes, Place(1, 1), device)
+    assert alone.sending == 0
+    assert alone.products == pytest.approx(
+        sizes.flops_per_token * SEVEN.batch / (989.4e12 * device.sustained)
+    )
+    again = step(SEVEN.replace({"compute.checkpointing": "blocks"}), sizes, Place(1, 1), device)
+    assert again.products == pytest.approx(alone.products * 4 / 3, rel=0.02)
+    assert again.mfu < alone.mfu < device.sustained
+    apart, together = (step(SEVEN, sizes, Place.parse(nodes), device) for nodes in ("32x1", "4x8"))
+    assert apart.sending > 7 * together.sending
+    hsdp = SEVEN.replace({"compute.strategy": "hsdp"})
+    assert step(hsdp, sizes, Place(4, 8), device).sending < apart.sending
+
+
+def test_the_arithmetic_is_printed_number_by_number(sizes):
+    found = planned(SEVEN, sizes)
+    text = "\n".join(explained(found))
+    assert "4 bytes x 6,738,415,616 parameters / 32 workers that share" in text
+    assert "44,032 = 2 x 22,016  gate and up" in text
+    days = SEVEN.tokens / found.chosen.step.tokens_per_second / 86_400
+    assert f"= {days:.3g} days" in text
+    assert found.to_dict()["chosen"]["days"] == pytest.approx(days)
+
+
+def plans(capsys, *argv):
+    code = main(["plan", *argv])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_the_command_plans_a_run_of_a_file(tmp_path, capsys):
+    file = tmp_path / "run.toml"
+    file.write_text(TINY.to_toml())
+    code, out, _ = plans(capsys, str(file), "--device", "cpu", "--explain")
+    assert code == 0
+    assert "cheapest that fits: fsdp, checkpointing none" in out
+    assert "what is there at once:" in out
+    code, out, _ = plans(capsys, str(file), "--device", "h100-80gb", "--nodes", "1x2", "--json")
+    content = json.loads(out)
+    assert (content["workers"], content["device"]) == (2, "h100-80gb")
+    assert math.isfinite(content["chosen"]["dollars"])
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (("run.toml", "--device", "h100"), "did you mean 'h100-80gb' or 'h100-pcie'?"),
+        (("run.toml", "--device", "cpu", "--nodes", "four"), "--nodes must be nodes x devices"),
+        (("run.toml", "--explain"), "--explain plan for a device; give --device, too"),
+        (("mine.py:none", "--device", "cpu"), "must define none(), but"),
+        (
+            ("mine.py:made", "--device", "cpu"),
+            "must return a froude.config.Run, but that of mine.py returned int",
+        ),
+        (("gone.py:made", "--device", "cpu"), "there is none at gone.py"),
+        (("run.toml", "--device", "cpu", "--nodes", "64x1"), "12 windows for 64 workers"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_words(tmp_path, monkeypatch, capsys, argv, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "run.toml").write_text(TINY.to_toml())
+    (tmp_path / "mine.py").write_text("def made():\n    return 1\n")
+    code, _, err = plans(capsys, *argv)
+    assert code == 2
+    assert words in err
+    assert "Traceback" not in err
