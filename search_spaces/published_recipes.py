@@ -17,8 +17,6 @@ from typing import Any
 from froude.config import Model, Optimizer, Run, Schedule, whole_steps
 from froude.space import Grid, Space, Trial
 
-#: Keys of `model` that a recipe names and this version's Model has.
-KNOWN = frozenset(Model.model_fields)
 SMALL_WIDTH, SMALL_STEPS, SMALL_BATCH = 64, 60, 1536
 SMALL_CONTEXT = 64
 
@@ -51,7 +49,7 @@ def recipe(
             vocab=vocab,
             readout_sd=0.02,
             **model,
-            **{key: value for key, value in (attention or {}).items() if key in KNOWN},
+            **(attention or {}),
         ),
         optimizer=Optimizer(lr=lr, beta1=0.9, beta2=0.95, eps=eps, weight_decay=0.1, clip=1.0),
         schedule=Schedule(warmup_tokens=whole_steps(warmup, batch), **schedule),
@@ -264,9 +262,9 @@ def small(made: Run, seed: int = 0) -> Run:
         ],
         "eval_windows": 96,
     }
-    if "kv_heads" in KNOWN and getattr(shape, "kv_heads", 0):
+    if shape.kv_heads:
         changes["model.kv_heads"] = max(1, least // 4)
-    if "window" in KNOWN and getattr(shape, "window", 0):
+    if shape.window:
         changes["model.window"] = SMALL_CONTEXT // 2  # half of the context, as Mistral's
     return made.replace(changes)
 

@@ -11,7 +11,10 @@ from froude.doctor import environment, places, verdicts
 from froude.doctor.finding import Examination, Finding
 from froude.doctor.ranks import Work, work
 from froude.doctor.works import TIMED
-from froude.sweep.plan import PROCESS_BYTES, worker_bytes
+from froude.hardware.memory import memory
+from froude.hardware.sizes import Place
+from froude.sweep.plan import worker_bytes
+from froude.sweep.sizes import sizes_of
 
 #: Seconds below which a check is not begun.
 LEAST = 5.0
@@ -59,7 +62,9 @@ def examine(
 
 def planned_bytes(run: Run, *, gpu: bool) -> int:
     """Bytes that the plan says a worker needs: on a GPU of tensors, else of its process."""
-    return worker_bytes(run) - (PROCESS_BYTES if gpu else 0)
+    if not gpu:
+        return worker_bytes(run)
+    return round(memory(run, sizes_of(run), Place(1, 1), gpu=True).peak)
 
 
 def _of_one(

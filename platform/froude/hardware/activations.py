@@ -56,8 +56,8 @@ def of_a_block(run: Run, *, fused: bool) -> list[Kept]:
     """
     shape, a, r = run.model, narrow(run), wide(run)
     width, hidden = shape.width, round(shape.mlp_ratio * shape.width)
-    heads = width // shape.head_dim
-    keys = (getattr(shape, "kv_heads", 0) or heads) * shape.head_dim
+    heads = shape.heads
+    keys = shape.key_heads * shape.head_dim
     norm = [] if fused else [Kept("norm before its gain", width, r)]
     found = [
         Kept("attention's input", width, r),

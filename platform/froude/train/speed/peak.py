@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import torch
 
-#: Dense FLOPs a second of matrix products by words in the device's name, bf16 and TF32, from NVIDIA's data sheets. The
-#: first that fits counts; half of TF32's is not fp32's, which runs on other units and is not listed.
-PEAKS = {
-    ("H200",): {"bf16": 989.4e12, "tf32": 494.7e12},
-    ("H100", "PCIe"): {"bf16": 756e12, "tf32": 378e12},
-    ("H100",): {"bf16": 989.4e12, "tf32": 494.7e12},
-    ("A100",): {"bf16": 312e12, "tf32": 156e12},
-}
+from froude.config import ConfigError
+from froude.hardware import tables
+
+#: Devices of the table by words that torch's names of them have; the first that fits counts.
+NAMES = (
+    (("B200",), "b200"),
+    (("H200",), "h200"),
+    (("H100", "PCIe"), "h100-pcie"),
+    (("H100",), "h100-80gb"),
+    (("A100",), "a100-80gb"),
+    (("L40S",), "l40s"),
+    (("4090",), "rtx-4090"),
+    (("MI300X",), "mi300x"),
+)
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """FLOPs a second of one device at the run's precision; None for a device that is not known."""
+    """FLOPs a second of one device at the run's precision; None for a device, or a precision, that is not known."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
-    for words, peaks in PEAKS.items():
-        if all(word in name for word in words):
-            return peaks.get(precision)
-    return None
+    known = next((entry for words, entry in NAMES if all(word in name for word in words)), None)
+    try:
+        return tables.device(known).flops(precision) if known else None
+    except ConfigError:
+        return None
