@@ -10,15 +10,24 @@ from froude.section import ConfigError, Section, drop_later
 
 Strategy = Literal["fsdp", "ddp", "zero1", "zero2", "hsdp"]
 Checkpointing = Literal["none", "blocks", "sqrt", "selective"]
+Kernels = Literal["plain", "fast"]
 
 
 class Compute(Section):
     """A run's table `[compute]`; sizes in tokens."""
 
     section: ClassVar[str] = "compute"
-    LATER: ClassVar[tuple[str, ...]] = ("strategy", "replicas", "checkpointing", "offload", "loss_chunk")
-    #: What may differ without making it another run: where tensors lie, and what is computed twice.
-    UNFINGERPRINTED: ClassVar[tuple[str, ...]] = ("strategy", "replicas", "checkpointing", "offload")
+    LATER: ClassVar[tuple[str, ...]] = (
+        "strategy",
+        "replicas",
+        "checkpointing",
+        "offload",
+        "loss_chunk",
+        "kernels",
+        "threads",
+    )
+    #: What may differ without making it another run: where tensors lie, what is computed twice, by how many threads.
+    UNFINGERPRINTED: ClassVar[tuple[str, ...]] = ("strategy", "replicas", "checkpointing", "offload", "threads")
     strategy: Strategy = Field(
         default="fsdp",
         description="what workers share out: fsdp weights, gradients and optimizer state (ZeRO-3); zero2 gradients and "
@@ -35,6 +44,17 @@ class Compute(Section):
     offload: bool = Field(default=False, description="whether the optimizer's state lies in the CPU's memory")
     loss_chunk: int = Field(
         default=0, ge=0, description="tokens whose logits exist at once; 0: those of a whole forward pass"
+    )
+    kernels: Kernels = Field(
+        default="plain",
+        description="fast: on a CPU attention in pieces for short windows, and in fp32 the library's quicker matrix "
+        "products, where they are exact enough",
+    )
+    threads: int = Field(
+        default=0,
+        ge=0,
+        description="threads of a worker on a CPU, which reserves as many CPUs; 0: one, or in a run of several workers "
+        "as many as OMP_NUM_THREADS says",
     )
 
     @property

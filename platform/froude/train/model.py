@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from froude.config import Run
 from froude.train.api import Kind, Part, branch_sd, initial_sd, multiplier
 from froude.train.exact.draws import generator
+from froude.train.kernels import attention as fast
 
 ROPE_BASE = 10_000.0  # Su et al. 2104.09864
 NORM_EPS = 1e-6
@@ -34,6 +35,10 @@ def _rotate(x_BxTx2xHxK: Tensor, cos_TxK: Tensor, sin_TxK: Tensor) -> Tensor:
     return torch.cat((left * cos - right * sin, right * cos + left * sin), dim=-1)
 
 
+def _attention(q_BxHxTxK: Tensor, k_BxHxTxK: Tensor, v_BxHxTxK: Tensor, scale: float) -> Tensor:
+    return F.scaled_dot_product_attention(q_BxHxTxK, k_BxHxTxK, v_BxHxTxK, is_causal=True, scale=scale)
+
+
 class Block(nn.Module):
     """x + attention(norm(x)), then x + SwiGLU(norm(x))."""
 
@@ -45,6 +50,7 @@ class Block(nn.Module):
         out = branch_sd(run)  # 1/sqrt(2L), Radford et al. 2019
         self.scale, self.qk_norm = multiplier(run, "attention"), shape.qk_norm
         self.residual = multiplier(run, "residual")
+        self.fast = run.compute.kernels == "fast"
         sd, sd_down = initial_sd(run, "hidden", D), initial_sd(run, "hidden", F_)
         self.attention_norm = nn.Parameter(torch.ones(D))
         self.qkv = _normal(seed, f"{prefix}.qkv", sd, 3 * D, D)
@@ -59,7 +65,7 @@ class Block(nn.Module):
     def forward(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         B, T, D = x_BxTxD.shape
         q, k, v = self._heads(x_BxTxD, cos, sin)
-        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=self.scale)
+        a = (fast.attention if self.fast else _attention)(q, k, v, self.scale)
         x_BxTxD = self._added(x_BxTxD, F.linear(a.transpose(1, 2).reshape(B, T, D), self.attention_out))
         h = F.rms_norm(x_BxTxD, (D,), self.mlp_norm, NORM_EPS)
         gate, up = F.linear(h, self.gate_up).chunk(2, dim=-1)
@@ -73,7 +79,7 @@ class Block(nn.Module):
         qk, v = qkv_BxTx3xHxK.split((2, 1), dim=2)
         if self.qk_norm:
             qk = F.rms_norm(qk, (self.K,), None, NORM_EPS) * torch.stack((self.q_gain, self.k_gain))[:, None]
-        q, k = _rotate(qk, cos, sin).permute(2, 0, 3, 1, 4).unbind(0)
+        q, k = (fast.rotate if self.fast else _rotate)(qk, cos, sin).permute(2, 0, 3, 1, 4).unbind(0)
         return q, k, v.squeeze(2).transpose(1, 2)
 
     @torch.no_grad()

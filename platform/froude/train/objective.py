@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from froude.config import Run
+from froude.train import kernels
 
 #: Of (model, windows, run), two sums over the windows' tokens: a reduction computes the gradient of the first's
 #: mean over the batch, and reports that of the second.
@@ -41,7 +42,7 @@ def minimised(model: nn.Module, windows: Tensor, run: Run) -> tuple[Tensor, Tens
 
 def logits_of(model: nn.Module, windows: Tensor, run: Run) -> Tensor:
     """Logits in fp32 [n, context, vocab] of all inputs of int64 windows [n, context + 1]."""
-    with precision(run, windows.device):
+    with precision(run, windows.device), kernels.matmuls(run, windows.device):
         logits: Tensor = model(windows[:, :-1])
     return logits.float()
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from froude import schedules
 from froude.config import Run
-from froude.train import parallel
+from froude.train import kernels, parallel
 from froude.train.exact.reduce import Reduction
 from froude.train.optimizers import curvature
 from froude.train.optimizers.clipping import SMALL
@@ -57,7 +57,8 @@ def train_step(
     `noise` the slots' norms are measured, too.
     """
     batch = run.phases.batch_at(step)
-    loss, norm, slot_square, norms = reduction.backward(windows, batch=batch, noise=noise)
+    with kernels.matmuls(run, windows.device):
+        loss, norm, slot_square, norms = reduction.backward(windows, batch=batch, noise=noise)
     decision = judge(loss, norm) if judge else Decision()
     share = schedules.at_step(run, step) * decision.lr_factor
     result = StepResult(loss, norm, run.optimizer.lr * share, decision, slot_square)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from froude.config import Run
-from froude.train import api, optimizers, parallel
+from froude.train import api, kernels, optimizers, parallel
 from froude.train.data import ledger
 from froude.train.data.ledger import Drawn
 from froude.train.data.order import Batches, validation_windows
@@ -31,6 +31,7 @@ class Trainer:
 
     def __init__(self, run: Run, world: World | None = None) -> None:
         self.run, self.world = run, world or World()
+        kernels.check(run, self.world.device)
         if run.reduction == "exact":
             environment.make_deterministic(self.world.device)
         self.draw_as(run)
