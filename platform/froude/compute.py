@@ -27,7 +27,13 @@ class Compute(Section):
         "threads",
     )
     #: What may differ without making it another run: where tensors lie, what is computed twice, by how many threads.
-    UNFINGERPRINTED: ClassVar[tuple[str, ...]] = ("strategy", "replicas", "checkpointing", "offload", "threads")
+    UNFINGERPRINTED: ClassVar[tuple[str, ...]] = (
+        "strategy",
+        "replicas",
+        "checkpointing",
+        "offload",
+        "threads",
+    )
     strategy: Strategy = Field(
         default="fsdp",
         description="what workers share out: fsdp weights, gradients and optimizer state (ZeRO-3); zero2 gradients and "
