@@ -182,8 +182,8 @@ def main() -> None:
         "- Models by a factory of one's own: of fast kernels they have the matrix products only, and torch's fused",
         "  attention is slow beside those at short windows.",
         "- Windows beyond 64 tokens. Beyond 512 attention is torch's own in both.",
-        "- Another processor. In fp32 fast kernels win where oneDNN is quicker than MKL, as on a Zen 5; where both are",
-        "  at the processor's peak, as on a Zen 4, hardly. `froude plan` times both on the machine where it runs.",
+        "- Another processor. In fp32 fast kernels win where oneDNN multiplies matrices faster than MKL, and hardly",
+        "  where both are near the processor's peak. `froude plan` times both kernels on the machine where it runs.",
         "",
     ]
     asked.out.write_text("\n".join(text))
