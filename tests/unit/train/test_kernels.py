@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from froude.config import Compute, ConfigError, Run
 from froude.train import kernels
+from froude.train.api import build_model
 from froude.train.kernels import attention as fast
 from froude.train.model import _rotate
+from froude.train.probe import updates
 from froude.train.trainer import Trainer
 
 FAST = {"compute": {"kernels": "fast"}, "tokens": 7680, "eval_windows": 96}
@@ -135,6 +137,15 @@ def test_the_measured_error_tells_bf16_from_fp32(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "__matmul__", rounded)
     assert exact < 1e-2 * kernels.matmul_error.__wrapped__()
     assert kernels.matmul_error.__wrapped__() > kernels.BOUND
+
+
+def test_the_width_test_sees_the_same_attention_logits():
+    run = Run(**FAST)
+    seen = [
+        updates._responses(build_model(each), each, [])[1]
+        for each in (run, run.replace({"compute.kernels": "plain"}))
+    ]
+    assert seen[0] == pytest.approx(seen[1], rel=1e-5)
 
 
 def test_kernels_make_another_run_and_threads_do_not():
