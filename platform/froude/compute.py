@@ -14,6 +14,8 @@ Checkpointing = Literal["none", "blocks", "sqrt", "selective"]
 #: bf16, fp16: autocast with fp32 weights; bf16_stochastic: weights in bf16, rounded stochastically; fp8: products of
 #: hidden matrices in fp8, all else as bf16.
 Precision = Literal["fp32", "tf32", "bf16", "bf16_stochastic", "fp16", "fp8"]
+Compile = Literal["none", "blocks", "graphs"]
+Kernels = Literal["plain", "fast"]
 
 
 class Compute(Section):
@@ -22,10 +24,13 @@ class Compute(Section):
     section: ClassVar[str] = "compute"
     LATER: ClassVar[tuple[str, ...]] = (
         *("strategy", "replicas", "checkpointing", "offload", "loss_chunk"),
-        "compile",
+        *("compile", "kernels", "threads"),
     )
-    #: What may differ without making it another run: where tensors lie, and what is computed twice.
-    UNFINGERPRINTED: ClassVar[tuple[str, ...]] = ("strategy", "replicas", "checkpointing", "offload")
+    #: What may differ without making it another run: where tensors lie, what is computed twice, by how many threads.
+    UNFINGERPRINTED: ClassVar[tuple[str, ...]] = (
+        *("strategy", "replicas", "checkpointing", "offload"),
+        "threads",
+    )
     strategy: Strategy = Field(
         default="fsdp",
         description="what workers share out: fsdp weights, gradients and optimizer state (ZeRO-3); zero2 gradients and "
@@ -43,9 +48,20 @@ class Compute(Section):
     loss_chunk: int = Field(
         default=0, ge=0, description="tokens whose logits exist at once; 0: those of a whole forward pass"
     )
-    compile: Literal["none", "blocks", "graphs"] = Field(
+    compile: Compile = Field(
         default="none",
         description="blocks: each block by torch.compile; graphs: and replayed as a CUDA graph, on one GPU",
+    )
+    kernels: Kernels = Field(
+        default="plain",
+        description="fast: on a CPU attention in pieces for short windows, and in fp32 the library's quicker matrix "
+        "products, where they are exact enough",
+    )
+    threads: int = Field(
+        default=0,
+        ge=0,
+        description="threads of a worker on a CPU, which reserves as many CPUs; 0: one, or in a run of several workers "
+        "as many as OMP_NUM_THREADS says",
     )
 
     @property

@@ -56,6 +56,7 @@ def bits(case: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
     ZClip.WARMUP = AdaGC.WARMUP = case.pop("adaptive_after", 100)
     parallel.KEEP_GATHERED = case.pop("keep_gathered", KEEP_GATHERED)
     run = Run.from_dict(case)
+    torch.set_num_threads(run.compute.threads or 1)
     trainer = Trainer(run, World.current(device))
     trainer.state()
     series = []

@@ -172,11 +172,12 @@ def plain(value: Any) -> Any:
 
 @contextmanager
 def cluster(
-    address: str, simulate: int, location: Location, *, shared: bool, what: str = "a study"
+    address: str, simulate: int, location: Location, *, shared: bool, what: str = "a study", cpus: int = 1
 ) -> Iterator[Any]:
     """A running cluster: the one at `address` or RAY_ADDRESS, else a simulated one on this machine.
 
-    ConfigError if there is none, or if several hosts would use a local path, of `what`, that they do not share.
+    ConfigError if there is none, or if several hosts would use a local path, of `what`, that they do not share. A
+    simulated node has `cpus` CPUs.
     """
     from froude.config import ConfigError
     from froude.launch.cluster import connect, log_dir, simulated
@@ -186,11 +187,11 @@ def cluster(
         raise ConfigError(
             f"a verb runs on one cluster, but got --address {address} and --simulate {simulate}; drop one"
         )
-    nodes = simulated_nodes(address, simulate)
+    nodes = simulated_nodes(address, simulate, cpus)
     address = address or os.environ.get("RAY_ADDRESS", "")
     with ExitStack() as stack:
         if nodes:
-            yield stack.enter_context(simulated(nodes, log_dir=log_dir(location)))
+            yield stack.enter_context(simulated(nodes, cpus_per_node=cpus, log_dir=log_dir(location)))
             return
         try:
             connected = stack.enter_context(connect(address))
@@ -202,10 +203,10 @@ def cluster(
         yield connected
 
 
-def simulated_nodes(address: str, simulate: int) -> int:
-    """Worker nodes to simulate here: as asked for, else one per core and at most four; 0 where a cluster is named."""
+def simulated_nodes(address: str, simulate: int, cpus: int = 1) -> int:
+    """Worker nodes to simulate here: as asked for, else as there are cores for and at most four; 0 with a cluster."""
     from froude.sweep.preflight import cores
 
     if simulate or address or os.environ.get("RAY_ADDRESS"):
         return simulate
-    return min(4, cores())
+    return min(4, max(1, cores() // cpus))

@@ -103,6 +103,7 @@ def plan(
     from froude.config import ConfigError
     from froude.promote.gate import profile_named
     from froude.space import load_space
+    from froude.sweep.kernels import offer
     from froude.sweep.plan import plan as plan_of
 
     if plot:
@@ -131,12 +132,14 @@ def plan(
         )
     loaded = load_space(space, seed=seed)
     found = plan_of(loaded, trust=trust, skip_probe=skip_probe or (), profile=profile_named(profile))
+    fast = offer([trial.runs[-1] for trials in loaded.planned().values() for trial in trials])
     if plot:
         schedule_plot.write(loaded.target, plot)
     if as_json:
-        emit(found.to_dict() | ({"plot": plot} if plot else {}))
+        kernels = {"kernels": fast.to_dict()} if fast else {}
+        emit(found.to_dict() | kernels | ({"plot": plot} if plot else {}))
     else:
-        print("\n".join(found.lines()))
+        print("\n".join([*found.lines(), *([fast.line()] if fast else [])]))
         if plot:
             print(f"schedule drawn in {plot}")
     return None

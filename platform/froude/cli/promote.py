@@ -102,8 +102,11 @@ def promote(
         )
     fits = fit(found)
     if time_steps:
+        from froude.launch.threads import cpus
+
         profile_named(profile)
-        with cluster(address, simulate, found.location, shared=shared):
+        reserved = cpus([fits.target])
+        with cluster(address, simulate, found.location, shared=shared, cpus=reserved):
             _time_steps(found, fits, trust=trust, quiet=as_json)
     recipe = write_recipe(
         found,

@@ -77,6 +77,7 @@ def sweep(
     from froude.launch.status import find_bad_trials, told
     from froude.launch.sweep import check_inputs, open_study
     from froude.launch.sweep import sweep as run_sweep
+    from froude.launch.threads import cpus
     from froude.promote.ladder.unfinished import none_finished
     from froude.space import load_space
     from froude.store import Location
@@ -112,11 +113,12 @@ def sweep(
         with tracked(track or (), study):
             pass  # what was not sent while it was swept
     else:
-        if nodes := simulated_nodes(address, simulate):
+        each = cpus(run for trials in found.planned().values() for trial in trials for run in trial.runs)
+        if nodes := simulated_nodes(address, simulate, each):
             check_memory(memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")
         with (
             tracked(track or (), study),
-            cluster(address, simulate, study, shared=shared) as running,
+            cluster(address, simulate, study, shared=shared, cpus=each) as running,
         ):
             with nullcontext() if as_json else shown() as progress:
                 run_sweep(

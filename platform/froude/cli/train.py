@@ -77,6 +77,7 @@ def train(
     from froude.launch.elastic import train as train_run
     from froude.launch.knobs import in_force
     from froude.launch.readiness import spares_after
+    from froude.launch.threads import cpus
     from froude.promote.forecast import score
     from froude.promote.promotion import parameters
     from froude.promote.recipe import FILE, read
@@ -115,12 +116,13 @@ def train(
         with tracked(track or (), study, facts=facts):
             pass  # what was not sent while it was trained
     else:
-        if nodes := simulated_nodes(address, simulate):
+        each = cpus([found.run])
+        if nodes := simulated_nodes(address, simulate, each):
             needed = CLUSTER_BYTES + min(nodes, found.run.max_workers) * worker_bytes(found.run)
             check_memory(needed, what=f"run {found.run.name} on {nodes} simulated nodes")
         with (
             tracked(track or (), study, facts=facts),
-            cluster(address, simulate, study, shared=shared) as running,
+            cluster(address, simulate, study, shared=shared, cpus=each) as running,
         ):
             after = spares_after(found.run, running, spares)
             ready = "off" if after is None else f"on, {after:g} s into an attempt" if after else "on"

@@ -16,6 +16,7 @@ from froude.launch.cluster import ConnectedCluster, SimulatedCluster
 from froude.launch.control_channel import ControlChannel
 from froude.launch.hosts.admission import Unfit
 from froude.launch.readiness import spares_after
+from froude.launch.threads import check_nodes, reserved
 from froude.launch.worker import Fatal, Order, work
 from froude.runlog import LogReader, Record
 from froude.store import Location
@@ -84,18 +85,18 @@ class Progress:
     left_out: tuple[str, ...] = ()
 
 
-def worker_resources(device: str, cluster: Mapping[str, float]) -> dict[str, float]:
-    """What one worker requests: a GPU where the run may use one and the cluster has some, else a CPU.
+def worker_resources(device: str, cluster: Mapping[str, float], threads: int = 0) -> dict[str, float]:
+    """What one worker requests: a GPU where the run may use one and the cluster has some, else a CPU; one a thread.
 
     ConfigError if the run insists on GPUs and the cluster has none.
     """
     if device == "cpu" or (device == "auto" and not cluster.get("GPU")):
-        return {"CPU": 1}
+        return reserved("cpu", threads)
     if not cluster.get("GPU"):
         raise ConfigError(
             '`device` is "cuda", but no node of the cluster has a GPU; use "auto" or another cluster'
         )
-    return {"GPU": 1}
+    return reserved("cuda", threads)
 
 
 def device_of(resources: Mapping[str, float]) -> str:
@@ -151,7 +152,8 @@ def train(
             here.required(expected, whose)
     if before and (library := run.optimizer.spec.library):
         here.same_library(library, before, "the checkpoint's")
-    resources = worker_resources(run.device, ray.cluster_resources())
+    check_nodes([run])
+    resources = worker_resources(run.device, ray.cluster_resources(), run.compute.threads)
     channel = ControlChannel(location.url)
     channel.clear()
     # That of a driver which was killed before its first record is in the channel alone.

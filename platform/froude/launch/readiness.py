@@ -5,6 +5,7 @@ from __future__ import annotations
 from froude.config import ConfigError, Run
 from froude.launch import ray_internals
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
+from froude.launch.threads import cpus
 from froude.store import Location
 from froude.sweep.plan import PROCESS_BYTES, worker_bytes
 from froude.sweep.preflight import cores, free_memory
@@ -25,17 +26,18 @@ def spares_after(
         return None
     if wanted:
         return 0.0
+    each = cpus([run])
     if isinstance(cluster, SimulatedCluster):  # its nodes share this machine
         nodes = len(cluster.nodes)
         needed = min(nodes, run.max_workers) * worker_bytes(run) + nodes * PROCESS_BYTES
-        fits, idle = free_memory() > needed, cores() > nodes
+        fits, idle = free_memory() > needed, cores() > nodes * each
     else:
         import ray
 
         resources = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         memory = min((node.get("memory", 0) for node in resources), default=0)
         fits = memory > worker_bytes(run) + 2 * PROCESS_BYTES
-        idle = all(node["CPU"] > 1 for node in resources if node.get("CPU"))
+        idle = all(node["CPU"] > each for node in resources if node.get("CPU"))
     return (0.0 if idle else BUSY_SECONDS) if fits else None
 
 

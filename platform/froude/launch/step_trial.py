@@ -12,6 +12,7 @@ from typing import Any
 from froude.config import ConfigError, Run
 from froude.launch import ray_internals
 from froude.launch.elastic import device_of, torch_backend, worker_resources
+from froude.launch.threads import check_nodes
 from froude.promote.choice.step_time import Timed
 from froude.promote.choice.worth import with_batch
 
@@ -35,9 +36,10 @@ def time_steps(
             f"froude's own steps are timed, but {run.name} has a trainer of its own; leave --time-steps out"
         )
     have = ray.cluster_resources()
-    resources = worker_resources(run.device, have)
-    (unit,) = resources
-    if (room := int(have.get(unit, 0) / resources[unit])) < run.max_workers:
+    check_nodes([run])
+    resources = worker_resources(run.device, have, run.compute.threads)
+    room = int(min(have.get(unit, 0) / number for unit, number in resources.items()))
+    if room < run.max_workers:
         raise ConfigError(
             f"steps are timed with as many workers as the target may have, {run.max_workers}, but the cluster has room "
             f"for {room}; add nodes, or lower the target's `workers`"
@@ -90,8 +92,8 @@ def _work(order: dict[str, Any]) -> list[float]:
     from froude.train.parallel import World, resolve_device
     from froude.train.trainer import Trainer
 
-    use_own_cores()
     run, device = Run.from_dict(order["run"]), resolve_device(order["device"])
+    use_own_cores(run.compute.threads)
     found = []
     for batch in order["batches"]:
         short = {"tokens": batch * (WARM + STEPS), "schedule.warmup_tokens": 0, "schedule.ramp": ()}

@@ -65,6 +65,7 @@ def sweep(
 
     from froude.launch import ray_internals
     from froude.launch.commanded.nodes import check_room
+    from froude.launch.threads import check_nodes
     from froude.launch.tuning import run as run_agenda
 
     free = ray.cluster_resources()
@@ -77,6 +78,7 @@ def sweep(
         )
     one_machine = _one_machine()
     check_room(planned)
+    check_nodes([run for trial in planned for run in trial.runs])
     at_once = concurrency or capacity(free, planned, one_machine)
     if one_machine:
         largest = max(

@@ -21,6 +21,7 @@ from ray import tune
 from froude.config import ConfigError
 from froude.external.trial import Failed
 from froude.launch.commanded.nodes import resources, starts
+from froude.launch.threads import cpus, reserved
 from froude.material import commands
 from froude.space import Trial
 from froude.store import Location
@@ -66,21 +67,21 @@ class Proxy(tune.Trainable):
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        """What the trial of a task reserves: a GPU or a CPU, as its device says.
+        """What the trial of a task reserves: a GPU or a CPU, as its device says, and a CPU for each thread.
 
         A trial of several workers reserves a place on the head only, which outlives the nodes; Ray Train reserves the
         rest.
         """
         task = Task(**config)
-        trainer = Trial.from_json(task.trial).runs[0].trainer
-        if trainer.command:
-            return tune.PlacementGroupFactory(*resources(trainer, task.lane))
+        run = Trial.from_json(task.trial).runs[0]
+        if run.trainer.command:
+            return tune.PlacementGroupFactory(*resources(run.trainer, task.lane))
         if not task.device:
             return tune.PlacementGroupFactory([{"node:__internal_head__": 0.01}])
         # Tune hands a waiting trial any free process of equal resources and drops the one that is starting for it, so
         # with trials shorter than a process's start all would queue for the first one. A byte tells the lanes apart.
-        unit = "GPU" if task.device == "cuda" else "CPU"
-        return tune.PlacementGroupFactory([{unit: 1, "memory": task.lane + 1}])
+        wanted = reserved(task.device, run.compute.threads)
+        return tune.PlacementGroupFactory([{**wanted, "memory": task.lane + 1}])
 
     def setup(self, config: dict[str, Any]) -> None:
         self._pool = ThreadPoolExecutor(1, initializer=_one_thread)
@@ -176,9 +177,12 @@ class Proxy(tune.Trainable):
                 shutil.rmtree(place, ignore_errors=True)
 
     def _alone(self) -> Outcome:
+        import torch
+
         from froude.train.trial import run_trial
 
         trial = self._trial
+        torch.set_num_threads(cpus(trial.runs))  # a trial before it may have had others
         return run_trial(
             trial.runs,
             trial=trial.name,

@@ -138,8 +138,8 @@ def warm() -> None:
         confirm_warm()
 
 
-def use_own_cores() -> None:
-    """Let torch use as many threads as this worker has CPUs, or as OMP_NUM_THREADS says, in the thread that calls.
+def use_own_cores(threads: int = 0) -> None:
+    """Let torch use so many threads (0: as OMP_NUM_THREADS says, or as this worker has CPUs), in the thread that calls.
 
     Ray sets OMP_NUM_THREADS when an actor begins. A spare has imported torch by then, which took all of the cores:
     workers then wait for each other's, and bits depend on whether a worker was a spare.
@@ -149,7 +149,8 @@ def use_own_cores() -> None:
 
     cpus = ray.get_runtime_context().get_assigned_resources().get("CPU", 1)
     asked = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()  # "4,2": of nested loops too
-    torch.set_num_threads(int(asked) if asked.isdecimal() and int(asked) else max(1, int(cpus)))
+    told = int(asked) if asked.isdecimal() else 0
+    torch.set_num_threads(threads or told or max(1, int(cpus)))
 
 
 def work(order: dict[str, Any]) -> None:
@@ -171,9 +172,9 @@ def work(order: dict[str, Any]) -> None:
     from froude.train.stability import spikes
     from froude.train.worker import run_worker
 
-    use_own_cores()
     given = Order(**order)
     run = Run.from_dict(given.run)
+    use_own_cores(run.compute.threads)
     study = Location.parse(given.study)
     location = study / "runs" / run.name
     context = train.get_context()

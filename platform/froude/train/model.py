@@ -19,6 +19,7 @@ from froude.train.api import Kind, Part, branch_sd, initial_sd, multiplier
 from froude.train.attention import rope
 from froude.train.attention.seen import attend, masks, of_first
 from froude.train.exact.draws import generator
+from froude.train.kernels import attention as fast
 from froude.train.memory.checkpointing import in_turn
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Block(nn.Module):
         out = branch_sd(run)  # 1/sqrt(2L), Radford et al. 2019
         self.scale, self.qk_norm = multiplier(run, "attention"), shape.qk_norm
         self.residual = multiplier(run, "residual")
+        self.fast = run.compute.kernels == "fast"
         sd, sd_down = initial_sd(run, "hidden", D), initial_sd(run, "hidden", F_)
         self.attention_norm = nn.Parameter(torch.ones(D))
         self.qkv = _normal(seed, f"{prefix}.qkv", sd, (self.H + 2 * self.G) * self.K, D)
@@ -75,8 +77,12 @@ class Block(nn.Module):
             self.register_parameter(f"{name}_bias", bias)
 
     def forward(self, x_BxTxD: Tensor, cos: Tensor, sin: Tensor, seen: Masks) -> Tensor:
-        h = self._normed(x_BxTxD, self.attention_norm)
-        a = attend(*self._heads(h, cos, sin), seen[self.window], self.scale)
+        h, mask = self._normed(x_BxTxD, self.attention_norm), seen[self.window]
+        q, k, v = self._heads(h, cos, sin)
+        if self.fast and mask is None and self.G == self.H:
+            a = fast.attention(q, k, v, self.scale)
+        else:
+            a = attend(q, k, v, mask, self.scale)
         a = F.linear(a.transpose(1, 2).reshape(x_BxTxD.shape), self.attention_out, self.attention_out_bias)
         x_BxTxD = self._added(x_BxTxD, a)
         if self.mlp_norm is not None:
@@ -100,7 +106,8 @@ class Block(nn.Module):
                 qk = (qk.unflatten(2, (2, H)) * gains).flatten(2, 3)
             else:
                 qk = torch.cat((qk[:, :, :H] * self.q_gain, qk[:, :, H:] * self.k_gain), dim=2)
-        q, k = _rotate(qk, cos, sin).transpose(1, 2).split((H, G), dim=1)
+        turned = (fast.rotate if self.fast else _rotate)(qk, cos, sin)
+        q, k = turned.transpose(1, 2).split((H, G), dim=1)
         return q, k, v.transpose(1, 2)
 
     @torch.no_grad()

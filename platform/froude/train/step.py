@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from froude import schedules
 from froude.config import Run
-from froude.train import parallel
+from froude.train import kernels, parallel
 from froude.train.exact.reduce import Reduction
 from froude.train.optimizers import curvature
 from froude.train.optimizers.clipping import SMALL
@@ -61,10 +61,11 @@ def train_step(
     """
     batch = run.phases.batch_at(step)
     scaling = scaling or LossScale.of(run)
-    if scaling is None:
-        loss, norm, slot_square, norms = reduction.backward(windows, batch=batch, noise=noise)
-    else:
-        loss, norm, slot_square, norms = scaling.backward(model, reduction, windows, batch, noise)
+    with kernels.matmuls(run, windows.device):
+        if scaling is None:
+            loss, norm, slot_square, norms = reduction.backward(windows, batch=batch, noise=noise)
+        else:
+            loss, norm, slot_square, norms = scaling.backward(model, reduction, windows, batch, noise)
     phases.begin("other")
     if scaling is not None and scaling.why:
         decision = Decision("stop", scaling.why)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from froude.config import Run
-from froude.train import api, optimizers, parallel
+from froude.train import api, kernels, optimizers, parallel
 from froude.train.data import ledger
 from froude.train.data.documents import tokens_of
 from froude.train.data.ledger import Drawn
@@ -37,6 +37,7 @@ class Trainer:
     def __init__(self, run: Run, world: World | None = None) -> None:
         self.run, self.world = run, world or World()
         products.check(run, self.world.device)
+        kernels.check(run, self.world.device)
         self.scaling = LossScale.of(run)
         if run.reduction == "exact":
             environment.make_deterministic(self.world.device)

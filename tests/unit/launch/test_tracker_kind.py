@@ -77,7 +77,7 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(ray_internals, "supported", lambda: False)
     context = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)
     monkeypatch.setattr(train, "get_context", lambda: context)
-    monkeypatch.setattr(worker, "use_own_cores", lambda: None)
+    monkeypatch.setattr(worker, "use_own_cores", lambda threads: None)
     monkeypatch.setattr(worker, "admit", lambda *_, **__: {})
     monkeypatch.setattr(RayMetrics, "report", lambda self: None)
     assert TRACKERS == []

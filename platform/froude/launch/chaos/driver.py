@@ -22,6 +22,7 @@ from typing import Any
 from froude.launch.cluster import SimulatedCluster, simulated
 from froude.launch.control_channel import Beat, ControlChannel
 from froude.launch.elastic import Progress, train
+from froude.launch.threads import cpus
 from froude.promote import recipe as recipes
 from froude.runlog import LogReader
 from froude.store import Location
@@ -74,8 +75,12 @@ def main() -> int:
             last = beat
             say("beat", **asdict(beat))
 
-    environment = order["node_environment"]
-    with simulated(order["nodes"], log_dir=Path(order["log_dir"]), node_environment=environment) as cluster:
+    with simulated(
+        order["nodes"],
+        cpus_per_node=cpus([recipe.run]),
+        log_dir=Path(order["log_dir"]),
+        node_environment=order["node_environment"],
+    ) as cluster:
         tell_nodes(say, cluster)
         threading.Thread(target=obey, args=(cluster, say), daemon=True).start()
         try:

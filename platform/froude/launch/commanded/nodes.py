@@ -14,6 +14,7 @@ from froude.config import ConfigError, Run, Trainer
 from froude.external.process import Ended
 from froude.external.process import run as run_command
 from froude.external.trial import Start, prepare
+from froude.launch.threads import cpus
 from froude.material import Material
 from froude.space import Trial
 
@@ -34,7 +35,8 @@ def places(trial: Trial, cluster: Mapping[str, float]) -> int:
     """How many of a sweep's places, which are the cluster's GPUs or else its CPUs, the trial takes."""
     trainer = trial.runs[0].trainer
     if not trainer.command:
-        return trial.workers
+        on_gpus = cluster.get("GPU") and trial.runs[0].device != "cpu"
+        return trial.workers * (1 if on_gpus else cpus(trial.runs))
     unit = trainer.gpus if cluster.get("GPU") else trainer.cpus
     return trainer.nodes * max(unit, 1)
 

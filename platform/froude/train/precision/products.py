@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from froude.config import ConfigError, Run
+from froude.train import kernels
 from froude.train.precision import float8
 
 #: What products are cast to; weights stay as they are.
@@ -28,11 +29,12 @@ def autocast(run: Run, device: torch.device) -> AbstractContextManager[object]:
     cast = torch.autocast(
         device.type, AUTOCAST.get(run.precision, torch.bfloat16), enabled=run.precision in AUTOCAST
     )
-    if run.precision != "fp8" or device.type != "cuda":  # elsewhere a model is looked at, and not trained
-        return cast
     both = ExitStack()
     both.enter_context(cast)
-    both.enter_context(float8.Products(run.model.vocab))
+    if run.precision == "fp8" and device.type == "cuda":  # elsewhere a model is looked at, and not trained
+        both.enter_context(float8.Products(run.model.vocab))
+    if kernels.matmuls_are_fast(run):
+        both.enter_context(kernels.matmuls(run, device))
     return both
 
 
