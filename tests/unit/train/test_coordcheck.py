@@ -14,7 +14,8 @@ from froude.cli import main
 from froude.config import ConfigError, Run
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.parametrizations.mup import MUP
-from froude.train.probe.coordcheck import check, judge, measure, sizes_of
+from froude.train.probe.coordcheck import check, measure, sizes_of
+from froude.train.probe.slopes import DOWNHILL, judge
 
 pytestmark = pytest.mark.slow
 
