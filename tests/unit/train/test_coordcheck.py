@@ -177,6 +177,60 @@ def test_verdicts_are_those_of_the_bounds(found: list[dict[str, Any]], verdict: 
     assert (judged.verdict, judged.passed) == (verdict, verdict == "passed")
 
 
+def first_move(whole: float, downhill: float) -> list[dict[str, Any]]:
+    """Of logits that start at zero: how all of it, and its part along the gradient, go with the width."""
+    found = [row for row in rows(downhill, name=DOWNHILL, t=1) if row["t"]]
+    return [{**row, "scale": row["width"] ** whole} for row in found]
+
+
+@pytest.mark.parametrize(
+    ("whole", "downhill", "later", "verdict"),
+    [
+        (-0.2, 0.0, -0.2, "passed"),  # all that falls is random
+        (-0.2, 0.0, -0.3, "failed"),
+        (-0.2, 0.0, 0.06, "failed"),
+        (-0.2, -0.2, 0.0, "failed"),  # what falls is the move itself
+        (-0.02, 0.0, -0.2, "failed"),
+        (0.2, 0.0, 0.2, "failed"),
+        (-0.9, 0.0, -0.6, "failed"),  # faster than anything random
+    ],
+)
+def test_a_random_part_of_the_first_move_of_logits_may_fall(
+    whole: float, downhill: float, later: float, verdict: str
+) -> None:
+    moves = [*first_move(whole, downhill), *rows(whole, name="logits", t=1), *rows(later)]
+    found = judge("width", [*moves, *CONTROL, *rows(1.0, "sp", DOWNHILL)])
+    assert found.verdict == verdict
+    assert {s.parametrization for s in found.slopes if s.name == DOWNHILL} == {"mup"}
+
+
+@pytest.mark.parametrize("lr", [2**-7, 2**-9])
+def test_many_tokens_at_narrow_widths_pass_at_any_rate(lr: float) -> None:
+    """Of 512 tokens that are all of one frequency most have little to do with one another."""
+    run = SMALL.replace(
+        {
+            "data.source": "froude.train.data.markov:Markov",
+            "data.options": {"vocab": 512, "order": 1, "concentration": 10.0},
+            "model.vocab": 512,
+            "optimizer.lr": lr,
+            "batch": 1024,
+            "tokens": 1024 * 100,
+        }
+    )
+    found = check(run, "width", (32, 64, 128), seeds=2, times=(1, 3))
+    assert found.passed, found.reasons
+    slopes = {(s.parametrization, s.name, s.t): s.slope for s in found.slopes}
+    assert slopes["mup", "logits", 1] < -0.1
+    assert abs(slopes["mup", DOWNHILL, 1]) < 0.05
+
+
+def test_a_table_of_tokens_that_is_called_hidden_is_named() -> None:
+    planted = SMALL.replace({"model.factory": "planted:hidden_embedding"})
+    found = check(planted, "width", (16, 32, 64), seeds=1, times=(1,))
+    assert found.verdict == "failed"
+    assert found.reasons[0].startswith("embedding has a row for each of 256 tokens or positions at every width")
+
+
 def test_too_little_power_asks_for_seeds_and_fails_nothing() -> None:
     found = judge("width", rows(-0.089, scatter=0.42) + CONTROL)
     assert "add --seeds 6" in found.reasons[-1]
@@ -205,10 +259,10 @@ def test_what_decay_alone_has_moved_is_not_judged() -> None:
 
 def test_everything_but_size_and_seed_stays_as_it_is() -> None:
     found = measure([RUN.replace({"model.width": 32, "seed": seed}) for seed in (0, 0, 1)], times=(1, 2))
-    first, again, other = found[:9], found[9:18], found[18:]
+    first, again, other = found[:10], found[10:20], found[20:]
     assert first == again
     assert [row["delta"] for row in other[3:]] != [row["delta"] for row in first[3:]]
-    assert [row["t"] for row in first] == [0] * 3 + [1] * 3 + [2] * 3
+    assert [row["t"] for row in first] == [0] * 3 + [1] * 4 + [2] * 3
 
 
 def test_too_few_sizes_and_a_run_without_mup_are_refused() -> None:

@@ -77,6 +77,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda d: (headerless(d / "a", DOCUMENTS), parquet(d / "b", DOCUMENTS)),
         r"must have one format, but '.*' has uint \(.*a.bin\), parquet \(.*b.parquet\)",
     ),
+    "bin of a pair alone": (
+        lambda d: (megatron(d / "a_text_document", DOCUMENTS), (d / "a_text_document.idx").unlink()),
+        r"a .bin with a name of Megatron's must have its .idx beside it, but .*a_text_document.bin has none; restore",
+    ),
+    "ids of four bytes": (
+        lambda d: (megatron(d / "a", [list(range(100))], "int32"), (d / "a.idx").unlink()),
+        r"a shard of uint16 must have ids of 2 bytes, but .*a.bin has next to nothing in every second of its first 200",
+    ),
     "odd bytes": (
         lambda d: (headerless(d / "a", DOCUMENTS), cut(d / "a.bin", 1)),
         r"a shard of uint16 must have a multiple of 2 bytes, but .*a.bin has 489: it was truncated",
