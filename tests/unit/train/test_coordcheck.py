@@ -228,7 +228,9 @@ def test_a_table_of_tokens_that_is_called_hidden_is_named() -> None:
     planted = SMALL.replace({"model.factory": "planted:hidden_embedding"})
     found = check(planted, "width", (16, 32, 64), seeds=1, times=(1,))
     assert found.verdict == "failed"
-    assert found.reasons[0].startswith("embedding has a row for each of 256 tokens or positions at every width")
+    assert found.reasons[0].startswith(
+        "embedding has a row for each of 256 tokens or positions at every width"
+    )
 
 
 def test_too_little_power_asks_for_seeds_and_fails_nothing() -> None:
