@@ -95,6 +95,7 @@ def test_a_config_is_kept_at_every_width_tied_or_not(
     assert getattr(first, "num_key_value_heads", heads) == keys
 
 
+@pytest.mark.long
 def test_a_configuration_of_transformers_over_shards(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     shards = tmp_path / "shards"
@@ -111,6 +112,7 @@ def test_a_configuration_of_transformers_over_shards(tmp_path: Path) -> None:
     assert "probe: 1 model and 1 data source sound" in planned(tmp_path / "hf")
 
 
+@pytest.mark.long
 def test_a_trainer_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINER)
     write(tmp_path / "outside", Wishes(trainer=f"{sys.executable} {tmp_path / 'train.py'}"))

@@ -79,7 +79,9 @@ def test_tied_tables_pass_and_their_wrong_multipliers_fail(factory: str, verdict
     assert verdict == "passed" or any("logits as built" in reason for reason in found.reasons)
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name", [name if name == "adamw" else pytest.param(name, marks=pytest.mark.long) for name in OPTIMIZERS]
+)
 @pytest.mark.parametrize(("parametrization", "verdict"), [("mup", "failed"), ("completep", "passed")])
 def test_over_depth_completep_passes_and_mup_fails(name: str, parametrization: str, verdict: str) -> None:
     deep = {"optimizer": OPTIMIZERS[name], "parametrization": parametrization, "model.context": 32}
