@@ -195,16 +195,20 @@ def case(changes, *, told=True):
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, dict]]:
     """Bits of each case by number of workers."""
-    folder = tmp_path_factory.mktemp("exact")
-    cases = json.dumps(
-        {
-            name: case(changes)
-            for name, changes in {**EXACT, **INEXACT, **LESS_MEMORY, **OPTIMIZERS_ALONE}.items()
-        }
-    )
+    return trained(tmp_path_factory.mktemp("exact"), {**EXACT, **INEXACT, **LESS_MEMORY}, (1, 2, 3, 4))
+
+
+@pytest.fixture(scope="module")
+def found_alone(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str, dict]]:
+    """Those of each optimizer."""
+    return trained(tmp_path_factory.mktemp("alone"), OPTIMIZERS_ALONE, (1, 2, 3))
+
+
+def trained(folder: Path, changed: dict[str, dict], worlds: tuple[int, ...]) -> dict[int, dict[str, dict]]:
+    cases = json.dumps({name: case(changes) for name, changes in changed.items()})
     script = Path(__file__).with_name("exact_rank.py")
     results = {}
-    for world in (1, 2, 3, 4):
+    for world in worlds:
         ranks = [
             subprocess.Popen(
                 [sys.executable, script, str(rank), str(world), folder, cases],
@@ -249,8 +253,12 @@ def test_clipping_by_averages_is_not_clipping_by_the_bound(found, name):
     assert found[1][name]["digest"] != found[1]["adamw"]["digest"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", OPTIMIZERS_ALONE)
-def test_an_optimizer_trains_the_same_bits_and_goes_on_with_them_at_another_number_of_workers(found, name):
+def test_an_optimizer_trains_the_same_bits_and_goes_on_with_them_at_another_number_of_workers(
+    found_alone, name
+):
+    found = found_alone
     alone = found[1][name]
     assert name == "adamw alone" or alone["digest"] != found[1]["adamw alone"]["digest"]
     for world in (2, 3):

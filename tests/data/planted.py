@@ -66,6 +66,14 @@ def naive(run):
     return model
 
 
+def hidden_embedding(run):
+    """The embedding is called a hidden matrix, so that its rate shrinks with the width."""
+    model = Transformer(run)
+    kinds = {**model.kinds(), "embedding": "hidden"}
+    model.kinds = lambda: kinds
+    return model
+
+
 def tied_twice(run):
     """Logits of a tied model are divided by the width twice."""
     model = Transformer(run)

@@ -223,6 +223,7 @@ def sealed(root: Path, study: Study, **changes: Any) -> Recipe:
     return recipe
 
 
+@pytest.mark.long
 def test_a_promoted_run_is_trained(submit: Submit, root: Path, tmp_path: Path) -> None:
     import polars as pl
 

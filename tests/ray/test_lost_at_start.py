@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedClust
         yield running
 
 
-@pytest.mark.parametrize("strike", [lose_one, see_it_from_a_peer])
+@pytest.mark.parametrize("strike", [lose_one, pytest.param(see_it_from_a_peer, marks=pytest.mark.long)])
 def test_the_run_goes_on_at_once_with_all_of_the_cluster(
     cluster: SimulatedCluster,
     tmp_path: Path,

@@ -18,7 +18,7 @@ import typer
 if TYPE_CHECKING:
     from froude.store import Location
 
-DONE, FAILED, USAGE, REFUSED, NO_PROGRESS, INTERRUPTED = 0, 1, 2, 3, 4, 130
+DONE, FAILED, USAGE, REFUSED, NO_PROGRESS, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -97,6 +97,10 @@ def guarded(action: Callable[[], int | None], *, debug: bool = False) -> int:
         return action() or DONE
     except KeyboardInterrupt:
         return say("interrupted; the same command resumes", INTERRUPTED)
+    except SystemExit as end:
+        if end.code != TERMINATED:
+            raise
+        return say("terminated; the same command resumes", TERMINATED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on
         return DONE
@@ -152,6 +156,11 @@ def skipped(names: list[str] | None) -> tuple[str, ...]:
     if found := check_names(names or ()):
         print(f"froude: the probe skips {', '.join(found)}", file=sys.stderr, flush=True)
     return found
+
+
+def counted(n: int, noun: str) -> str:
+    """A number with its noun, for people."""
+    return f"{n:,} {noun if n == 1 else noun + 's'}"
 
 
 def emit(content: Mapping[str, Any]) -> None:

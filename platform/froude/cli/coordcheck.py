@@ -66,6 +66,7 @@ def coordcheck(
     from froude.sweep.preflight import check_memory
     from froude.train.api import check_trust
     from froude.train.probe.coordcheck import check, checked, short, sizes_of
+    from froude.train.probe.slopes import DOWNHILL
 
     if depths and widths:
         raise ConfigError("a check is over width or depth, but got --widths and --depths; drop one")
@@ -93,7 +94,8 @@ def coordcheck(
     )
     if (study := study_at(path)) is not None and over == "width":
         coordinates.keep(study, run, found.verdict, sizes)
-    figure = draw(pl.DataFrame(found.rows), over, found.verdict, reasons=found.reasons)
+    moves = pl.DataFrame([row for row in found.rows if row["name"] != DOWNHILL])
+    figure = draw(moves, over, found.verdict, reasons=found.reasons)
     figure.savefig(plot)
     if not as_json:
         display.done(f"{len(sizes)} sizes, {seeds} seeds, drawn in {plot}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from froude.cli.common import FAILED, Debug, Json, emit, verb
+from froude.cli.common import FAILED, Debug, Json, counted, emit, verb
 
 if TYPE_CHECKING:
     from froude.corpora.prepare.whole import Workers
@@ -115,18 +115,18 @@ def _stages(display: Display) -> Any:
 def _made(corpus: Record) -> Iterator[str]:
     content = corpus.content
     read = sum(each["size"] for each in content["inputs"]) / 2**20
-    yield f"texts       {len(content['inputs']):,} files, {read:.1f} MiB"
+    yield f"texts       {counted(len(content['inputs']), 'file')}, {read:.1f} MiB"
     for split, counts in corpus.splits.items():
         each = corpus.bytes_per_token(split)
         told = f", {each:.3f} bytes a token" if each else ""
-        yield f"{split:<11} {counts['documents']:,} documents, {counts['tokens']:,} tokens{told}"
+        yield f"{split:<11} {counted(counts['documents'], 'document')}, {counted(counts['tokens'], 'token')}{told}"
     if content["held_out"] and not corpus.splits["validation"]["documents"]:
         yield "            no document is held out: there is only one (a plain text file is one document)"
     repeats = sum(counts["duplicates"] for counts in corpus.splits.values())
     what = "dropped" if content["drop_duplicates"] else "kept; --drop-duplicates leaves them out"
     yield f"duplicates  {f'{repeats:,}, {what}' if repeats else 'none'}"
     if content["empty"]:
-        yield f"empty       {content['empty']:,} documents left out"
+        yield f"empty       {counted(content['empty'], 'document')} left out"
     end = corpus.tokenizer["eod"]
     yield f"tokenizer   {corpus.tokenizer['vocab']:,} tokens, documents end with {end['token'] if end else 'none'}"
     yield f"shards      {sum('tokens' in row for row in corpus.shards)} in {corpus.folder} ({content['dtype']})"
@@ -197,7 +197,7 @@ def verify(
             emit({"folder": made.folder.url, "shards": made.shards, "differing": []})
         else:
             display.line(
-                f"{made.folder / 'data.json'}: written, with the SHA-256 of {len(made.shards)} files"
+                f"{made.folder / 'data.json'}: written, with the SHA-256 of {counted(len(made.shards), 'file')}"
             )
         return None
     found = list(checking.verify(place, display.update))
@@ -207,7 +207,8 @@ def verify(
     else:
         for each in bad:
             display.line(f"{each.name} {each.wrong}")
-        display.line(f"{len(found) - len(bad)} of {len(found)} files are what they were")
+        they = "are what they were" if len(found) != 1 else "is what it was"
+        display.line(f"{len(found) - len(bad)} of {counted(len(found), 'file')} {they}")
     return FAILED if bad else None
 
 

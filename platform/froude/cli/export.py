@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from froude.cli.common import emit
+from froude.cli.common import counted, emit
 
 if TYPE_CHECKING:
     from froude.promote.recipe import Recipe
@@ -124,4 +124,6 @@ def _say(target: Location, record: Record, files: dict[str, int], as_json: bool,
     if as_json:
         emit({"directory": target.url, "step": record.step, "bytes": size, "files": list(files), **more})
     else:
-        print(f"{target}: step {record.step}, {len(files)} files, {size / 2**20:.1f} MiB", flush=True)
+        print(
+            f"{target}: step {record.step}, {counted(len(files), 'file')}, {size / 2**20:.1f} MiB", flush=True
+        )

@@ -85,7 +85,8 @@ def read(folder: Location) -> Record | None:
         counts = [count for split in table.get("splits", {}).values() for count in split.values()]
         whole = whole and all(isinstance(count, int) and count >= 0 for count in counts)
         made = table.get("tokenizer", {"name": "", "sha256": "", "vocab": 0})
-        whole = whole and isinstance(made["name"] + made["sha256"], str) and isinstance(made["vocab"], int)
+        whole = whole and isinstance(made["name"] + made["sha256"], str)
+        whole = whole and isinstance(made["vocab"], int) and made["vocab"] >= 0
     except (ValueError, KeyError, TypeError, AttributeError):
         whole = False
     if not whole:

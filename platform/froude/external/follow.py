@@ -26,6 +26,7 @@ from froude.section import ConfigError
 from froude.store import Location
 from froude.study import Study
 from froude.train.rows import eval_row
+from froude.train.size import is_sized, size_of
 
 COMMIT_SECONDS = 30.0  # between two records, of those that are watched live
 
@@ -56,8 +57,8 @@ class Now:
 class Tail:
     """A metrics file that grows, JSON lines or Parquet: what it tells, read again only where it has changed."""
 
-    def __init__(self, file: Path, run: Run) -> None:
-        self.file, self.run = file, run
+    def __init__(self, file: Path, run: Run, params: int) -> None:
+        self.file, self.run, self.params = file, run, params
         self.metrics = Metrics(run, str(file))
         self._seen: tuple[int, int, int] | None = None  # inode, size, and time of change
         self._offset = self._lines = 0
@@ -105,7 +106,7 @@ class Tail:
     def _take(self, metrics: Metrics, line: Mapping[str, Any], number: int) -> None:
         """Add a line; ConfigError where it tells of a model of another size, so of a run that is not this one."""
         metrics.add(line, number)
-        said, told = self.run.trainer.params, metrics.size.get("params", 0.0)
+        said, told = self.params, metrics.size.get("params", 0.0)
         if said and told and abs(told - said) > TOLERANCE * said:
             raise ConfigError(
                 f"a run that is followed must have the parameters of its forecast, {said:,}, but line {number} of "
@@ -126,7 +127,7 @@ class Follower:
                 f"a run that is followed must have a recipe for another trainer, but that of {self.run.name} is for "
                 "froude; `froude promote --for external` writes one"
             )
-        self.tail = Tail(file, self.run)
+        self.tail = Tail(file, self.run, _params(self.run))
         self.finished = head is not None and head.kind == "finished"
         self._attempt: Record | None = None
         self._steps, self._evals = self._committed(lineage(self.log.records()))
@@ -254,6 +255,12 @@ def write_target(study: Location, run: Run) -> None:
     """Write the run of a recipe as target.json and target.toml, for its trainer to read."""
     (study / "target.json").replace(json.dumps(run.to_dict(), indent=1).encode() + b"\n")
     (study / "target.toml").replace(run.to_toml().encode())
+
+
+def _params(run: Run) -> int:
+    """Of the forecast's model, as its trainer or the package's own model says; 0 where only foreign code knows."""
+    ours = run.model.factory.startswith("froude.")
+    return size_of(run).params if is_sized(run) and (run.trainer.params or ours) else 0
 
 
 def _same(one: float | None, other: float) -> bool:

@@ -146,19 +146,29 @@ def judged(
 
 def newest(folder: Path) -> Path:
     """The metrics of the attempt that runs, or has just ended: JSON lines, or Parquet if there is any."""
-    parquet = (folder / METRICS).with_suffix(".parquet")
-    return parquet if parquet.exists() else folder / METRICS
+    return _counting(folder / METRICS)
 
 
 def set_aside(folder: Path) -> list[Path]:
-    """Give what the last attempt wrote another name, so that the next writes a new file; all such, oldest first."""
-    file = newest(folder)
-    past = sorted(folder.glob("metrics-[0-9]*"))
-    if file.exists():
-        kept = folder / f"metrics-{len(past) + 1:03d}{file.suffix}"
-        os.replace(file, kept)
-        past.append(kept)
-    return past
+    """Rename what the last attempt wrote, so that the next writes anew; one file an attempt, oldest first."""
+    past = {file.stem: _counting(file) for file in sorted(folder.glob("metrics-[0-9]*"))}
+    stem = f"metrics-{len(past) + 1:03d}"
+    for file in _kinds(folder / METRICS):
+        if file.exists():
+            os.replace(file, kept := folder / f"{stem}{file.suffix}")
+            past[stem] = _counting(kept)
+    return list(past.values())
+
+
+def _kinds(file: Path) -> tuple[Path, Path]:
+    """An attempt's JSON lines and Parquet, of which it may have written either or both."""
+    return file.with_suffix(".jsonl"), file.with_suffix(".parquet")
+
+
+def _counting(file: Path) -> Path:
+    """Parquet if there is any, else JSON lines."""
+    lines, parquet = _kinds(file)
+    return parquet if parquet.exists() else lines
 
 
 def _readable(file: Path, run: Run) -> Metrics | None:

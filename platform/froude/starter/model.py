@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import gcd, lcm
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ class Shape:
     """A model's factory with its options, and the sizes that its user did not choose; a vocabulary of 0 is unknown.
 
     Widths are multiples of `unit`, 0 for that of a head: so that heads, and the keys that they share, are whole.
+    `config` is the text of its config.json, "" if it has none.
     """
 
     factory: str = "froude.train.model:Transformer"
@@ -25,7 +26,7 @@ class Shape:
     unit: int = 0
     vocab: int = 0
     tied: bool = False
-    options: dict[str, Any] = field(default_factory=dict)
+    config: str = ""
 
 
 def shape(model: str) -> Shape:
@@ -42,7 +43,8 @@ def shape(model: str) -> Shape:
     file = Path(place).expanduser().resolve()
     file = file / "config.json" if file.is_dir() else file
     try:
-        config = json.loads(file.read_text())
+        text = file.read_text()
+        config = json.loads(text)
         width, heads = _size(config, "hidden_size", "n_embd"), _size(config, "num_attention_heads", "n_head")
         keys = int(config.get("num_key_value_heads") or heads)
         if min(width, heads, keys) < 1:
@@ -63,7 +65,7 @@ def shape(model: str) -> Shape:
         unit=lcm(head_dim, width // gcd(width, heads), width // gcd(width, keys)),
         vocab=vocab,
         tied=bool(config.get("model_type") == "gpt2" if tied is None else tied),
-        options={"config": str(file)},
+        config=text,
     )
 
 

@@ -22,6 +22,7 @@ TARGET = (
     2  # times the largest proxy's width: as many tokens a parameter as its shortest branch, a quarter as long
 )
 OWN = "own"
+CONFIG = "config.json"  # a model's, copied, so that it goes where the project goes
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def files(name: str, wishes: Wishes) -> Iterator[tuple[str, str]]:
         "trust": " --trust" if foreign else "",
         "trainer": tuple(_absolute(word) for word in shlex.split(wishes.trainer)),
         "factory": model.factory,
-        "model_options": model.options,
+        "config": CONFIG if model.config else "",
         "source": data.source,
         "path": data.path,
         "data_options": data.options,
@@ -81,6 +82,8 @@ def files(name: str, wishes: Wishes) -> Iterator[tuple[str, str]]:
     )
     for file in ("search_space.py", "README.md", "runtime_env.yaml"):
         yield file, templates.get_template(f"{file}.j2").render(values)
+    if model.config:
+        yield CONFIG, model.config
     if wishes.model == OWN:
         yield "my_model.py", templates.get_template("my_model.py.j2").render()
     if wishes.data == OWN:

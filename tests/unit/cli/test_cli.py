@@ -156,12 +156,14 @@ def test_debug_shows_the_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_a_system_exit_passes() -> None:
-    def action() -> None:
-        raise SystemExit(143)
+def test_sigterm_says_so_and_any_other_exit_passes(capsys: pytest.CaptureFixture[str]) -> None:
+    def action(code: int) -> None:
+        raise SystemExit(code)
 
-    with pytest.raises(SystemExit, match="143"):
-        common.guarded(action)
+    assert common.guarded(lambda: action(143)) == 143
+    assert capsys.readouterr().err == "froude: terminated; the same command resumes\n"
+    with pytest.raises(SystemExit, match="5"):
+        common.guarded(lambda: action(5))
 
 
 def test_a_verb_returns_its_code_to_the_shell() -> None:

@@ -22,6 +22,7 @@ from froude.register import row_of
 from froude.report.view import gather
 from froude.section import ConfigError
 from froude.store import Location
+from froude.train.size import size_of
 
 RUN = Run(
     name="large",
@@ -35,15 +36,15 @@ FORECAST = Forecast(
 )  # fmt: skip
 
 
-def sealed(folder: Path, trainer: str = "external") -> Recipe:
+def sealed(folder: Path, trainer: str = "external", run: Run = RUN) -> Recipe:
     """A study with nothing but a recipe."""
     ratios = dict.fromkeys(("params", "tokens", "compute", "batch"), 2.0)
     recipe = seal(
-        run=RUN, profile="production", fits={}, fingerprints={}, extrapolation=ratios, checks=(), forecast=FORECAST,
+        run=run, profile="production", fits={}, fingerprints={}, extrapolation=ratios, checks=(), forecast=FORECAST,
         trainer=trainer,
     )  # fmt: skip
     recipe.write(Location.parse(folder / "study" / "recipe.toml"))
-    meta = {"froude": "study", "schema": 1, "stages": {}, "target": RUN.to_dict()}
+    meta = {"froude": "study", "schema": 1, "stages": {}, "target": run.to_dict()}
     (folder / "study" / "study.json").write_text(json.dumps(meta))
     return recipe
 
@@ -95,6 +96,16 @@ def test_a_run_is_followed_to_its_score(tmp_path, follow):
     assert (row["trainer"], row["inside"], row["params"]) == ("external", True, 5000)
     view = gather(study)
     assert (view.problems, view.account, view.actual) == ((), None, 3.05)
+
+
+def test_metrics_of_a_model_of_another_size_are_refused_also_where_the_trainer_says_none(tmp_path):
+    run = RUN.replace({"trainer": {}}, name="large")
+    follower = Follower(Location.parse(tmp_path / "study"), sealed(tmp_path, run=run), tmp_path / "m.jsonl")
+    tell(tmp_path, 1, 3, params=size_of(run).params)
+    assert follower.poll().step == 3
+    tell(tmp_path, 4, 5, params=size_of(run).params * 2)
+    with pytest.raises(ConfigError, match=r"must have the parameters of its forecast, .* line 7 of .* tells"):
+        follower.poll()
 
 
 def test_a_trainer_that_goes_back_makes_a_new_attempt(tmp_path, follow):

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from froude.external import process
-from froude.external.trial import METRICS, Failed, folder_of, run_trial
+from froude.external.trial import METRICS, Failed, folder_of, run_trial, set_aside
 from froude.material import Material
 from froude.section import ConfigError
 from froude.space import Trial
@@ -136,3 +136,15 @@ def test_metrics_may_be_parquet(tmp_path, commanded):
     (row,) = train(tmp_path / "trials", commanded(copy)).trials
     assert row["loss"] == 2.5
     assert not (tmp_path / "trials" / "t" / METRICS).exists()
+
+
+def test_lines_and_parquet_of_one_attempt_are_set_aside_together(tmp_path):
+    lines, parquet = tmp_path / METRICS, (tmp_path / METRICS).with_suffix(".parquet")
+    lines.write_text("first")
+    assert [file.name for file in set_aside(tmp_path)] == ["metrics-001.jsonl"]
+    lines.write_text("second")
+    parquet.write_text("second")
+    assert [file.name for file in set_aside(tmp_path)] == ["metrics-001.jsonl", "metrics-002.parquet"]
+    assert not lines.exists()
+    assert not parquet.exists()
+    assert [file.name for file in set_aside(tmp_path)] == ["metrics-001.jsonl", "metrics-002.parquet"]

@@ -56,6 +56,14 @@ def test_a_folder_is_refused(tmp_path: Path, name: str) -> None:
     assert len(str(error.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize("name", ["a.csv", "mlruns", "wandb"])
+def test_what_is_not_there_is_said_not_to_be(tmp_path: Path, name: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"a table of runs must be there, but .*{name} is not; correct the path"
+    ):
+        table_file.read(Location.parse(tmp_path / name))
+
+
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="must be valid"):
         read(tmp_path, "a.csv", b"")

@@ -95,6 +95,7 @@ def test_a_config_is_kept_at_every_width_tied_or_not(
     assert getattr(first, "num_key_value_heads", heads) == keys
 
 
+@pytest.mark.long
 def test_a_configuration_of_transformers_over_shards(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA))
     shards = tmp_path / "shards"
@@ -102,13 +103,16 @@ def test_a_configuration_of_transformers_over_shards(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     for name in ("a", "b"):
         rng.integers(0, 512, 300_000).astype(np.uint16).tofile(shards / f"{name}.bin")
-    write(tmp_path / "hf", Wishes(model=f"hf:{tmp_path}", data=str(shards), context=64))
+    write(tmp_path / "first", Wishes(model=f"hf:{tmp_path}", data=str(shards), context=64))
+    (tmp_path / "first").rename(tmp_path / "hf")  # it goes where its folder goes
+    (tmp_path / "config.json").unlink()
     space = (tmp_path / "hf" / "search_space.py").read_text()
     assert "WIDTHS = (128, 256, 384, 512)" in space  # four heads of 32 share a key
     assert "CONTEXT, VOCAB = 64, 512" in space
     assert "probe: 1 model and 1 data source sound" in planned(tmp_path / "hf")
 
 
+@pytest.mark.long
 def test_a_trainer_of_ones_own(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAINER)
     write(tmp_path / "outside", Wishes(trainer=f"{sys.executable} {tmp_path / 'train.py'}"))

@@ -97,6 +97,12 @@ def recognised(
             )
         if name := format_of(file, names):
             found.setdefault(name, []).append(file)
+    for file in found.get("uint", []):
+        if file.url.endswith(megatron.NAMES):
+            raise ConfigError(
+                f"a .bin with a name of Megatron's must have its .idx beside it, but {file.url} has none; restore it, "
+                "or set `data.options.format` to uint"
+            )
     if not found:
         raise ConfigError(
             f"a path must have token shards ({', '.join(sorted({k.suffix for k in FORMATS.values()}))}), but "

@@ -10,6 +10,9 @@ import numpy.typing as npt
 from froude.corpora.files import File
 from froude.corpora.formats.shard import Shard, Tokens, unfit
 
+#: Ids of which the type is guessed, and as few of them as say nothing.
+PROBED, LEAST = 2048, 64
+
 
 class Flat(Shard):
     """Token ids of one type, from a byte of a file on; where documents start is asked for when it is needed, once."""
@@ -53,7 +56,21 @@ class Flat(Shard):
 def headerless(file: File, dtype: str, names: Mapping[str, File]) -> Shard:
     """nanoGPT's: ids of the named type and nothing else; it says neither what they are nor where documents end."""
     check_width(file, dtype)
-    return Flat(file, dtype)
+    shard = Flat(file, dtype)
+    if dtype == "uint16" and _is_wider(shard.values(0, 0, min(shard.tokens, PROBED))):
+        raise unfit(
+            file.url,
+            "a shard of uint16 must have ids of 2 bytes",
+            f"has next to nothing in every second of its first {min(shard.tokens, PROBED)}, as ids of 4 bytes do",
+            "restore the .idx if it is Megatron's, else set `data.options.dtype` to uint32",
+        )
+    return shard
+
+
+def _is_wider(ids: Tokens) -> bool:
+    """Whether these are the halves of ids of 4 bytes: of any vocabulary below 2^19 the upper ones are less than 8."""
+    upper, lower = ids[1::2], ids[::2]
+    return len(ids) >= LEAST and bool(upper.max() < 8 <= lower.max())
 
 
 def check_width(file: File, dtype: str) -> None:

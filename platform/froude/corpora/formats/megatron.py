@@ -13,6 +13,8 @@ from froude.corpora.formats.flat import Flat
 from froude.corpora.formats.shard import Shard, unfit
 
 MAGIC = b"MMIDIDX\0\0"
+#: What its preprocessing script ends names with (tools/preprocess_data.py): without an .idx the .bin is half of a pair.
+NAMES = ("_document.bin", "_sentence.bin")
 #: Version, code of the type, sequences, marks of documents.
 HEAD = "<QBQQ"
 HEADER = len(MAGIC) + struct.calcsize(HEAD)

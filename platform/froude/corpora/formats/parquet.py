@@ -45,6 +45,8 @@ class _Cache:
 
     def put(self, key: tuple[str, int, str, int], group: Group) -> None:
         with self._lock:
+            if (before := self._found.pop(key, None)) is not None:  # two threads have read the same one
+                self._bytes -= _size(before)
             self._found[key] = group
             self._bytes += _size(group)
             while self._bytes > CAPACITY and len(self._found) > 1:

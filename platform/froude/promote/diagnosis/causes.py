@@ -10,17 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from froude.config import Run
 from froude.parametrizations import Kind, Powers
-from froude.train import api
+from froude.train.probe.roles import TensorRole, roles, tables
 from froude.train.probe.updates import Measured, Probe
-
-TensorRole = Literal["matrix", "table", "other"]
 
 #: Slopes of single updates are exact; those of random tensors are averages over a thousand entries or more.
 EXACT, SAMPLED = 0.1, 0.2
@@ -74,27 +70,6 @@ class Exponent:
     of: str
     exponent: float
     rule: float
-
-
-def roles(runs: Sequence[Run]) -> dict[str, TensorRole]:
-    """What each parameter is by how its shape grows from the first run to the last, whatever it is said to be."""
-    small, large = (
-        {name: tuple(p.shape) for name, p in api.build_model(run, "meta").named_parameters()}
-        for run in (runs[0], runs[-1])
-    )
-    found: dict[str, TensorRole] = {}
-    for name, shape in small.items():
-        growing = sum(a != b for a, b in zip(shape, large.get(name, shape), strict=True))
-        found[name] = "other" if len(shape) < 2 or not growing else "matrix" if growing > 1 else "table"
-    return found
-
-
-def tables(runs: Sequence[Run]) -> list[str]:
-    """The parameters with a row, or a column, for each token of the vocabulary."""
-    shapes = {name: p.shape for name, p in api.build_model(runs[0], "meta").named_parameters()}
-    return [
-        name for name, role in roles(runs).items() if role == "table" and runs[0].model.vocab in shapes[name]
-    ]
 
 
 class Examined:

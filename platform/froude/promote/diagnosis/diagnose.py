@@ -13,8 +13,9 @@ import polars as pl
 from froude import laws
 from froude.config import Run
 from froude.optimizers import REST
-from froude.promote.diagnosis.causes import Cause, Examined, Exponent, causes, exponents, tables
-from froude.train.probe import coordcheck
+from froude.promote.diagnosis.causes import Cause, Examined, Exponent, causes, exponents
+from froude.train.probe import coordcheck, slopes
+from froude.train.probe.roles import tables
 from froude.train.probe.updates import probe
 
 #: The narrowest that a study has: what is measured is nearly exact, so the cheapest widths show as much as any.
@@ -23,7 +24,7 @@ WIDTHS = 3
 SEEDS, TIMES = 2, (1, 3)
 #: A slope of a block under muP that is a cause by itself where no rule is found broken: SP's, over three widths. Two
 #: narrow models can differ by as much without one (0.56 was seen between widths 32 and 64).
-STRAYS, STRAYS_WIDTHS = coordcheck.CONTROL, 3
+STRAYS, STRAYS_WIDTHS = slopes.CONTROL, 3
 #: Exponents of the best rate where a study has not measured its own: over tokens, Bjorck et al. 2409.19913; over batch,
 #: the square-root rule of Malladi et al. 2205.10287.
 PRIOR = {"tokens": -0.32, "batch": 0.5}
@@ -43,7 +44,7 @@ class Diagnosis:
     code: tuple[Cause, ...]
     runs: tuple[Cause, ...]
     exponents: tuple[Exponent, ...]
-    coordinates: coordcheck.CoordinateCheck | None
+    coordinates: slopes.CoordinateCheck | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -96,7 +97,7 @@ def diagnose(
     examined = examine(compared, progress=lambda share, text: tell(share / 2, text))
     seeds = [run.replace(seed=run.seed + seed) for run in compared for seed in range(SEEDS)]
     moves = coordcheck.measure(seeds, times=TIMES, progress=lambda share, text: tell(0.5 + share / 2, text))
-    coordinates = coordcheck.judge("width", moves)
+    coordinates = slopes.judge("width", moves)
     found = causes(examined)
     if not found and runs[0].width_rules.transfers and len(widths) >= STRAYS_WIDTHS:
         found = list(_strays(coordinates))
@@ -144,7 +145,7 @@ def comparable(runs: Sequence[Run]) -> list[Run]:
     return [base.replace(model=shapes[width]) for width in widths]
 
 
-def _strays(coordinates: coordcheck.CoordinateCheck) -> list[Cause]:
+def _strays(coordinates: slopes.CoordinateCheck) -> list[Cause]:
     """Blocks that move more, or less, at larger widths though no rule is broken."""
     found = [
         Cause(

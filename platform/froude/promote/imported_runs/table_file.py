@@ -24,6 +24,8 @@ def read(source: Location) -> pl.DataFrame:
     if (table := tracker_stores.read(source)) is not None:
         return table
     kind = source.name.rpartition(".")[2].lower()
+    if source.is_local and not source.path.exists():
+        raise ConfigError(f"a table of runs must be there, but {source} is not; correct the path")
     if kind not in READERS:
         raise ConfigError(
             "a table of runs must be a .csv (or .tsv), .parquet, .jsonl (or .ndjson) or .json file, a folder of W&B's "

@@ -17,121 +17,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from froude.config import ConfigError, Run
-from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, STANDARD, Parametrization
+from froude.parametrizations import DEFAULT, STANDARD, Parametrization
 from froude.train import api, optimizers, parallel
 from froude.train.data.documents import inputs
 from froude.train.data.order import Batches
 from froude.train.exact.reduce import Fast
 from froude.train.parallel import World
 from froude.train.precision.products import autocast
+from froude.train.probe.roles import miscalled
+from froude.train.probe.slopes import DOWNHILL, CoordinateCheck, Over, Row, judge
 from froude.train.step import train_step
-
-Over = Literal["width", "depth"]
-Verdict = Literal["passed", "failed", "inconclusive"]
-Row = dict[str, Any]
 
 TIMES, SEEDS = (1, 3, 10), 3
 #: Of a run's batch at most this many are used: what is measured is a mean over them.
 TOKENS = 1024
-#: Slopes over width of a block and of logits, and the last block's over depth, where averages over random branches
-#: shrink: bounds from 2-layer and 2- to 16-layer GPTs, where muP had -0.04 to 0.00, and depth scaling -0.32 to +0.14.
-BLOCK, LOGITS, LAST_BLOCK = (-0.05, 0.05), (-0.05, 0.05), (-0.45, 0.15)
-#: Slopes of logits and of blocks where logits start at random: the rule above with the same margin; and blocks, which
-#: follow the gradient of such logits. At rates .001 to .02, widths 64 to 1024, tied tables of sd .1 to 1 had -0.46 to
-#: -0.08 (blocks -0.16 to +0.09), untied ones of sd .5 and .02 -0.42 to -0.01 (blocks -0.21 to +0.06).
-RANDOM_LOGITS, RANDOM_BLOCK = (-0.55, 0.05), (-0.30, 0.10)
-#: Their slope as built where they are divided by m: -1/2, or -1 where the table shrinks as 1/sqrt(width) by itself. The
-#: upper bound is half-way to that of a multiplier of 1/sqrt(m), which the moves don't show. Measured: -0.49 to -0.47;
-#: with that multiplier +0.03.
-AS_BUILT, BUILT = "logits as built", (-1.1, -0.25)
-#: A check without power passes anything: under SP some block, or the logits, must reach this slope over width.
-CONTROL = 0.5
-NOISE = 0.15  # standard error of a slope from which on it says nothing
-SCATTER = 0.2  # between seeds, relative, where a single one does not show it
-
-
-@dataclass(frozen=True)
-class Slope:
-    """Of ln delta over ln size for one block or the logits after t updates; `top`: over the three largest sizes only.
-
-    At t = 0, as built, that of ln mean|x_0| of logits. NaN where a size did not move, or diverged. `se` is the standard
-    error from the seeds, `low` and `high` the bounds.
-    """
-
-    parametrization: str
-    name: str
-    t: int
-    slope: float
-    se: float
-    top: float
-    low: float
-    high: float
-
-    @property
-    def verdict(self) -> Verdict:
-        """failed: more than two standard errors off the bounds; inconclusive: nearer, but they are too large to say."""
-        if not (self.low <= self.slope + 2 * self.se and self.slope - 2 * self.se <= self.high):
-            return "failed"
-        return "inconclusive" if self.se > NOISE else "passed"
-
-    @property
-    def passed(self) -> bool:
-        return self.verdict == "passed"
-
-    def line(self) -> str:
-        """The slope, its standard error and the bounds, in words."""
-        where = f"{self.name} of {self.parametrization} at t = {self.t}"
-        off = "outside" if self.verdict == "failed" else "too uncertain to place in"
-        return (
-            f"{where}: slope {self.slope:+.3f} (se {self.se:.3f}) {off} {self.low:+.2f} to {self.high:+.2f}"
-        )
-
-
-@dataclass(frozen=True)
-class CoordinateCheck:
-    """What was measured over `over` (one row a run, block and t), the slopes that are judged, and the verdict."""
-
-    over: Over
-    rows: tuple[Row, ...]
-    slopes: tuple[Slope, ...]
-    verdict: Verdict
-    reasons: tuple[str, ...]
-
-    @property
-    def passed(self) -> bool:
-        return self.verdict == "passed"
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        slopes = [
-            {**asdict(slope), "passed": slope.passed, "verdict": slope.verdict} for slope in self.slopes
-        ]
-        head = {"over": self.over, "passed": self.passed, "verdict": self.verdict}
-        return {**head, "reasons": list(self.reasons), "slopes": slopes, "rows": list(self.rows)}
-
-    def lines(self) -> list[str]:
-        """The slopes as a table, and the verdict."""
-        times = sorted({slope.t for slope in self.slopes})
-        found = {(s.parametrization, s.name, s.t): s for s in self.slopes}
-        text = [f"{'slope of ln delta':<20}" + "".join(f"{f't = {t}':>15}" for t in times) + "   bounds"]
-        for p, name in dict.fromkeys((s.parametrization, s.name) for s in self.slopes):
-            row = [found.get((p, name, t)) for t in times]
-            cells = "".join(f"{'-' if s is None else f'{s.slope:+.2f} ± {2 * s.se:.2f}':>15}" for s in row)
-            (low, high) = next((s.low, s.high) for s in row if s is not None)
-            control = self.over == "width" and not _transfers(p)
-            rule = "control" if control else f"{low:+.2f} to {high:+.2f}"
-            text.append(f"{p + ' ' + name:<20}{cells}   {rule}")
-        why = f": {'; '.join(self.reasons)}" if self.reasons else ""
-        return [*text, f"coordinate check over {self.over} {self.verdict}{why}"]
 
 
 def check(
@@ -166,7 +72,9 @@ def check(
     for run in {run.model.width: run for run in runs if run.model.width % run.model.head_dim}.values():
         _try(run)
     rows = measure(runs, times=times, device=device, progress=progress)
-    return judge(over, rows, control=control_of(runs[0]))
+    ends = [max(runs, key=lambda run: sign * getattr(run.model, over)) for sign in (-1, 1)]
+    wrong = miscalled(ends) if over == "width" else []
+    return judge(over, rows, control=control_of(runs[0]), broken=wrong)
 
 
 def checked(run: Run) -> Parametrization:
@@ -177,10 +85,6 @@ def checked(run: Run) -> Parametrization:
 def control_of(run: Run) -> Literal["blocks", "logits"]:
     """What moves as many times further as a model is wider under SP: blocks, but logits where updates have one norm."""
     return "blocks" if checked(run).powers("hidden", run.optimizer.family()).lr == -1 else "logits"
-
-
-def _transfers(parametrization: str) -> bool:
-    return PARAMETRIZATIONS[parametrization].transfers
 
 
 def _try(run: Run) -> None:
@@ -226,7 +130,11 @@ def measure(
     device: str = "cpu",
     progress: Callable[[float, str], None] | None = None,
 ) -> list[Row]:
-    """Train each run on one batch for max(times) steps; delta and scale = mean|x_t| of blocks and logits as rows."""
+    """Train each run on one batch for max(times) steps; delta and scale = mean|x_t| of blocks and logits as rows.
+
+    Where logits start at zero, one more row: delta is how far the first update moves them along the loss's gradient,
+    the mean over targets of the target's logit less the mean logit, and scale their mean|x_1|.
+    """
     runs = [short(run, max(times)) for run in runs]
     world = World(device=parallel.resolve_device(device))
     costs = [api.build_model(run, "meta").flops_per_token() * run.tokens for run in runs]  # type: ignore[operator]
@@ -243,6 +151,10 @@ def measure(
             if step + 1 in times:
                 now = outputs(model, windows, run)
                 rows += [_row(run, name, step + 1, x - start[name], x, finite) for name, x in now.items()]
+            if step == 0 and not start["logits"].any():
+                moved = now["logits"] if 1 in times else outputs(model, windows, run)["logits"]
+                target = moved.gather(-1, windows[:, 1:, None]).squeeze(-1)
+                rows.append(_row(run, DOWNHILL, 1, (target - moved.mean(-1)).mean(), moved, finite))
             if progress:
                 share = (done + costs[number] * (step + 1) / run.steps) / sum(costs)
                 size = f"width {run.model.width}, depth {run.model.depth}"
@@ -281,66 +193,3 @@ def _watching(model: nn.Module, seen: dict[str, Tensor]) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def judge(
-    over: Over, rows: Sequence[Row], *, control: Literal["blocks", "logits"] = "blocks"
-) -> CoordinateCheck:
-    """Slopes of what `measure` found, their bounds and the verdict; SP's blocks or logits must be seen to move."""
-    slopes = tuple(_slopes(over, rows))
-    level = [slope for slope in slopes if _transfers(slope.parametrization)]
-    failed = [slope.line() for slope in level if slope.verdict == "failed"]
-    if not level:
-        failed.append("nothing moved")
-    if failed:
-        return CoordinateCheck(over, tuple(rows), slopes, "failed", tuple(failed))
-    unclear = [slope for slope in level if slope.verdict == "inconclusive"]
-    reasons = [slope.line() for slope in unclear]
-    if unclear:
-        seeds = len({row["seed"] for row in rows})
-        enough = seeds * (max(slope.se for slope in unclear) / NOISE) ** 2
-        reasons[-1] += f"; add --seeds {max(2 * seeds, math.ceil(enough))}"
-    seen = [
-        s.slope
-        for s in slopes
-        if not _transfers(s.parametrization) and (s.name == "logits") == (control == "logits")
-    ]
-    if seen and not any(slope >= CONTROL or math.isnan(slope) for slope in seen):
-        reached = f"the control, {STANDARD.label}, reaches only {max(seen):+.3f} instead of {CONTROL:+.1f}"
-        reasons.append(f"{reached}, so the check has no power; add wider --widths, or raise the rate")
-    return CoordinateCheck(over, tuple(rows), slopes, "inconclusive" if reasons else "passed", tuple(reasons))
-
-
-def _slopes(over: Over, rows: Sequence[Row]) -> Iterator[Slope]:
-    random = any(row["name"] == "logits" and row["t"] == 0 and row["scale"] for row in rows)
-    bounds = {"logits": RANDOM_LOGITS if random else LOGITS, "last block": LAST_BLOCK}
-    if over == "depth":
-        rows = [{**row, "name": "last block"} for row in rows if row["name"] == f"blocks.{row['depth'] - 1}"]
-    for p, name, t in dict.fromkeys((row["parametrization"], row["name"], row["t"]) for row in rows):
-        here = [row for row in rows if (row["parametrization"], row["name"], row["t"]) == (p, name, t)]
-        sizes = sorted({row[over] for row in here})
-        deltas = [[row["delta"] for row in here if row[over] == size] for size in sizes]
-        # With a readout of zeros the first gradient is zero except for its own: decay alone moves the blocks.
-        if any(map(any, deltas)) and (random or t > 1 or name == "logits"):
-            (slope, se), (top, _) = _fit(sizes, deltas), _fit(sizes[-3:], deltas[-3:])
-            low, high = bounds.get(name, RANDOM_BLOCK if random else BLOCK)
-            yield Slope(p, name, t, slope, se, top, low, high)
-        elif random and t == 0 and name == "logits" and _transfers(p):
-            built = [[row["scale"] for row in here if row[over] == size] for size in sizes]
-            (slope, se), (top, _) = _fit(sizes, built), _fit(sizes[-3:], built[-3:])
-            higher = PARAMETRIZATIONS[p].logits + 1
-            yield Slope(p, AS_BUILT, t, slope, se, top, *(bound + higher for bound in BUILT))
-
-
-def _fit(sizes: Sequence[int], deltas: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """OLS slope of ln mean delta over ln size, and its standard error from the scatter of each size's seeds."""
-    means = np.array([np.mean(each) for each in deltas])
-    if not (np.isfinite(means).all() and (means > 0).all()):
-        return math.nan, 0.0
-    x = np.log(sizes) - np.log(sizes).mean()
-    weights = x / (x @ x)
-    errors = [
-        np.std(each, ddof=1) / np.mean(each) / len(each) ** 0.5 if len(each) > 1 else SCATTER
-        for each in deltas
-    ]
-    return float(weights @ np.log(means)), float(np.linalg.norm(weights * errors))

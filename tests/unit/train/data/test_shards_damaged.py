@@ -53,8 +53,7 @@ def poke(path: Path, offset: int, data: bytes) -> None:
 
 
 def compressed(folder: Path) -> None:
-    made = table(DOCUMENTS)
-    options = pa.ipc.IpcWriteOptions(compression="zstd")
+    made, options = table(DOCUMENTS), pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_file(folder / "a.arrow", made.schema, options=options) as writer:
         writer.write_table(made)
 
@@ -76,6 +75,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "mixed": (
         lambda d: (headerless(d / "a", DOCUMENTS), parquet(d / "b", DOCUMENTS)),
         r"must have one format, but '.*' has uint \(.*a.bin\), parquet \(.*b.parquet\)",
+    ),
+    "bin of a pair alone": (
+        lambda d: (megatron(d / "a_text_document", DOCUMENTS), (d / "a_text_document.idx").unlink()),
+        r"a .bin with a name of Megatron's must have its .idx beside it, but .*a_text_document.bin has none; restore",
+    ),
+    "ids of four bytes": (
+        lambda d: np.arange(100, dtype=np.int32).tofile(d / "a.bin"),
+        r"a shard of uint16 must have ids of 2 bytes, but .*a.bin has next to nothing in every second of its first 200",
     ),
     "odd bytes": (
         lambda d: (headerless(d / "a", DOCUMENTS), cut(d / "a.bin", 1)),

@@ -12,7 +12,8 @@ from froude.config import Run
 from froude.optimizers import OPTIMIZERS, Spec
 from froude.parametrizations import PARAMETRIZATIONS, Kind, Parametrization
 from froude.parametrizations.mup import MUP
-from froude.train.probe.coordcheck import CoordinateCheck, judge, measure
+from froude.train.probe.coordcheck import measure
+from froude.train.probe.slopes import CoordinateCheck, judge
 
 pytestmark = pytest.mark.slow
 
