@@ -60,8 +60,8 @@ def _choice(plan: DevicePlan) -> list[str]:
         f"{way.run.micro_batch}: {way.memory.needed / GB:.1f} of {plan.device.memory_gb:g} GB, "
         f"{way.step.seconds:.3g} s a step, {plan.days(way):.3g} days, ${plan.cost(way):,.0f} at "
         f"${plan.dollars:g} a device and hour",
-        f"bound by {way.step.bound}; times by a roofline, within a factor of {ERROR} of published speeds; "
-        "without evaluations, checkpoints and restarts",
+        f"bound by {way.step.bound}; times by a roofline, within a factor of {ERROR} of the published speeds "
+        "that set it; without evaluations, checkpoints and restarts",
     ]
 
 
