@@ -6,7 +6,7 @@ and S workers that share, zero1 keeps K P / S bytes of state, zero2 of gradients
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from froude.config import Run
@@ -30,8 +30,6 @@ FRAGMENTATION = 0.05
 PROCESS_BYTES = 450 * 2**20
 #: Bytes that unsharded replicas send at once: train/parallel.py's BUCKET.
 BUCKET = 25 * 2**20
-#: Whether autocast's cache has the 16-bit copies of all matrices until a forward pass ends, checkpointed or not.
-CACHES_COPIES = True
 #: As train/trainer.py has them: windows of a pass of an evaluation, and logits of one on a GPU.
 EVAL_CHUNK, EVAL_LOGITS = 96, 2**28
 
@@ -79,7 +77,7 @@ class Memory:
     def columns(self) -> dict[str, float]:
         """Bytes by kind: what weights, gradients, state, activations, logits and buffers take at their largest."""
         kinds = {
-            "weights": ("weights", "gathered", "all copies"),
+            "weights": ("weights", "gathered", "copies"),
             "gradients": ("gradients",),
             "state": ("state",),
             "activations": ("activations", "a block again"),
@@ -95,7 +93,7 @@ def memory(run: Run, sizes: Sizes, place: Place, *, gpu: bool) -> Memory:
     items = {item.name: item for item in _Told(layout, gpu).items()}
     always = ("weights", "state")
     moments = {
-        "forward ends": (*always, "gathered", "all copies", "waiting", "activations", "half of the logits"),
+        "forward ends": (*always, "gathered", "copies", "waiting", "activations", "half of the logits"),
         "backward begins": (*always, "gathered", "copies", "waiting", "activations", "logits"),
         "a block again": (*always, "gathered", "copies", "waiting", "activations", "a block again"),
         "backward ends": (*always, "gathered", "gradients", "reducing"),
@@ -140,7 +138,7 @@ class _Told:
         return [
             Item("weights", w * parameters / shards, f"{w} bytes x {parameters:,} parameters{on}"),
             self._gathered(),
-            *self._copies(),
+            self._copies(),
             *self._gradients(),
             Item("state", state, self._state_words(state, on)),
             Item(
@@ -189,22 +187,17 @@ class _Told:
             f"{w} bytes x ({sizes.outside:,} outside the blocks + 2 blocks x {sizes.block:,}: one in use, one coming)",
         )
 
-    def _copies(self) -> Iterator[Item]:
-        """16-bit copies that autocast makes of matrices: its cache has all until a forward pass ends.
-
-        Backward reads them, so without checkpointing they stay with what it keeps.
-        """
+    def _copies(self) -> Item:
+        """16-bit copies that autocast makes of matrices; backward reads them, so they stay with what is kept for it."""
         sizes = self.sizes
         if not is_autocast(self.run):
-            yield Item("all copies", 0.0, "products read the weights themselves")
-            yield Item("copies", 0.0, "products read the weights themselves")
-            return
+            return Item("copies", 0.0, "products read the weights themselves")
+        if self.run.compute.checkpointing == "none":
+            return Item("copies", 2.0 * sizes.products, f"2 bytes x {sizes.products:,} entries of matrices")
         held = sizes.block + sizes.readout
-        some = 2.0 * held, f"2 bytes x {held:,} entries: the matrices of one block and the readout"
-        all_ = 2.0 * sizes.products, f"2 bytes x {sizes.products:,} entries of matrices"
-        kept = self.run.compute.checkpointing == "none"
-        yield Item("all copies", *(all_ if kept or CACHES_COPIES else some))
-        yield Item("copies", *(all_ if kept else some))
+        return Item(
+            "copies", 2.0 * held, f"2 bytes x {held:,} entries: the matrices of one block and the readout"
+        )
 
     def _gradients(self) -> list[Item]:
         """Those that wait when a pass's backward begins, those at its end, those that the update reads."""

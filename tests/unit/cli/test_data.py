@@ -55,7 +55,7 @@ def test_from_texts_to_verified_shards(texts: Path, capsys: pytest.CaptureFixtur
         assert f"{counts['documents']:,} documents, {counts['tokens']:,} tokens" in told[split]
         assert f"{counts['bytes'] / counts['tokens']:.3f} bytes a token" in told[split]
     assert told["duplicates"].endswith("1, kept; --drop-duplicates leaves them out")
-    assert told["empty"].endswith("1 documents left out")
+    assert told["empty"].endswith("1 document left out")
     assert told["tokenizer"].endswith("300 tokens, documents end with <|endoftext|>")
     assert told["shards"].endswith(f"2 in {texts.parent / 'out'} (uint16)")
     assert any(line.startswith("[tokenise] 100%") for line in lines)

@@ -159,7 +159,7 @@ LINES = st.lists(
 def test_a_file_read_in_pieces_tells_what_it_tells_in_one(tmp_path_factory, lines, cuts):
     whole = "".join(json.dumps(line) + "\n" for line in lines).encode()
     file = tmp_path_factory.mktemp("tail") / "metrics.jsonl"
-    tail = Tail(file, RUN)
+    tail = Tail(file, RUN, 0)
     for cut in [*sorted(min(cut, len(whole)) for cut in cuts), len(whole)]:
         file.write_bytes(whole[:cut])
         found = tail.read()
@@ -172,7 +172,7 @@ def test_a_file_read_in_pieces_tells_what_it_tells_in_one(tmp_path_factory, line
 
 def test_another_file_in_its_place_is_read_from_its_beginning(tmp_path):
     file = told(tmp_path, *({"step": step, "loss": 1.0, "note": "old"} for step in range(1, 9)))
-    tail = Tail(file, RUN)
+    tail = Tail(file, RUN, 0)
     assert tail.read().step == 8
     told(tmp_path, {"step": 1, "loss": 2.0})
     assert [row["loss"] for row in tail.read().steps.values()] == [2.0]

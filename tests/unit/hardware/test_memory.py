@@ -59,7 +59,7 @@ def test_what_is_shared_is_zeros_arithmetic():
     assert sum(parts("fsdp")) == 140  # per device of eight, as the primers' table has it
     assert parts("hsdp", "4x8") == (35, 35, 70)
     assert parts("fsdp", "4x8") == (8.75, 8.75, 17.5)
-    assert parts("hsdp", "4x8", **{"compute.replicas": 2}) == (17.5, 17.5, 35)
+    assert parts("hsdp", "4x8", **{"compute.replicas": 2, "workers": 2}) == (17.5, 17.5, 35)
 
 
 @pytest.mark.parametrize(("strategy", "whole"), [("ddp", 280), ("zero1", 280), ("zero2", 35), ("fsdp", 35)])

@@ -163,7 +163,7 @@ def test_a_missing_file_is_called_missing(tmp_path: Path, capsys: pytest.Capture
     missing, out = tmp_path / "none.csv", tmp_path / "out"
     assert main(["fit", "--from", str(missing), "--out", str(out)]) == 2
     said = capsys.readouterr().err
-    assert f"there is no file {missing}" in said
+    assert f"{missing} is not; correct the path" in said
     assert "free it" not in said
     assert not out.exists()
 

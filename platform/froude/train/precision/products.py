@@ -26,9 +26,9 @@ OVERRIDE = "NVIDIA_TF32_OVERRIDE"
 
 def autocast(run: Run, device: torch.device) -> AbstractContextManager[object]:
     """Inside, a forward pass is computed as the run asks for."""
-    cast = torch.autocast(
-        device.type, AUTOCAST.get(run.precision, torch.bfloat16), enabled=run.precision in AUTOCAST
-    )
+    # A cache would hold a copy of every matrix until the pass ends, which undoes checkpointing; each is used once.
+    dtype = AUTOCAST.get(run.precision, torch.bfloat16)
+    cast = torch.autocast(device.type, dtype, enabled=run.precision in AUTOCAST, cache_enabled=False)
     both = ExitStack()
     both.enter_context(cast)
     if run.precision == "fp8" and device.type == "cuda":  # elsewhere a model is looked at, and not trained
