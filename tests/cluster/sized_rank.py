@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from froude.checkpoint.retention import Keep
 from froude.checkpoint.run_store import RunStore
 from froude.config import Run
 from froude.store import Location
@@ -52,7 +53,8 @@ def main(study: str, run: Run) -> None:
             world_size=WORLD,
             timeout=timedelta(seconds=600),
         )
-    store = RunStore(Location.parse(study) / "runs" / run.name, run.name)
+    place = Location.parse(study) / "runs" / run.name
+    store = RunStore(place, run.name, Keep(run.keep_checkpoints, run.keep_every))
     loss = run_worker(run, store, Ended(attempt=store.open_attempt("recipe", {})), device="cpu")
     print(json.dumps({"loss": loss, "threads": torch.get_num_threads()}), flush=True)
     if WORLD > 1:
