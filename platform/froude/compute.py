@@ -79,8 +79,13 @@ class Compute(Section):
                 f"{self.loss_chunk}; leave it out, or use another optimizer"
             )
 
-    def check_offload(self, precision: str) -> None:
-        """ConfigError if a run of this precision can't have its state elsewhere."""
+    def check_precision(self, precision: str) -> None:
+        """ConfigError if a run of this precision can't have it."""
+        if self.checkpointing != "none" and precision == "fp8":
+            raise ConfigError(
+                '`compute.checkpointing` must be "none" with `precision` "fp8", whose products backward would compute '
+                f'again in bf16, but got "{self.checkpointing}"; use "bf16", or more devices'
+            )
         if self.offload and precision == "bf16_stochastic":
             raise ConfigError(
                 '`compute.offload` must be false with `precision` "bf16_stochastic", whose weights are stood in for '
@@ -94,15 +99,19 @@ class Compute(Section):
                 '`compute.strategy` must be "fsdp" in an exact run of several workers, which adds up slots where FSDP '
                 f'shares gradients out, but got "{self.strategy}"; leave it out, or use reduction = "fast"'
             )
-        if self.replicas > 1 and (least < most or most % self.replicas):
+        if self.replicas > 1 and most > 1 and (least < most or most % self.replicas):
             workers = most if least == most else f"{least} to {most}"
             raise ConfigError(
                 f"`compute.replicas` must divide the number of workers at all times, but got {self.replicas} with "
                 f"{workers} workers; use 0: one replica a node, or a fixed number of workers that it divides"
             )
 
-    def check_compile(self, device: str, most: int) -> None:
-        """ConfigError if a run on such a device, on up to so many workers, can't have its blocks compiled so."""
+    def check_device(self, device: str, most: int) -> None:
+        """ConfigError if a run on such a device, on up to so many workers, can't be computed so."""
+        if self.kernels == "fast" and device == "cuda":
+            raise ConfigError(
+                '`compute.kernels` "fast" is for CPUs, but `device` is "cuda"; set it to "plain"'
+            )
         if self.compile == "graphs" and (device == "cpu" or most > 1):
             raise ConfigError(
                 '`compute.compile` "graphs" is for one worker with a GPU, but got '

@@ -140,7 +140,7 @@ class Run(Section):
                 f"but got {self.batch}; use {near}"
             )
         self.phases.check()
-        self.compute.check_compile(self.device, high)
+        self.compute.check_device(self.device, high)
         if self.schedule.warmup_tokens > self.tokens:
             raise ConfigError(
                 f"`schedule.warmup_tokens` must not exceed the run's {self.tokens} tokens, but got "
@@ -177,7 +177,7 @@ class Run(Section):
         able.check(self.width_rules, optimizer)
         self.compute.check_spec(spec)
         check_precision(self.precision, self.device, spec)
-        self.compute.check_offload(self.precision)
+        self.compute.check_precision(self.precision)
         if spec.schedules and self.schedule.name not in spec.schedules:
             known = listing([f'"{name}"' for name in spec.schedules])
             raise ConfigError(

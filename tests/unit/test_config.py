@@ -1,6 +1,7 @@
 """A Run: validated, frozen, the same from Python and from TOML, named and fingerprinted."""
 
 import json
+import re
 
 import pytest
 import tomli_w
@@ -231,3 +232,23 @@ def test_a_corpus_is_named_by_its_place_and_its_content(tmp_path, monkeypatch):
     assert Run.from_toml(a.to_toml()) == a
     missing = Run(**GOOD, data={"source": "froude.train.data.text:TextFile", "path": "none.txt"})
     assert missing.data.sha256 == ""
+
+
+def test_replicas_are_no_matter_of_one_worker() -> None:
+    run = Run(tokens=768 * 4, workers=2, compute={"strategy": "hsdp", "replicas": 2})
+    assert run.replace(workers=1).compute.replicas == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (
+            {"precision": "fp8", "compute": {"checkpointing": "blocks"}},
+            '`compute.checkpointing` must be "none"',
+        ),
+        ({"device": "cuda", "compute": {"kernels": "fast"}}, '`compute.kernels` "fast" is for CPUs'),
+    ],
+)
+def test_what_cannot_go_together_is_named(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        Run(tokens=768, **changes)

@@ -59,7 +59,7 @@ def profile(
         )
     check_trust(run, trust)
     if resolve_device(device).type == "cpu":
-        torch.set_num_threads(1)  # as a worker has
+        torch.set_num_threads(run.compute.threads or 1)
         check_memory(worker_bytes(run), what=f"a profile of {run.name}")
     display = Display(quiet=as_json)
     display.stage("profile")

@@ -203,6 +203,8 @@ class _Told:
         """Those that wait when a pass's backward begins, those at its end, those that the update reads."""
         sizes, shards = self.sizes, self.layout.groups.shards
         w, whole = wide(self.run), float(wide(self.run)) * sizes.parameters
+        if self.run.reduction == "exact":  # slots are added in fp32, whatever the weights are in
+            w, whole = 4, 4.0 * sizes.parameters
         mine = whole / shards
         of = f"{w} bytes x {sizes.parameters:,} parameters"
         on = f"{of} / {shards} workers that share" if shards > 1 else of

@@ -68,8 +68,7 @@ class Step:
 def step(run: Run, sizes: Sizes, place: Place, device: Device) -> Step:
     """A step of the run's `batch`; ConfigError if the device does not have the run's precision."""
     precision: str = run.precision
-    device.flops(precision)
-    peak = device.flops("bf16" if precision == "fp8" else precision)
+    peak = device.peak(precision)
     layout = Layout(run, sizes, place)
     tokens = run.batch / place.workers
     model_flops = sizes.flops_per_token * sizes.passes * tokens

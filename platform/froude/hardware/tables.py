@@ -47,6 +47,11 @@ class Device(Section):
             )
         return found * 1e12
 
+    def peak(self, precision: str) -> float:
+        """Dense FLOP a second that a share of it (MFU) is of: bf16's for fp8, in which only a part of a step is."""
+        self.flops(precision)
+        return self.flops("bf16" if precision == "fp8" else precision)
+
 
 def device(name: str, file: str = "") -> Device:
     """The device of this name, from the user's file if it has it; ConfigError if no table has it."""

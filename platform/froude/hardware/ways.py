@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -116,9 +116,10 @@ def _ways(run: Run, sizes: Sizes, place: Place, device: Device) -> Iterator[Way]
         strategies = [each for each in strategies if each != "hsdp"]  # one replica a node is fsdp
     for strategy in strategies:
         for checkpointing in get_args(Checkpointing):
-            if (
-                sizes.estimated and checkpointing == "sqrt"
-            ):  # its segments are made in the package's own model
+            # sqrt's segments are made in the package's own model, and fp8 is not computed again.
+            if (sizes.estimated and checkpointing == "sqrt") or (
+                run.precision == "fp8" and checkpointing != "none"
+            ):
                 continue
             replicas = run.compute.replicas if strategy == "hsdp" else 0
             compute = {"strategy": strategy, "checkpointing": checkpointing, "replicas": replicas}
@@ -145,13 +146,14 @@ def _remedies(run: Run, sizes: Sizes, place: Place, device: Device, file: str) -
     def fits(changed: Run, at: Place, on: Device) -> bool:
         return any(way.fits for way in _ways(changed, sizes, at, on))
 
-    chunked = run if run.compute.loss_chunk else run.replace({"compute.loss_chunk": CHUNK})
-    offloaded = chunked.replace({"compute.offload": True})
-    if chunked is not run and fits(chunked, place, device):
-        yield f"compute.loss_chunk = {CHUNK}"
-    elif not run.compute.offload and fits(offloaded, place, device):
-        yield f"compute.loss_chunk = {CHUNK} and compute.offload = true"
-    for changed, words in ((run, ""), (chunked, f" with compute.loss_chunk = {CHUNK}")):
+    chunked = run if run.compute.loss_chunk else _changed(run, {"compute.loss_chunk": CHUNK})
+    offloaded = _changed(chunked, {"compute.offload": True})
+    chunk = f"compute.loss_chunk = {CHUNK}" if chunked is not run else ""
+    if chunk and fits(chunked, place, device):
+        yield chunk
+    elif offloaded is not chunked and fits(offloaded, place, device):
+        yield " and ".join(filter(None, (chunk, "compute.offload = true")))
+    for changed, words in ((run, ""), *([(chunked, f" with {chunk}")] if chunk else [])):
         for times in MORE_NODES:
             more = replace(place, nodes=place.nodes * times)
             if run.windows >= more.workers and fits(changed, more, device):
@@ -163,5 +165,14 @@ def _remedies(run: Run, sizes: Sizes, place: Place, device: Device, file: str) -
     larger = [each for each in tables.devices(file) if each.memory > device.memory and each.is_gpu]
     for other in sorted(larger, key=lambda each: each.memory):
         if fits(chunked, place, other):
-            yield f"--device {other.name}" + f" with compute.loss_chunk = {CHUNK}" * (chunked is not run)
+            yield f"--device {other.name}" + f" with {chunk}" * bool(chunk)
             break
+
+
+def _changed(run: Run, changes: Mapping[str, object]) -> Run:
+    """The run with these changes; as it is where it has them already, or can't have them."""
+    try:
+        made = run.replace(changes)
+    except ConfigError:
+        return run
+    return run if made == run else made

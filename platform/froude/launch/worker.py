@@ -164,7 +164,7 @@ def work(order: dict[str, Any]) -> None:
     from froude.launch.observers.forecast import forecast_monitors
     from froude.launch.observers.metrics import RayMetrics
     from froude.launch.observers.spike_news import PolicyNews
-    from froude.train import api, parallel
+    from froude.train import api, kernels, parallel
     from froude.train.loop import Diverged
     from froude.train.observers import Observer, trackers
     from froude.train.observers.downstream import downstream
@@ -188,6 +188,7 @@ def work(order: dict[str, Any]) -> None:
     device = parallel.resolve_device(given.device)
     try:
         products.check(run, device)
+        kernels.check(run, device)
         here = admit(run, store, device, other_build=given.other_build)
         versions = {name: version(name) for name in ("froude", "ray")}
         material = api.material_of(run).required(given.material)

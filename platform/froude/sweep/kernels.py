@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from froude.config import Run
-from froude.sweep.speed import AFFORDABLE, step_flops
+from froude.sweep.speed import AFFORDABLE, as_timed, step_flops
 
 if TYPE_CHECKING:
     from froude.train.trainer import Trainer
@@ -68,7 +68,7 @@ def offer(runs: Sequence[Run]) -> Offer | None:
     ]
     if not (cheap := [run for run in own if step_flops(run) <= AFFORDABLE]):
         return None
-    run = max(cheap, key=step_flops)
+    run = as_timed(max(cheap, key=step_flops))
     fast = run.replace({"compute.kernels": "fast"})
     error = kernels.matmul_error() if kernels.matmuls_are_fast(fast) else None
     refused = error is not None and error > kernels.BOUND

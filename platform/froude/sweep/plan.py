@@ -8,10 +8,13 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from froude.config import Run
+from froude.hardware.memory import memory as tensors
+from froude.hardware.sizes import Place
 from froude.promote.choice.batch import unknown
 from froude.promote.gate import PRODUCTION, Profile
 from froude.space import Space, Trial
 from froude.sweep.preflight import GIB, cores, free_memory
+from froude.sweep.sizes import sizes_of
 from froude.sweep.speed import Speed, measure, model_size, step_flops
 
 if TYPE_CHECKING:
@@ -232,6 +235,9 @@ def worker_bytes(run: Run) -> int:
     """
     if run.trainer.command:
         return PROCESS_BYTES
+    if run.compute.loss_chunk or run.compute.checkpointing != "none":
+        counted = tensors(run, sizes_of(run), Place(1, run.min_workers), gpu=False)
+        return round(counted.needed + counted.host)
     shape, (_, parameters, state) = run.model, model_size(run)
     tokens = max(run.micro_batch or run.phases.largest, EVALUATION_WINDOWS * shape.context)
     # Of a token, in fp32: what each block keeps for its backward pass, attention's weights, three copies of the logits.

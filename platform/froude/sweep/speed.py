@@ -123,11 +123,26 @@ def _stand_in(run: Run) -> tuple[float, Run]:
     return step_flops(made), made
 
 
+def as_timed(run: Run) -> Run:
+    """The run without what only a GPU can do, or what takes minutes to compile."""
+    changes: dict[str, str] = {}
+    if run.precision in ("tf32", "fp8"):
+        changes["precision"] = "fp32"
+    if run.compute.compile != "none":
+        changes["compute.compile"] = "none"
+    return run.replace(changes) if changes else run
+
+
 def _cache(runs: Sequence[Run]) -> Path:
     import torch
 
     known = json.dumps(
-        [torch.__version__, platform.node(), platform.processor(), sorted(r.fingerprint for r in runs)]
+        [
+            torch.__version__,
+            platform.node(),
+            platform.processor(),
+            sorted(r.fingerprint + r.compute.model_dump_json() for r in runs),
+        ]
     )
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "froude"
     return folder / f"speed-{hashlib.sha256(known.encode()).hexdigest()[:16]}.json"
@@ -138,7 +153,7 @@ def _time(run: Run) -> float:
 
     from froude.train.trainer import Trainer
 
-    threads = torch.get_num_threads()
+    run, threads = as_timed(run), torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         trainer = Trainer(run.replace(eval_windows=1))

@@ -109,7 +109,9 @@ def branch(
         for i in range(steps):
             drawn = batches.slot(cursor + i * factor * taken, 0, factor * taken)
             windows = torch.from_numpy(drawn.windows).to(world.device)
-            train_step(trainer.model, trainer.optimizer, trainer.reduction, windows, own, i)
+            train_step(
+                trainer.model, trainer.optimizer, trainer.reduction, windows, own, i, scaling=trainer.scaling
+            )
             if progress:
                 progress((number + (i + 1) / steps) / len(FACTORS), f"batch {own.batch:,}")
         found.append(Branch(own.batch, own.optimizer.lr, steps, trainer.evaluate()))

@@ -19,7 +19,7 @@ from froude.train.exact.reduce import keeps_gathered, reduction, refuse_hooks
 from froude.train.exact.slots import halved_sum
 from froude.train.objective import summed_loss
 from froude.train.parallel import World
-from froude.train.precision import products
+from froude.train.precision import measured, products
 from froude.train.precision.rounding import to_bf16
 from froude.train.precision.scaling import LossScale
 from froude.train.speed import collector, phases
@@ -38,6 +38,7 @@ class Trainer:
         self.run, self.world = run, world or World()
         products.check(run, self.world.device)
         kernels.check(run, self.world.device)
+        measured.error(run, self.world.device)  # refuses fp32 that is none
         self.scaling = LossScale.of(run)
         if run.reduction == "exact":
             environment.make_deterministic(self.world.device)
@@ -61,7 +62,8 @@ class Trainer:
         self.model.to(self.world.device)
         whole = keeps_gathered(run, self.world)
         blocks = self.model.blocks()  # type: ignore[operator]
-        compile_blocks(run, self.model, blocks, self.world)
+        with products.float32_products(run, self.world.device), kernels.matmuls(run, self.world.device):
+            compile_blocks(run, self.model, blocks, self.world)
         layout = parallel.shard(self.model, blocks, self.world, run.compute, keep=whole)
         self.shards = layout.shards
         self.reduction = reduction(run, self.model, self.world, layout)

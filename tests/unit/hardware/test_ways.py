@@ -145,3 +145,19 @@ def test_what_cannot_be_planned_is_refused_in_words(tmp_path, monkeypatch, capsy
     assert code == 2
     assert words in err
     assert "Traceback" not in err
+
+
+def test_remedies_are_those_that_the_run_can_have():
+    """Neither chunks for estimates of the curvature, nor offload for stood-in weights."""
+    for changes in ({"optimizer.name": "sophia_g"}, {"precision": "bf16_stochastic"}):
+        run = SEVEN.replace(changes)
+        found = planned(run, sizes_of(run), "1x8", "rtx-4090")
+        assert not found.chosen
+        assert found.remedies
+        left_out = "loss_chunk" if "optimizer.name" in changes else "offload"
+        assert not any(left_out in remedy for remedy in found.remedies)
+
+
+def test_fp8_is_planned_without_checkpointing():
+    run = SEVEN.replace(precision="fp8")
+    assert {way.run.compute.checkpointing for way in planned(run, sizes_of(run)).ways} == {"none"}

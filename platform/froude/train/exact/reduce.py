@@ -198,7 +198,8 @@ class Exact:
         count = -(-whole // size)
         if windows is None:
             objective = minimised
-            idle = torch.zeros(1, min(IDLE_TOKENS, self.run.model.context) + 1, dtype=torch.int64)
+            shape = (1, 2) if self.run.model.documents else (1,)
+            idle = torch.zeros(*shape, min(IDLE_TOKENS, self.run.model.context) + 1, dtype=torch.int64)
             parts: Sequence[Tensor] = [idle.to(self.world.device)] * count
         else:
             parts = windows.split(size)

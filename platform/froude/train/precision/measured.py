@@ -7,6 +7,7 @@ import functools
 import torch
 
 from froude.config import ConfigError, Run
+from froude.train import kernels
 from froude.train.precision.products import autocast, float32_products
 
 SIZE, SEEN = (
@@ -22,7 +23,8 @@ def error(run: Run, device: torch.device) -> float:
 
     ConfigError where a run of fp32 does not get fp32, as an environment variable may have it.
     """
-    found = _error(run.precision, str(device), torch.get_float32_matmul_precision())
+    setting = torch.get_float32_matmul_precision()
+    found = _error(run.precision, kernels.matmuls_are_fast(run), str(device), setting)
     if run.precision == "fp32" and found > MOST:
         raise ConfigError(
             f'`precision` "fp32" needs products with an error of at most {MOST:g}, but those of this machine have '
@@ -32,8 +34,9 @@ def error(run: Run, device: torch.device) -> float:
 
 
 @functools.lru_cache(maxsize=16)
-def _error(precision: str, device: str, setting: str) -> float:
-    run, where = Run(tokens=768, precision=precision), torch.device(device)
+def _error(precision: str, fast: bool, device: str, setting: str) -> float:
+    changes = {"precision": precision, "compute.kernels": "fast" if fast else "plain"}
+    run, where = Run(tokens=768).replace(changes), torch.device(device)
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
     with torch.no_grad(), float32_products(run, where), autocast(run, where):

@@ -34,7 +34,7 @@ def compile_blocks(run: Run, model: nn.Module, blocks: Sequence[nn.Module], worl
     how = run.compute.compile
     if how == "none":
         return
-    run.compute.check_compile(world.device.type, world.size)
+    run.compute.check_device(world.device.type, world.size)
     plain = [block.forward for block in blocks]
     windows = _windows(run, world)
     expected = _passes(model, windows, run) if run.reduction == "exact" else []
@@ -124,8 +124,12 @@ def _windows(run: Run, world: World) -> list[Tensor]:
     slots = 1 if run.reduction == "exact" else -(-run.slots // world.size)
     most = slots * run.windows_per_slot
     size = min(run.micro_batch // run.model.context or most, most)
-    found = api.as_int64(validation_windows(api.build_source(run, "validation"), size * COMPARED))
-    found = found.repeat(-(-size * COMPARED // len(found)), 1)[: size * COMPARED]
+    found = api.as_int64(
+        validation_windows(
+            api.build_source(run, "validation"), size * COMPARED, documented=run.model.documents
+        )
+    )
+    found = torch.cat([found] * -(-size * COMPARED // len(found)))[: size * COMPARED]
     return list(found.to(world.device).split(size))
 
 

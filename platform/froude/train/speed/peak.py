@@ -27,6 +27,6 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
     name = torch.cuda.get_device_name(device)
     known = next((entry for words, entry in NAMES if all(word in name for word in words)), None)
     try:
-        return tables.device(known).flops(precision) if known else None
+        return tables.device(known).peak(precision) if known else None
     except ConfigError:
         return None
