@@ -78,6 +78,12 @@ class Compute(Section):
                 f"`compute.loss_chunk` must be 0 with {spec.name}, whose estimates need all logits at once, but got "
                 f"{self.loss_chunk}; leave it out, or use another optimizer"
             )
+        if spec.curvature == "hutchinson" and (self.checkpointing != "none" or self.compile != "none"):
+            key = "checkpointing" if self.checkpointing != "none" else "compile"
+            raise ConfigError(
+                f'`compute.{key}` must be "none" with {spec.name}, which differentiates a backward pass, but got '
+                f'"{getattr(self, key)}"; leave it out, or use sophia_g'
+            )
 
     def check_precision(self, precision: str) -> None:
         """ConfigError if a run of this precision can't have it."""

@@ -246,6 +246,14 @@ def test_replicas_are_no_matter_of_one_worker() -> None:
             {"precision": "fp8", "compute": {"checkpointing": "blocks"}},
             '`compute.checkpointing` must be "none"',
         ),
+        (
+            {
+                "parametrization": "sp",
+                "optimizer": {"name": "sophia_h"},
+                "compute": {"checkpointing": "blocks"},
+            },
+            '`compute.checkpointing` must be "none" with sophia_h',
+        ),
         ({"device": "cuda", "compute": {"kernels": "fast"}}, '`compute.kernels` "fast" is for CPUs'),
     ],
 )

@@ -151,7 +151,7 @@ def test_remedies_are_those_that_the_run_can_have():
     """Neither chunks for estimates of the curvature, nor offload for stood-in weights."""
     for changes in ({"optimizer.name": "sophia_g"}, {"precision": "bf16_stochastic"}):
         run = SEVEN.replace(changes)
-        found = planned(run, sizes_of(run), "1x8", "rtx-4090")
+        found = planned(run, sizes_of(run), "1x4", "rtx-4090")
         assert not found.chosen
         assert found.remedies
         left_out = "loss_chunk" if "optimizer.name" in changes else "offload"

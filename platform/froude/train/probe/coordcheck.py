@@ -69,6 +69,11 @@ def check(
         for size in sorted(set(sizes))
         for seed in range(seeds)
     ]
+    if len({each.model.architecture for each in runs}) > 1:
+        raise ConfigError(
+            f"sizes of a coordinate check must differ in nothing else, but {over} {list(sizes)} give other shares of "
+            f"KV heads; use multiples of {run.model.unit}"
+        )
     for run in {run.model.width: run for run in runs if run.model.width % run.model.head_dim}.values():
         _try(run)
     rows = measure(runs, times=times, device=device, progress=progress)
