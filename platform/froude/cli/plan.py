@@ -163,7 +163,7 @@ def _device(
     from froude.train.api import check_trust
 
     found, place = tables.device(device, devices), Place.parse(nodes)
-    dollars = tables.price(device, prices)
+    dollars = tables.price(device, prices, devices)
     run = load_run(path)
     check_trust(run, trust)
     plan = ways.plan(run, sizes_of(run), place, found, dollars, devices)

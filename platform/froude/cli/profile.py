@@ -64,6 +64,10 @@ def profile(
     display = Display(quiet=as_json)
     display.stage("profile")
     file = Path(trace or f"runs/profile/{run.name}.json")
+    if file.is_dir():
+        raise ConfigError(
+            f"--trace must be a file, but {file} is a folder; name a file in it, such as trace.json"
+        )
     found = measure(run, file, steps=steps, device=device, progress=display.update)
     display.done(f"{2 * steps} steps")
     if as_json:

@@ -33,6 +33,12 @@ class Layout:
         return rounds * self._parts
 
     @property
+    def busiest(self) -> int:
+        """Tokens of a step of the worker that has the most, for whom the others wait."""
+        each = -(-self.run.windows // self.slots)
+        return each * -(-self.slots // self.place.workers) * self.run.model.context
+
+    @property
     def slots(self) -> int:
         """The run's, or as many as workers where those are more."""
         return max(self.run.slots, self.place.workers)

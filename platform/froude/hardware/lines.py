@@ -18,17 +18,20 @@ def told(plan: DevicePlan) -> list[str]:
         f"on {place} {device.name} ({device.memory_gb:g} GB each), GB of a worker; needed is less than the sum, since "
         "not all is there at once, and has a reserve",
         f"{'strategy':<9}{'checkpoint':<11}{'micro':>7}{'weights':>9}{'grads':>8}{'state':>8}{'activ.':>8}{'logits':>8}"
-        f"{'buffers':>8}{'needed':>9}{'':>5}{'tokens/s':>10}{'MFU':>5}{'days':>8}{'dollars':>10}",
+        f"{'buffers':>8}{'needed':>9}{'':>5}{'tokens/s':>11}{'MFU':>5}{'days':>9}{'dollars':>12}",
         *(_row(plan, way) for way in plan.ways),
     ]
     if plan.sizes.estimated:
         lines.append(
             "activations are a guess by the parameters of a block: the model is not the package's own"
         )
-    if run.slots % place.workers and place.workers > 1:
+    if run.windows % place.workers:
         lines.append(
-            f"slots: the run has {run.slots}, which {place.workers} workers do not share evenly; set `slots`"
+            f"{place.workers} workers do not share the batch's {run.windows:,} windows evenly, and wait for those with "
+            "more; use a number of workers that divides them"
         )
+    elif run.slots % place.workers:
+        lines.append(f"set `slots` to a multiple of {place.workers}: the run has {run.slots}")
     return [*lines, *_choice(plan)]
 
 
@@ -40,8 +43,8 @@ def _row(plan: DevicePlan, way: Way) -> str:
     if not way.fits:
         return f"{head}{'no':>5}"
     return (
-        f"{head}{'fits':>5}{way.step.tokens_per_second:>10,.0f}{way.step.mfu:>5.0%}{plan.days(way):>8.3g}"
-        f"{plan.cost(way):>10,.0f}"
+        f"{head}{'fits':>5}{way.step.tokens_per_second:>11,.0f}{way.step.mfu:>5.0%}{plan.days(way):>9.3g}"
+        f"{plan.cost(way):>12,.0f}"
     )
 
 
@@ -57,7 +60,7 @@ def _choice(plan: DevicePlan) -> list[str]:
     compute = way.run.compute
     return [
         f"cheapest that fits: {compute.strategy}, checkpointing {compute.checkpointing}, micro_batch "
-        f"{way.run.micro_batch}: {way.memory.needed / GB:.1f} of {plan.device.memory_gb:g} GB, "
+        f"{way.run.micro_batch or '0 (all at once)'}: {way.memory.needed / GB:.1f} of {plan.device.memory_gb:g} GB, "
         f"{way.step.seconds:.3g} s a step, {plan.days(way):.3g} days, ${plan.cost(way):,.0f} at "
         f"${plan.dollars:g} a device and hour",
         f"bound by {way.step.bound}; times by a roofline, within a factor of {ERROR} of the published speeds "

@@ -66,12 +66,13 @@ class Step:
 
 
 def step(run: Run, sizes: Sizes, place: Place, device: Device) -> Step:
-    """A step of the run's `batch`; ConfigError if the device does not have the run's precision."""
+    """A step of the run's `batch`, before any ramp; ConfigError if the device does not have the run's precision."""
     precision: str = run.precision
     peak = device.peak(precision)
-    layout = Layout(run, sizes, place)
-    tokens = run.batch / place.workers
-    model_flops = sizes.flops_per_token * sizes.passes * tokens
+    plain = run.schedule.model_copy(update={"ramp": ()})
+    layout = Layout(run.model_copy(update={"schedule": plain}), sizes, place)
+    tokens = layout.busiest
+    flops = sizes.flops_per_token * sizes.passes * tokens
     forward = (sizes.flops_per_token - 6.0 * sizes.readout) / 3
     again = AGAIN[run.compute.checkpointing] * forward * tokens
     rate = peak * device.sustained * (FP8_GAIN if precision == "fp8" else 1.0)
@@ -81,20 +82,20 @@ def step(run: Run, sizes: Sizes, place: Place, device: Device) -> Step:
     ) / layout.groups.shards
     sent, sending, words = _sending(run, layout, device)
     how = (
-        f"products   {model_flops:.3g} FLOPs of the model + {again:.3g} again, over {rate:.3g} a second, of a peak of "
+        f"products   {flops:.3g} FLOPs of the model + {again:.3g} again, over {rate:.3g} a second, of a peak of "
         f"{peak:.4g}",
         f"memory     {moved:.3g} bytes over {device.bandwidth * 1e9:.3g} a second",
         f"sending    {words}: {sent:.3g} bytes",
         f"update     {update:.3g} bytes of weights, gradients and state over {device.bandwidth * 1e9:.3g} a second",
     )
     return Step(
-        (model_flops + again) / rate,
+        (flops + again) / rate,
         moved / (device.bandwidth * 1e9),
         sending,
         update / (device.bandwidth * 1e9),
         device.is_gpu,
         run.batch,
-        model_flops,
+        sizes.flops_per_token * sizes.passes * run.batch / place.workers,
         peak,
         how,
     )

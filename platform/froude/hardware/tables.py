@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from pathlib import Path
 from typing import Any, ClassVar
@@ -71,11 +72,16 @@ def devices(file: str = "") -> list[Device]:
     return [Device(name=name, **content) for name, content in _merged("devices", file).items()]
 
 
-def price(name: str, file: str = "") -> float:
+def price(name: str, file: str = "", devices_file: str = "") -> float:
     """Dollars for an hour of a device; ConfigError if no table has it."""
     table = _merged("prices", file)
+    known = {*_merged("devices", devices_file), *_read(HERE / "prices.toml", "prices")}
+    if odd := sorted(set(table) - known):
+        raise ConfigError(
+            f"--prices must name devices of the table, but has {odd[0]!r}{did_you_mean(odd[0], known)}; correct it"
+        )
     dollars = table.get(name, {}).get("dollars")
-    if not isinstance(dollars, int | float) or dollars < 0:
+    if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not 0 <= dollars < math.inf:
         raise ConfigError(
             f"a device's price must be a number of dollars an hour, but {name!r} has {dollars!r}; add [{name}] with "
             "`dollars = ...` to a file, and pass --prices FILE"

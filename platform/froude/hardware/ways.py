@@ -69,6 +69,7 @@ class DevicePlan:
             "nodes": str(self.place),
             "workers": self.place.workers,
             "parameters": self.sizes.parameters,
+            "activations_estimated": self.sizes.estimated,
             "flops": self.sizes.flops_per_token * self.sizes.passes * self.run.tokens,
             "dollars_per_device_hour": self.dollars,
             "ways": [self._row(way) for way in self.ways],
@@ -149,7 +150,10 @@ def _remedies(run: Run, sizes: Sizes, place: Place, device: Device, file: str) -
     chunked = run if run.compute.loss_chunk else _changed(run, {"compute.loss_chunk": CHUNK})
     offloaded = _changed(chunked, {"compute.offload": True})
     chunk = f"compute.loss_chunk = {CHUNK}" if chunked is not run else ""
-    if chunk and fits(chunked, place, device):
+    away = _changed(run, {"compute.offload": True})
+    if away is not run and fits(away, place, device):
+        yield "compute.offload = true"
+    elif chunk and fits(chunked, place, device):
         yield chunk
     elif offloaded is not chunked and fits(offloaded, place, device):
         yield " and ".join(filter(None, (chunk, "compute.offload = true")))
@@ -164,8 +168,11 @@ def _remedies(run: Run, sizes: Sizes, place: Place, device: Device, file: str) -
         break
     larger = [each for each in tables.devices(file) if each.memory > device.memory and each.is_gpu]
     for other in sorted(larger, key=lambda each: each.memory):
-        if fits(chunked, place, other):
-            yield f"--device {other.name}" + f" with {chunk}" * bool(chunk)
+        if fits(run, place, other):
+            yield f"--device {other.name}"
+            break
+        if chunk and fits(chunked, place, other):
+            yield f"--device {other.name} with {chunk}"
             break
 
 

@@ -50,7 +50,6 @@ class Profile:
 
     def lines(self) -> list[str]:
         """A table for people."""
-        whole = self.step + self.checkpoint + self.evaluation
         rows = {**self.phases, "checkpoint copy": self.checkpoint, "evaluation": self.evaluation}
         speed = f"{self.tokens_per_second:,.0f} tokens/s"
         if self.mfu is not None:
@@ -59,8 +58,8 @@ class Profile:
         return [
             f"{self.run}: {self.steps} steps on one {self.device}, {1e3 * self.step:.2f} ms each ({low:.2f} to "
             f"{high:.2f}), {speed}",
-            f"{'phase':<18}{'ms a step':>11}{'share':>8}",
-            *(f"{name:<18}{1e3 * took:>11.3f}{took / whole:>8.1%}" for name, took in rows.items()),
+            f"{'phase':<18}{'ms a step':>11}{'of a step':>11}",
+            *(f"{name:<18}{1e3 * took:>11.3f}{took / self.step:>11.1%}" for name, took in rows.items()),
             f"phases add up to {self.covered:.1%} of the step by the clock on the wall; a checkpoint's copy and an",
             "evaluation are shared out over the steps between two of them",
             f"trace of {self.steps} more steps: {self.trace} (open it in Perfetto or chrome://tracing)",
