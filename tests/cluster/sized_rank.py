@@ -1,7 +1,7 @@
-"""One rank of an exact run at size: `sized_rank.py RANK WORLD STUDY STOP KILL RUN`, sharded by layers, on two threads.
+"""One rank of an exact run at size: `sized_rank.py RANK WORLD STUDY KILL RUN GROUP`, sharded by layers.
 
-After step STOP it is stopped, its state saved; after step KILL the last rank ends by SIGKILL in the middle of the next
-step. -1 for neither.
+After step KILL (-1: never) the last rank ends by SIGKILL in the middle of the next one. GROUP is a file by which the
+ranks find each other. Each has two threads.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
@@ -26,16 +27,22 @@ from froude.train.model import Block
 from froude.train.worker import run_worker
 
 THREADS = 2
-RANK, WORLD, STOP, KILL = (int(sys.argv[number]) for number in (1, 2, 4, 5))
+RANK, WORLD, KILL = (int(sys.argv[number]) for number in (1, 2, 4))
 
 
+@dataclass
 class Ended(Unsupervised):
-    """Stops the run, or has this process killed once the next step is in its first backward pass."""
+    """Has the last rank killed once the step after KILL is in its first backward pass.
+
+    If a checkpoint is due at KILL, one in `every` steps, it is committed before.
+    """
+
+    every: int = 1
 
     def poll(self, step: int) -> Request:
         if step == KILL and RANK == WORLD - 1:
             torch.nn.modules.module.register_module_full_backward_hook(self.kill)
-        return "stop" if step == STOP else "none"
+        return "save" if step == KILL and KILL % self.every == 0 else "none"
 
     def kill(self, module: Any, *_: Any) -> None:
         if isinstance(module, Block):
@@ -48,14 +55,15 @@ def main(study: str, run: Run) -> None:
     if WORLD > 1:
         dist.init_process_group(
             "gloo",
-            init_method=f"file://{study}/group-{WORLD}",
+            init_method=f"file://{sys.argv[6]}",
             rank=RANK,
             world_size=WORLD,
             timeout=timedelta(seconds=600),
         )
     place = Location.parse(study) / "runs" / run.name
     store = RunStore(place, run.name, Keep(run.keep_checkpoints, run.keep_every))
-    loss = run_worker(run, store, Ended(attempt=store.open_attempt("recipe", {})), device="cpu")
+    ended = Ended(store.open_attempt("recipe", {}), run.checkpoint_every)
+    loss = run_worker(run, store, ended, device="cpu")
     print(json.dumps({"loss": loss, "threads": torch.get_num_threads()}), flush=True)
     if WORLD > 1:
         dist.destroy_process_group()
@@ -63,4 +71,4 @@ def main(study: str, run: Run) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[3], Run.from_dict(json.loads(sys.argv[6])))
+    main(sys.argv[3], Run.from_dict(json.loads(sys.argv[5])))

@@ -39,9 +39,10 @@ LARGE = {
     "model.head_dim": 64,
     "model.depth": 8,
     "model.context": 16,
-    "batch": 192,
-    "tokens": 192 * 4,
-    "schedule.warmup_tokens": 192,
+    "slots": 8,
+    "batch": 128,
+    "tokens": 128 * 2,
+    "schedule.warmup_tokens": 128,
     "micro_batch": 16,
 }
 

@@ -76,7 +76,7 @@ def price(name: str, file: str = "", devices_file: str = "") -> float:
     """Dollars for an hour of a device; ConfigError if no table has it."""
     table = _merged("prices", file)
     known = {*_merged("devices", devices_file), *_read(HERE / "prices.toml", "prices")}
-    if odd := sorted(set(table) - known):
+    if odd := sorted(each for each in set(table) - set(known) if "dollars" in table[each]):
         raise ConfigError(
             f"--prices must name devices of the table, but has {odd[0]!r}{did_you_mean(odd[0], known)}; correct it"
         )

@@ -53,6 +53,14 @@ def test_a_users_tables_come_over_the_packages(tmp_path):
         device("mine", str(file)).flops("bf16")
     with pytest.raises(ConfigError, match=r"a device's price must be a number .* 'mine' has None"):
         price("mine", str(file))
+    file.write_text("[H200]\ndollars = 0.5\n")
+    with pytest.raises(
+        ConfigError, match=r"must name devices of the table, but has 'H200' \(did you mean 'h200'"
+    ):
+        price("h200", str(file))
+    file.write_text("[h200]\ndollars = nan\n")
+    with pytest.raises(ConfigError, match="must be a number of dollars"):
+        price("h200", str(file))
 
 
 @pytest.mark.parametrize(
