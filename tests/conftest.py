@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +16,7 @@ settings.register_profile("froude", deadline=None, derandomize=True)
 settings.load_profile("froude")
 
 ROOT = Path(__file__).resolve().parents[1]
+OWN_PROCESS = "FROUDE_TEST_IN_ITS_OWN_PROCESS"
 
 # Read when Ray is imported or a cluster starts, so set before any test module is imported. A token file left
 # by one cluster makes the next one refuse `ray job submit`; usage reports would leave the machine.
@@ -39,6 +42,21 @@ def pytest_configure() -> None:
     for name in FOREIGN:
         os.environ.pop(name, None)
     os.environ.update(RAY_ENVIRONMENT)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run what is marked so in a process of its own, where neither other tests nor their threads are."""
+    if pyfuncitem.get_closest_marker("own_process") is None or OWN_PROCESS in os.environ:
+        return None
+    node = f"{pyfuncitem.path}::{pyfuncitem.name}"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", "-p", "no:cacheprovider", node]
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | {OWN_PROCESS: "1"}, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.fail(f"in a process of its own:\n{done.stdout[-6000:]}{done.stderr[-2000:]}", pytrace=False)
+    return True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

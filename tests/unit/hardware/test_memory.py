@@ -164,6 +164,8 @@ def test_a_block_keeps_what_the_table_says(heads, depth, head_dim, ratio, qk_nor
     assert kept_by_autograd(run, windows) == pytest.approx(planned, rel=0.05)
 
 
+@pytest.mark.slow
+@pytest.mark.own_process
 @pytest.mark.parametrize("changes", [{}, {"optimizer.name": "muon", "micro_batch": 512}])
 def test_a_planned_peak_is_what_torchs_allocator_hands_out(changes):
     run = RUN.replace(changes)

@@ -274,6 +274,7 @@ def test_other_parameters_start_as_without_the_option() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.own_process
 def test_a_mask_of_blocks_is_the_mask_of_booleans() -> None:
     """What a GPU is given, without compiling it."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention

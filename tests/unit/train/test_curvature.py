@@ -224,7 +224,10 @@ class Once(torch.autograd.Function):
         return gradient
 
 
-@pytest.mark.parametrize("fault", ["kernel", "function", pytest.param("compiled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "fault",
+    ["kernel", "function", pytest.param("compiled", marks=[pytest.mark.slow, pytest.mark.own_process])],
+)
 def test_a_model_without_second_derivatives_is_refused(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     run = with_("sophia_h")
     trainer = Trainer(run)

@@ -46,6 +46,8 @@ def trained(run: Run) -> tuple[list[float], float]:
     return [trainer.step(run, step).loss for step in range(run.steps)], trainer.evaluate()
 
 
+@pytest.mark.slow
+@pytest.mark.own_process
 @pytest.mark.parametrize("reduction", ["exact", "fast"])
 def test_what_is_compiled_to_the_same_bits_trains_the_same_bits(reduction: str) -> None:
     run = RUN.replace(reduction=reduction)
@@ -54,6 +56,8 @@ def test_what_is_compiled_to_the_same_bits_trains_the_same_bits(reduction: str) 
         assert trained(run) == trained(run.replace({"compute.compile": "none"}))
 
 
+@pytest.mark.slow
+@pytest.mark.own_process
 def test_the_passes_of_training_are_compiled_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
 
@@ -73,6 +77,8 @@ def test_the_passes_of_training_are_compiled_and_others_are_not(monkeypatch: pyt
     assert len(calls) == 3
 
 
+@pytest.mark.slow
+@pytest.mark.own_process
 def test_a_graph_break_is_named_and_a_fast_run_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "Block", Broken)
     words = r"blocks are not compiled, and the run goes on without: the graph of .* breaks: .*test_compiled.py:\d+"
@@ -81,6 +87,8 @@ def test_a_graph_break_is_named_and_a_fast_run_goes_on_without(monkeypatch: pyte
     assert found == trained(RUN.replace({"compute.compile": "none"}))
 
 
+@pytest.mark.slow
+@pytest.mark.own_process
 def test_an_exact_run_with_a_graph_break_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "Block", Broken)
     with pytest.raises(
@@ -89,6 +97,8 @@ def test_an_exact_run_with_a_graph_break_is_refused(monkeypatch: pytest.MonkeyPa
         Trainer(RUN.replace(reduction="exact"))
 
 
+@pytest.mark.slow
+@pytest.mark.own_process
 def test_an_exact_run_whose_bits_would_change_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def other_bits(graph: torch.fx.GraphModule, inputs: Any) -> Any:
         def forward(*args: Any) -> Any:
@@ -102,6 +112,8 @@ def test_an_exact_run_whose_bits_would_change_is_refused(monkeypatch: pytest.Mon
     Trainer(RUN)  # a fast run may have them
 
 
+@pytest.mark.slow
+@pytest.mark.own_process
 def test_a_compiler_that_fails_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_here(graph: torch.fx.GraphModule, inputs: Any) -> Any:
         raise RuntimeError("no C++ compiler")
@@ -131,6 +143,7 @@ def test_the_fingerprint_is_anothers_only_where_blocks_are_compiled() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.own_process
 def test_inductor_trains_to_nearly_the_same_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "BACKEND", "inductor")
     losses, loss = trained(RUN)

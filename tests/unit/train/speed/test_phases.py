@@ -131,6 +131,8 @@ def test_the_collector_is_off_in_steps_and_back_after_them(monkeypatch: pytest.M
     assert len(collected) == 2
 
 
+@pytest.mark.slow
+@pytest.mark.own_process
 def test_a_profile_adds_up_to_the_step_and_its_trace_shows_the_phases(tmp_path: Path) -> None:
     found = measure(RUN, tmp_path / "trace.json", steps=3, device="cpu", progress=lambda *_: None)
     assert found.covered == pytest.approx(1.0, abs=0.05)
@@ -143,6 +145,8 @@ def test_a_profile_adds_up_to_the_step_and_its_trace_shows_the_phases(tmp_path: 
     assert all(one["ts"] + one["dur"] <= other["ts"] + 1 for one, other in itertools.pairwise(ordered))
 
 
+@pytest.mark.slow
+@pytest.mark.own_process
 def test_a_profile_of_a_stored_run_is_told_in_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
