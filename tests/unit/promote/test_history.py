@@ -254,7 +254,9 @@ def test_bad_files_are_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(ConfigError, match=words):
             make_study(str(tmp_path / name), str(tmp_path / "study"))
-    with pytest.raises(ConfigError, match=r"there is no file .*none\.csv; check its name"):
+    with pytest.raises(
+        ConfigError, match=r"a table of runs must be there, but .*none\.csv is not; correct the path"
+    ):
         make_study(str(tmp_path / "none.csv"), str(tmp_path / "study"))
     assert not (tmp_path / "study").exists()
 
