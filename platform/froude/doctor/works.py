@@ -18,6 +18,7 @@ from torch import Tensor
 from froude.config import Run
 from froude.train.parallel import World
 from froude.train.speed.peak import peak_flops
+from froude.train.speed.profile import wait
 from froude.train.trainer import Trainer, only_trainer
 
 Figures = dict[str, Any]
@@ -143,7 +144,7 @@ def step(name: str, world: World) -> Figures:
     for number in range(run.steps):
         began = time.perf_counter()
         trainer.step(run, number)
-        _wait(world)
+        wait(world)
         times.append(time.perf_counter() - began)
     seconds = statistics.median(times[WARM_STEPS:])
     peak = peak_flops(world.device, run.precision)
@@ -169,18 +170,13 @@ def _seconds(action: Callable[[], object], world: World) -> float:
     """Median seconds of an action, the device's work included."""
     times = []
     for number in range(REPEATS + 1):
-        _wait(world)
+        wait(world)
         began = time.perf_counter()
         action()
-        _wait(world)
+        wait(world)
         if number:
             times.append(time.perf_counter() - began)
     return statistics.median(times)
-
-
-def _wait(world: World) -> None:
-    if world.device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def _digest(run: Run, world: World) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from froude.config import Run
-from froude.hardware.sizes import SMALL, Groups, Place, Sizes
+from froude.hardware.sizes import KEEP_GATHERED, Groups, Place, Sizes
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Layout:
     @property
     def is_small(self) -> bool:
         """Whether FSDP2 has all of the model in one unit."""
-        return self.sizes.parameters <= SMALL
+        return self.sizes.parameters <= KEEP_GATHERED
 
     @property
     def whole(self) -> bool:

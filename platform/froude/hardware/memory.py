@@ -19,19 +19,13 @@ from froude.hardware.activations import (
     wide,
 )
 from froude.hardware.layout import Layout
-from froude.hardware.sizes import Place, Sizes
+from froude.hardware.sizes import BUCKET, PROCESS_BYTES, Place, Sizes, evaluated_windows
 
 #: Set aside on a GPU, by convention: the CUDA context and NCCL's buffers, and a part of what tensors take for what the
 #: caching allocator can't use. torch's reserved exceeds its allocated memory by 2 to 6% in long runs of one shape.
 CONTEXT_BYTES = 1.0e9
 NCCL_BYTES = 1.0e9
 FRAGMENTATION = 0.05
-#: Of a worker's process on a CPU: Python, torch, Ray.
-PROCESS_BYTES = 450 * 2**20
-#: Bytes that unsharded replicas send at once: train/parallel.py's BUCKET.
-BUCKET = 25 * 2**20
-#: As train/trainer.py has them: windows of a pass of an evaluation, and logits of one on a GPU.
-EVAL_CHUNK, EVAL_LOGITS = 96, 2**28
 
 
 @dataclass(frozen=True)
@@ -273,8 +267,7 @@ class _Told:
     def _evaluation(self) -> Item:
         """Logits of a pass of an evaluation, and one block's tensors."""
         run = self.run
-        bound = EVAL_LOGITS // (run.model.context * run.model.vocab) if self.gpu else EVAL_CHUNK
-        windows = min(max(1, min(EVAL_CHUNK, bound)), run.eval_windows)
+        windows = min(evaluated_windows(run, gpu=self.gpu), run.eval_windows)
         tokens = windows * run.model.context
         at_once = min(run.compute.loss_chunk or tokens, tokens)
         size = 4.0 * COPIES_EVALUATED * at_once * run.model.vocab

@@ -6,8 +6,22 @@ from dataclasses import dataclass
 
 from froude.config import ConfigError, Run
 
-#: Parameters below which FSDP2 has the whole model in one unit that stays gathered: train/parallel.py's KEEP_GATHERED.
-SMALL = 2**26
+#: Parameters below which a rank keeps gathered weights from forward to backward: 256 MiB in fp32. Gathering them again
+#: costs small models a quarter of a step (three processes over gloo, width 192); once they are kept, a unit for each
+#: block would only mean more collectives.
+KEEP_GATHERED = 2**26
+#: Bytes of gradients that unsharded replicas send at once: torch's DDP has the same default.
+BUCKET = 25 * 2**20
+#: Windows of a forward pass of an evaluation, and on a GPU its logits: bound memory; change no result beyond rounding.
+EVAL_CHUNK, EVAL_LOGITS = 96, 2**28
+#: A worker process before it has a model (Python, torch, Ray); resident bytes, measured.
+PROCESS_BYTES = 450 * 2**20
+
+
+def evaluated_windows(run: Run, *, gpu: bool) -> int:
+    """Windows of one forward pass of an evaluation."""
+    bound = EVAL_LOGITS // (run.model.context * run.model.vocab) if gpu else EVAL_CHUNK
+    return max(1, min(EVAL_CHUNK, bound))
 
 
 @dataclass(frozen=True)

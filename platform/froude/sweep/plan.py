@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from froude.config import Run
 from froude.hardware.memory import memory as tensors
-from froude.hardware.sizes import Place
+from froude.hardware.sizes import EVAL_CHUNK, PROCESS_BYTES, Place
 from froude.promote.choice.batch import unknown
 from froude.promote.gate import PRODUCTION, Profile
 from froude.space import Space, Trial
@@ -21,11 +21,9 @@ if TYPE_CHECKING:
     from froude.promote.gate_preview import Foretold
     from froude.train.probe.contract import Probed
 
-#: A worker process before it has a model (Python, torch, Ray), and Ray's own processes; resident bytes, measured.
-PROCESS_BYTES = 450 * 2**20
+#: Ray's own processes; resident bytes, measured.
 CLUSTER_BYTES = 1200 * 2**20
 VALUE_BYTES = 4  # of a number: fp32
-EVALUATION_WINDOWS = 96
 
 
 @dataclass(frozen=True)
@@ -239,7 +237,7 @@ def worker_bytes(run: Run) -> int:
         counted = tensors(run, sizes_of(run), Place(1, run.min_workers), gpu=False)
         return round(counted.needed + counted.host)
     shape, (_, parameters, state) = run.model, model_size(run)
-    tokens = max(run.micro_batch or run.phases.largest, EVALUATION_WINDOWS * shape.context)
+    tokens = max(run.micro_batch or run.phases.largest, EVAL_CHUNK * shape.context)
     # Of a token, in fp32: what each block keeps for its backward pass, attention's weights, three copies of the logits.
     block = (14 + 4 * shape.mlp_ratio) * shape.width + 2 * shape.context * shape.width / shape.head_dim
     held = VALUE_BYTES * parameters + state  # and a copy of it for branches, and the gradient

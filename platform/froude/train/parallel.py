@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from froude.config import Compute, ConfigError
+from froude.hardware.sizes import BUCKET, KEEP_GATHERED
 
 
 @dataclass(frozen=True)
@@ -60,12 +61,6 @@ def resolve_device(device: str) -> torch.device:
         # An exact run may follow in this process.
         os.environ["CUBLAS_WORKSPACE_CONFIG"] = CUBLAS_WORKSPACES[0]
     return torch.device(name)
-
-
-#: Parameters below which a rank keeps gathered weights from forward to backward: 256 MiB in fp32. Gathering them again
-#: costs small models a quarter of a step (three processes over gloo, width 192); once they are kept, a unit for each
-#: block would only mean more collectives.
-KEEP_GATHERED = 2**26
 
 
 @dataclass(frozen=True)
@@ -198,10 +193,6 @@ def set_all_reduce(model: nn.Module, enabled: bool, layout: Layout) -> None:
     """Add the gradients up over replicas in the next backward pass, or keep them to a replica (accumulation)."""
     if layout.replicas > 1 and layout.shards.size > 1:
         model.set_requires_all_reduce(enabled)  # type: ignore[operator]
-
-
-#: Bytes of gradients that unsharded replicas send at once: torch's DDP has the same default.
-BUCKET = 25 * 2**20
 
 
 def average_replicas(model: nn.Module, layout: Layout) -> None:

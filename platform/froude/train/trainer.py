@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from froude.config import Run
+from froude.hardware.sizes import evaluated_windows
 from froude.train import api, kernels, optimizers, parallel
 from froude.train.data import ledger
 from froude.train.data.documents import tokens_of
@@ -26,9 +27,6 @@ from froude.train.speed import collector, phases
 from froude.train.speed.compiled import compile_blocks
 from froude.train.stability.spikes import Judge
 from froude.train.step import StepResult, train_step
-
-#: Windows of a forward pass of an evaluation, and on a GPU its logits: bound memory; change no result beyond rounding.
-EVAL_CHUNK, EVAL_LOGITS = 96, 2**28
 
 
 class Trainer:
@@ -132,7 +130,7 @@ class Trainer:
         Of the optimizer's average where it has one.
         """
         windows = self.sets[name] if name else self.validation
-        chunks = windows.split(eval_chunk(self.run, self.world.device))
+        chunks = windows.split(evaluated_windows(self.run, gpu=self.world.device.type == "cuda"))
         losses = torch.zeros(len(chunks), dtype=torch.float64, device=self.world.device)
         self.model.eval()
         with self.optimizer.averaged(), products.float32_products(self.run, self.world.device):
@@ -169,12 +167,6 @@ class Trainer:
     def restore(self, snapshot: dict[str, Tensor]) -> None:
         for name, tensor in self.state().items():
             tensor.copy_(snapshot[name])
-
-
-def eval_chunk(run: Run, device: torch.device) -> int:
-    """Windows of one forward pass of an evaluation."""
-    bound = EVAL_LOGITS // (run.model.context * run.model.vocab) if device.type == "cuda" else EVAL_CHUNK
-    return max(1, min(EVAL_CHUNK, bound))
 
 
 def only_trainer(run: Run, world: World) -> Trainer:

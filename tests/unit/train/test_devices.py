@@ -13,6 +13,7 @@ import torch
 from ray.train.constants import TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S
 
 from froude.config import ConfigError, Run
+from froude.hardware.sizes import EVAL_CHUNK, evaluated_windows
 from froude.launch.elastic import device_of, worker_resources
 from froude.launch.ray_internals.trainer import controller_environment
 from froude.launch.tuning import Queue
@@ -23,7 +24,7 @@ from froude.store import Location
 from froude.train import trainer
 from froude.train.exact import environment
 from froude.train.parallel import resolve_device
-from froude.train.trainer import EVAL_CHUNK, Trainer, eval_chunk
+from froude.train.trainer import Trainer
 
 VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 
@@ -79,13 +80,12 @@ def test_a_worker_computes_on_what_it_reserved(tmp_path: Path) -> None:
 
 def test_an_evaluation_on_a_gpu_bounds_its_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run(tokens=768, eval_windows=100, model={"width": 16, "head_dim": 8})
-    cpu, cuda = torch.device("cpu"), torch.device("cuda")
-    assert eval_chunk(run, cpu) == eval_chunk(run, cuda) == EVAL_CHUNK
+    assert evaluated_windows(run, gpu=False) == evaluated_windows(run, gpu=True) == EVAL_CHUNK
     large = run.replace({"model.vocab": 2**17, "model.context": 4096, "batch": 4096, "tokens": 4096})
-    assert (eval_chunk(large, cpu), eval_chunk(large, cuda)) == (EVAL_CHUNK, 1)
+    assert [evaluated_windows(large, gpu=gpu) for gpu in (False, True)] == [EVAL_CHUNK, 1]
     made = Trainer(run)
     whole = made.evaluate()
-    monkeypatch.setattr(trainer, "eval_chunk", lambda run, device: 7)
+    monkeypatch.setattr(trainer, "evaluated_windows", lambda run, gpu: 7)
     passes: list[int] = []
     made.model.register_forward_hook(lambda module, tokens, logits: passes.append(len(tokens[0])))
     assert made.evaluate() == pytest.approx(whole, rel=1e-6)

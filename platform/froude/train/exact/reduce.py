@@ -64,7 +64,7 @@ def reduction(run: Run, model: nn.Module, world: World, layout: Layout) -> Reduc
 
 
 class Fast:
-    """FSDP's own reduce-scatter, and a sum over replicas, if there are any, once a step."""
+    """FSDP's own reduce-scatter, and a sum over replicas, if any: once a step, or after each micro-batch."""
 
     def __init__(self, run: Run, model: nn.Module, world: World, layout: Layout | None = None) -> None:
         self.run, self.model, self.world, self.layout = run, model, world, layout or Layout()

@@ -85,11 +85,11 @@ def measure(
         for number in range(steps):
             progress((WARM + number) / (2 * steps + WARM), "timed")
             clocks.append(Clock(world.device))
-            _wait(world)
+            wait(world)
             began = time.perf_counter()
             with running(clocks[-1]):
                 loop.advance()
-            _wait(world)
+            wait(world)
             times.append(time.perf_counter() - began)
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (world.device.type == "cuda")
         with profile(activities=activities) as traced:
@@ -97,7 +97,7 @@ def measure(
                 progress((WARM + steps + number) / (2 * steps + WARM), "traced")
                 with running(Clock(world.device, traced=True)):
                     loop.advance()
-            _wait(world)
+            wait(world)
     trace.parent.mkdir(parents=True, exist_ok=True)
     traced.export_chrome_trace(str(trace))
     found = [clock.seconds() for clock in clocks]
@@ -128,13 +128,14 @@ def _long_enough(run: Run, steps: int) -> Run:
 
 
 def _took(action: Callable[[], object], world: World) -> float:
-    _wait(world)
+    wait(world)
     began = time.perf_counter()
     action()
-    _wait(world)
+    wait(world)
     return time.perf_counter() - began
 
 
-def _wait(world: World) -> None:
+def wait(world: World) -> None:
+    """Until the device has done what it was given."""
     if world.device.type == "cuda":
         torch.cuda.synchronize()
