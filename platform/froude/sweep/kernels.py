@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from froude.config import Run
-from froude.sweep.speed import AFFORDABLE, as_timed, step_flops
+from froude.sweep.speed import AFFORDABLE, as_timed, clock, step_flops
 
 if TYPE_CHECKING:
     from froude.train.trainer import Trainer
@@ -52,7 +51,7 @@ class Offer:
 
 
 def offer(runs: Sequence[Run]) -> Offer | None:
-    """Steps of the largest of these runs that is quick to time, with both kernels in turn, on one thread of the CPU.
+    """Steps of the largest of these runs that is quick to time, with both kernels in turn, on its threads of the CPU.
 
     None where there is none of the package's own model on a CPU.
     """
@@ -77,27 +76,21 @@ def offer(runs: Sequence[Run]) -> Offer | None:
 
 def _ratio(run: Run, fast: Run) -> float:
     """The least CPU seconds of a step with fast kernels over those with plain ones; they alternate."""
-    import torch
-
     from froude.train.trainer import Trainer
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with clock(run) as now:
         plain = run.replace({"compute.kernels": "plain"})
         sides = [Trainer(each.replace({"eval_windows": 1})) for each in (plain, fast)]
         for trainer in sides:
             trainer.step(trainer.run, 0)
         times: list[tuple[float, ...]] = []
         while len(times) < PAIRS or sum(map(sum, times)) < SECONDS:
-            times.append(tuple(_seconds(trainer, len(times) + 1) for trainer in sides))
-    finally:
-        torch.set_num_threads(threads)
+            times.append(tuple(_seconds(trainer, len(times) + 1, now) for trainer in sides))
     slow, quick = (min(side) for side in zip(*times, strict=True))
     return float(quick / slow)
 
 
-def _seconds(trainer: Trainer, step: int) -> float:
-    before = time.thread_time()
+def _seconds(trainer: Trainer, step: int, now: Callable[[], float]) -> float:
+    before = now()
     trainer.step(trainer.run, step)
-    return time.thread_time() - before
+    return now() - before

@@ -28,7 +28,7 @@ VALUE_BYTES = 4  # of a number: fp32
 
 @dataclass(frozen=True)
 class StagePlan:
-    """One stage, or the target run: `seconds` of one worker in all, `adaptive` says what only the sweep will tell."""
+    """One stage, or the target run: CPU `seconds` of its workers, `adaptive` says what only the sweep will tell."""
 
     name: str
     role: str
@@ -42,13 +42,14 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A space's stages and its target; `workers` trials at a time; memory in bytes; what was probed and is foretold."""
+    """A space's stages and its target; `workers` of `threads` at a time; bytes of memory; what is foretold."""
 
     space: str
     seed: int
     stages: tuple[StagePlan, ...]
     target: StagePlan
     workers: int
+    threads: int
     worker_bytes: int
     needed_bytes: int
     free_bytes: int
@@ -65,7 +66,7 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Wall seconds of the sweep, if nothing waits."""
-        return sum(stage.seconds for stage in self.stages) / self.workers
+        return sum(stage.seconds for stage in self.stages) / (self.workers * self.threads)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -115,8 +116,9 @@ class Plan:
             return f"{about} by a command, whose time nothing here can tell"
         of = ", besides what a command takes, which nothing here can tell" if self.commands else ""
         return (
-            f"{about} of about {_long(self.seconds)} with {self.workers} workers of one thread here; CPU minutes are "
-            f"timed on this machine{of}"
+            f"{about} of about {_long(self.seconds)} with {self.workers} workers of "
+            f"{'one thread' if self.threads == 1 else f'{self.threads} threads'} here; CPU minutes are timed on this "
+            f"machine{of}"
         )
 
     def _reach(self) -> str:
@@ -152,7 +154,7 @@ def plan(
     skip_probe: Collection[str] = (),
     profile: Profile = PRODUCTION,
 ) -> Plan:
-    """Work out the plan, timing a few steps of the real models; `workers` defaults to this machine's CPUs.
+    """Work out the plan, timing a few steps of the real models; `workers` defaults to as many as this machine holds.
 
     `skip_probe` names checks of the probe to pass over; `profile` has the bounds by which promotion is foretold.
     ConfigError if a run needs trust that is not given, or a corpus or a model is not sound.
@@ -164,10 +166,11 @@ def plan(
     planned = space.planned()
     runs = [run for trials in planned.values() for trial in trials for run in trial.runs[-1:]]
     probed = check_code_and_corpus([*runs, space.target], trust, skip_probe)
-    workers = workers or cores()
     if space.target.trainer.command:
         size_of(space.target)
     own = [run for run in (*runs, space.target) if not run.trainer.command]
+    threads = max((run.compute.threads for run in own), default=0) or 1
+    workers = workers or max(1, cores() // threads)
     speed = measure(own) if own else Speed([(1.0, 0.0)])
     words = dict.fromkeys(" ".join(r.trainer.command) for r in (*runs, space.target) if r.trainer.command)
     stages = []
@@ -187,6 +190,7 @@ def plan(
         tuple(stages),
         target,
         workers,
+        threads,
         max(map(worker_bytes, runs)),
         needed,
         free_memory(),

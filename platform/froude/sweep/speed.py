@@ -9,11 +9,13 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from froude.config import ConfigError, Run
 from froude.promote.choice.step_time import StepTime
+from froude.sweep.preflight import cores
 
 SHAPES = 3  # timed, from the cheapest step to the most expensive that is affordable
 #: FLOPs of a step, a second or two of one thread: the models of a GPU study are not run on a CPU to plan it.
@@ -49,7 +51,7 @@ def model_size(run: Run) -> tuple[float, int, int]:
 
 
 class Speed:
-    """CPU seconds of one step on one thread of this machine, interpolated between a few shapes by their FLOPs."""
+    """CPU seconds of a step here, on its run's threads, interpolated between a few shapes by their FLOPs."""
 
     def __init__(self, points: Sequence[tuple[float, float]]) -> None:
         self.points = sorted(points)
@@ -88,7 +90,7 @@ def measure(runs: Sequence[Run]) -> Speed:
 
 
 def step_time(run: Run) -> StepTime:
-    """The run's steps by the plan's estimate: timed on one thread here at two batches, the least and its own."""
+    """The run's steps by the plan's estimate: timed on its threads here at two batches, the least and its own."""
     if run.trainer.command:
         raise ConfigError(
             "the time of a step is told by trials of one process, but the study has too few, and a command's steps "
@@ -105,7 +107,10 @@ def step_time(run: Run) -> StepTime:
         (step_flops(each), speed.seconds(step_flops(each))) for each in (alike[0], alike[-1])
     )
     per_flop = (slow - quick) / (many - few) if many > few and slow > quick else slow / many
-    return StepTime(max(slow - per_flop * many, 0.0), per_flop, "estimated: a thread of this machine, timed")
+    threads = _threads(run)
+    about = "a thread" if threads == 1 else f"{threads} threads"
+    fixed = max(slow - per_flop * many, 0.0)
+    return StepTime(fixed / threads, per_flop / threads, f"estimated: {about} of this machine, timed")
 
 
 def _stand_in(run: Run) -> tuple[float, Run]:
@@ -149,20 +154,33 @@ def _cache(runs: Sequence[Run]) -> Path:
 
 
 def _time(run: Run) -> float:
-    import torch
-
     from froude.train.trainer import Trainer
 
-    run, threads = as_timed(run), torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    run = as_timed(run)
+    with clock(run) as now:
         trainer = Trainer(run.replace(eval_windows=1))
         trainer.step(run, 0)
         times: list[float] = []
         while not times or (sum(times) < SECONDS and len(times) < 50):
-            before = time.thread_time()
+            before = now()
             trainer.step(run, 1 + len(times))
-            times.append(time.thread_time() - before)
-    finally:
-        torch.set_num_threads(threads)
+            times.append(now() - before)
     return statistics.median(times)
+
+
+@contextmanager
+def clock(run: Run) -> Iterator[Callable[[], float]]:
+    """Inside, torch computes with the run's threads; yields what tells CPU seconds, those of idle threads included."""
+    import torch
+
+    threads, had = _threads(run), torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        yield time.thread_time if threads == 1 else lambda: threads * time.perf_counter()
+    finally:
+        torch.set_num_threads(had)
+
+
+def _threads(run: Run) -> int:
+    """Threads of a worker that this machine has cores for."""
+    return min(run.compute.threads or 1, cores())

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from froude import schedules
 from froude.config import Run
-from froude.train import kernels, parallel
+from froude.train import parallel
 from froude.train.exact.reduce import Reduction
 from froude.train.optimizers import curvature
 from froude.train.optimizers.clipping import SMALL
 from froude.train.optimizers.composed import Composed
+from froude.train.precision.products import float32_products
 from froude.train.precision.scaling import LossScale
 from froude.train.speed import phases
 from froude.train.stability.spikes import Decision, Judge
@@ -61,7 +62,7 @@ def train_step(
     """
     batch = run.phases.batch_at(step)
     scaling = scaling or LossScale.of(run)
-    with kernels.matmuls(run, windows.device):
+    with float32_products(run, windows.device):
         if scaling is None:
             loss, norm, slot_square, norms = reduction.backward(windows, batch=batch, noise=noise)
         else:
@@ -80,7 +81,8 @@ def train_step(
         for group in optimizer.param_groups:
             group["lr"] = group["peak"] * share
         if curvature.due(run, step):
-            curvature.renew(optimizer, reduction, windows, run, step)
+            with float32_products(run, windows.device):
+                curvature.renew(optimizer, reduction, windows, run, step)
             phases.begin("optimizer")
         optimizer.schedule(run, step)
         optimizer.step()

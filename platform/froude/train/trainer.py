@@ -60,7 +60,7 @@ class Trainer:
         self.model.to(self.world.device)
         whole = keeps_gathered(run, self.world)
         blocks = self.model.blocks()  # type: ignore[operator]
-        with products.float32_products(run, self.world.device), kernels.matmuls(run, self.world.device):
+        with products.float32_products(run, self.world.device):
             compile_blocks(run, self.model, blocks, self.world)
         layout = parallel.shard(self.model, blocks, self.world, run.compute, keep=whole)
         self.shards = layout.shards
@@ -107,18 +107,17 @@ class Trainer:
         phases.begin("data")
         own = run.phases.tokens_at(step) // run.batch
         drawn = self.draw(own if batch is None else batch, run.phases.factor_at(step))
-        with products.float32_products(run, self.world.device):
-            result = train_step(
-                self.model,
-                self.optimizer,
-                self.reduction,
-                drawn.windows,
-                run,
-                step,
-                judge,
-                noise=noise,
-                scaling=self.scaling,
-            )
+        result = train_step(
+            self.model,
+            self.optimizer,
+            self.reduction,
+            drawn.windows,
+            run,
+            step,
+            judge,
+            noise=noise,
+            scaling=self.scaling,
+        )
         if rows is not None and (disposition := ledger.DISPOSITIONS.get(result.decision.action)):
             rows += ledger.rows(run, attempt, step + 1, drawn, disposition)
         return result
@@ -133,7 +132,7 @@ class Trainer:
         chunks = windows.split(evaluated_windows(self.run, gpu=self.world.device.type == "cuda"))
         losses = torch.zeros(len(chunks), dtype=torch.float64, device=self.world.device)
         self.model.eval()
-        with self.optimizer.averaged(), products.float32_products(self.run, self.world.device):
+        with self.optimizer.averaged():
             for first in range(0, len(chunks), self.world.size):
                 mine = first + self.world.rank
                 # A rank without a chunk in the last round still takes part in the collectives of a forward pass.

@@ -1,9 +1,12 @@
 """The plan: what it counts, what it times, when it refuses."""
 
 import math
+import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+import torch
 
 from froude.config import ConfigError, Run
 from froude.launch.trainable import Proxy
@@ -52,6 +55,16 @@ def test_a_plan_counts_runs_tokens_flops_and_seconds(space):
     assert found.seconds == pytest.approx((search.seconds + grid.seconds) / 2)
     assert (found.target.trials, found.target.tokens) == (1, 76_800)
     assert found.to_dict()["stages"][0]["name"] == "s"
+
+
+def test_a_plan_gives_a_worker_its_threads(space, monkeypatch):
+    one = plan(space, workers=1)
+    space = replace(space, target=TARGET.replace({"compute.threads": 2}))
+    monkeypatch.setattr(planning, "cores", lambda: 5)
+    two = plan(space)
+    assert (one.threads, two.threads, two.workers) == (1, 2, 2)
+    assert two.seconds == pytest.approx(one.seconds / 4)
+    assert "2 workers of 2 threads here" in two.lines()[0]
 
 
 def test_a_plan_says_what_is_known_only_on_the_way(space):
@@ -155,6 +168,21 @@ def test_a_real_step_is_timed(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(speed, "SECONDS", 0.0)
     assert 0 < speed._time(RUN) < 60
+
+
+def test_workers_of_several_threads_are_timed_and_counted_so(monkeypatch):
+    monkeypatch.setattr(speed, "cores", lambda: 2)
+    twice = RUN.replace({"compute.threads": 2})
+    before = torch.get_num_threads()
+    with speed.clock(twice) as now:
+        assert torch.get_num_threads() == 2
+        began, wall = now(), time.perf_counter()
+        while time.perf_counter() - wall < 0.01:
+            pass
+        assert now() - began >= 0.02  # of two CPUs
+    assert torch.get_num_threads() == before
+    assert step_time(twice).per_flop == pytest.approx(step_time(RUN).per_flop / 2)
+    assert step_time(twice).source == "estimated: 2 threads of this machine, timed"
 
 
 def test_a_trial_reserves_what_its_runs_may_use(tmp_path):

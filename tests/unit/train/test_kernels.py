@@ -13,6 +13,7 @@ from froude.train import kernels
 from froude.train.api import build_model
 from froude.train.kernels import attention as fast
 from froude.train.model import _rotate
+from froude.train.precision.products import float32_products
 from froude.train.probe import updates
 from froude.train.trainer import Trainer
 
@@ -97,7 +98,7 @@ def test_the_processs_setting_is_put_back_also_after_an_error(monkeypatch):
     seen = []
 
     def fails():
-        with kernels.matmuls(Run(**FAST), CPU):
+        with float32_products(Run(**FAST), CPU):
             seen.append(torch.get_float32_matmul_precision())
             raise KeyError
 
@@ -105,7 +106,7 @@ def test_the_processs_setting_is_put_back_also_after_an_error(monkeypatch):
         fails()
     assert seen == ["medium"] != [before]
     for other in (Run(tokens=768), Run(**FAST, precision="bf16")):
-        with kernels.matmuls(other, CPU):
+        with float32_products(other, CPU):
             assert torch.get_float32_matmul_precision() == before
     assert torch.get_float32_matmul_precision() == before
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 
 import torch
@@ -13,26 +11,14 @@ from froude.config import ConfigError, Run
 #: Largest relative error of a matrix product that is still one of fp32: rounding gives 2e-7 to 6e-7, products of bf16
 #: 2e-3.
 BOUND = 1e-6
+#: What torch calls them.
+SETTING = "medium"
 INNER = 512  # of that product, which is summed over; small enough to take milliseconds
 
 
 def matmuls_are_fast(run: Run) -> bool:
     """Whether the run's matrix products may take the way that a CPU's library holds for quicker; in fp32 only."""
     return run.compute.kernels == "fast" and run.precision == "fp32"
-
-
-@contextmanager
-def matmuls(run: Run, device: torch.device) -> Iterator[None]:
-    """Inside, matrix products in fp32 are as the run asks for; the setting is the process's, so it is put back.
-
-    ConfigError as `check`.
-    """
-    check(run, device)
-    if not matmuls_are_fast(run):
-        yield
-        return
-    with _medium():
-        yield
 
 
 def check(run: Run, device: torch.device) -> None:
@@ -56,20 +42,11 @@ def matmul_error() -> float:
     draws = torch.Generator().manual_seed(0)
     x, w = (torch.randn(256, INNER, generator=draws) for _ in range(2))
     pairs = ((x, w.T), (x.T, w), (w, x.T))  # as a layer's forward and backward passes have them
-    found = []
+    found, before = [], torch.get_float32_matmul_precision()
     for left, right in pairs:
-        with _medium():
-            product = left @ right
+        torch.set_float32_matmul_precision(SETTING)
+        product = left @ right
+        torch.set_float32_matmul_precision(before)
         exact = left.double() @ right.double()
         found.append(float((product - exact).norm() / exact.norm()))
     return max(found)
-
-
-@contextmanager
-def _medium() -> Iterator[None]:
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -8,7 +8,7 @@ import torch
 
 from froude.config import ConfigError, Run
 from froude.train import kernels
-from froude.train.precision.products import autocast, float32_products
+from froude.train.precision.products import autocast
 
 #: Rows and columns of the factors, and rows of the product that are computed in fp64, too.
 SIZE, SEEN = 512, 32
@@ -37,7 +37,7 @@ def _error(precision: str, device: str, setting: str) -> float:
     run, where = Run(tokens=768, precision=precision), torch.device(device)
     generator = torch.Generator().manual_seed(0)
     left, right = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
-    with torch.no_grad(), float32_products(run, where), autocast(run, where):
+    with torch.no_grad(), autocast(run, where):
         product = torch.nn.functional.linear(left.to(where), right.to(where))
     wanted = left[:SEEN].double() @ right.double().T
     return float((product[:SEEN].cpu().double() - wanted).norm() / wanted.norm())

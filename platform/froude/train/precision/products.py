@@ -33,8 +33,7 @@ def autocast(run: Run, device: torch.device) -> AbstractContextManager[object]:
     both.enter_context(cast)
     if run.precision == "fp8" and device.type == "cuda":  # elsewhere a model is looked at, and not trained
         both.enter_context(float8.Products(run.model.vocab))
-    if kernels.matmuls_are_fast(run):
-        both.enter_context(kernels.matmuls(run, device))
+    both.enter_context(float32_products(run, device))
     return both
 
 
@@ -68,18 +67,23 @@ def _named(device: torch.device) -> str:
 
 @contextmanager
 def float32_products(run: Run, device: torch.device) -> Iterator[None]:
-    """Inside, a GPU makes products of fp32 tensors in TF32 for a run of that precision, and in fp32 for all others.
+    """Inside, products of fp32 tensors are TF32 on a GPU or by fast kernels on a CPU, where the run says so.
 
-    Torch has one setting for a process, where runs of several precisions may take turns.
+    Torch has one setting for a process, where runs of several precisions may take turns. ConfigError as
+    `kernels.check`.
     """
-    if device.type != "cuda":
+    kernels.check(run, device)
+    if device.type == "cuda":
+        setting = "high" if run.precision == "tf32" else "highest"
+    elif kernels.matmuls_are_fast(run):
+        setting = kernels.SETTING
+    else:
         yield
         return
     cudnn: Any = torch.backends.cudnn
     before, convolutions = torch.get_float32_matmul_precision(), cudnn.allow_tf32
-    tf32 = run.precision == "tf32"
-    torch.set_float32_matmul_precision("high" if tf32 else "highest")
-    cudnn.allow_tf32 = tf32
+    torch.set_float32_matmul_precision(setting)
+    cudnn.allow_tf32 = run.precision == "tf32"
     try:
         yield
     finally:
