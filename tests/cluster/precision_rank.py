@@ -55,7 +55,7 @@ def bits(name: str, case: dict[str, Any], folder: Path) -> dict[str, Any]:
     """`keep_gathered` as in exact_rank, `bucket` the elements of a stand-in, `scale` the first loss scale."""
     world = World.current().size
     parallel.KEEP_GATHERED = case.pop("keep_gathered", 2**26)
-    stand_ins.BUCKET = 2**24 if world == 1 else case.pop("bucket", 2**24)
+    stand_ins.STOOD_IN = 2**24 if world == 1 else case.pop("bucket", 2**24)
     case.pop("bucket", 0)
     scaling.INITIAL = case.pop("scale", 2.0**16)
     run = Run.from_dict(case)

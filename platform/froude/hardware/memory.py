@@ -19,7 +19,15 @@ from froude.hardware.activations import (
     wide,
 )
 from froude.hardware.layout import Layout
-from froude.hardware.sizes import BUCKET, PROCESS_BYTES, Place, Sizes, evaluated_windows
+from froude.hardware.sizes import (
+    BUCKET,
+    OFFLOADED,
+    PROCESS_BYTES,
+    STOOD_IN,
+    Place,
+    Sizes,
+    evaluated_windows,
+)
 
 #: Set aside on a GPU, by convention: the CUDA context and NCCL's buffers, and a part of what tensors take for what the
 #: caching allocator can't use. torch's reserved exceeds its allocated memory by 2 to 6% in long runs of one shape.
@@ -251,18 +259,32 @@ class _Told:
     def _updating(self) -> Item:
         """What the optimizer makes for its update, beside its state."""
         sizes, shards = self.sizes, self.layout.groups.shards
-        if sizes.update == "matrices":
-            return Item("updating", 16.0 * sizes.largest, f"4 bytes x 4 copies of {sizes.largest:,} entries")
         plain = shards > 1 or self.run.reduction == "exact"
-        if sizes.update == "rows" and plain:
-            return Item(
-                "updating",
-                4.0 * sizes.parameters / shards,
-                f"4 bytes x {sizes.parameters:,} parameters"
-                + f" / {shards} workers that share" * (shards > 1)
-                + ": one tensor like the state",
-            )
-        return Item("updating", 0.0, "in place")
+        parts: list[tuple[float, float, str]] = []  # bytes of each, how many, of what
+        if sizes.update == "matrices":
+            parts.append((16, sizes.largest, "entries of the largest matrix, four copies"))
+        elif sizes.update == "rows" and plain:
+            parts.append((4, self._at_once(), "parameters: one tensor like the state"))
+        if self.run.precision == "bf16_stochastic":
+            parts.append((8, self._at_once(), "weights and gradients in fp32"))
+        if self.run.compute.offload and self.gpu:
+            each = sizes.state_bytes / sizes.parameters
+            parts.append((each, self._at_once(), "parameters' state, brought"))
+        return Item(
+            "updating",
+            sum(each * count for each, count, _ in parts),
+            " + ".join(f"{each:.3g} bytes x {count:,.0f} {of}" for each, count, of in parts) or "in place",
+        )
+
+    def _at_once(self) -> float:
+        """Parameters of a worker that are updated at once, where the optimizer takes a bucket at a time."""
+        shards, unit = self.layout.groups.shards, self.run.optimizer.spec.unit
+        mine, largest = self.sizes.parameters / shards, self.sizes.largest / shards
+        if self.run.precision == "bf16_stochastic" and unit != "model":
+            return min(mine, max(STOOD_IN, largest))
+        if self.run.compute.offload and self.gpu and unit != "model":
+            return min(mine, max(OFFLOADED, largest))
+        return mine
 
     def _evaluation(self) -> Item:
         """Logits of a pass of an evaluation, and one block's tensors."""

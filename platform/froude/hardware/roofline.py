@@ -18,6 +18,8 @@ from froude.hardware.tables import Device
 ERROR = 1.5
 #: Part of a link's bandwidth that NCCL's collectives reach with large messages, by convention.
 COLLECTIVES = 0.8
+#: Bytes a second that pinned copies between a GPU and its host reach: about 25 of the 31.5 GB/s of PCIe 4.0 x16.
+HOST_LINK = 25e9
 #: Times that a pass moves what it keeps: written, read by the next kernel, read by backward, its gradient both.
 MOVES = 5
 #: How much faster a step of an 8B model is in fp8 than in bf16, compiled (torchtitan, benchmarks/llama3_h100_202412).
@@ -81,18 +83,21 @@ def step(run: Run, sizes: Sizes, place: Place, device: Device) -> Step:
         2 * (wide(run) * sizes.parameters + sizes.state_bytes) + 4 * sizes.parameters
     ) / layout.groups.shards
     sent, sending, words = _sending(run, layout, device)
+    brought = 2 * sizes.state_bytes / layout.groups.shards if run.compute.offload and device.is_gpu else 0.0
+    bus = f" + {brought:.3g} bytes between GPU and host over {HOST_LINK:.3g}" if brought else ""
     how = (
         f"products   {flops:.3g} FLOPs of the model + {again:.3g} again, over {rate:.3g} a second, of a peak of "
         f"{peak:.4g}",
         f"memory     {moved:.3g} bytes over {device.bandwidth * 1e9:.3g} a second",
         f"sending    {words}: {sent:.3g} bytes",
-        f"update     {update:.3g} bytes of weights, gradients and state over {device.bandwidth * 1e9:.3g} a second",
+        f"update     {update:.3g} bytes of weights, gradients and state over {device.bandwidth * 1e9:.3g} a second"
+        + bus,
     )
     return Step(
         (flops + again) / rate,
         moved / (device.bandwidth * 1e9),
         sending,
-        update / (device.bandwidth * 1e9),
+        update / (device.bandwidth * 1e9) + brought / HOST_LINK,
         device.is_gpu,
         run.batch,
         sizes.flops_per_token * sizes.passes * run.batch / place.workers,

@@ -12,6 +12,9 @@ from froude.config import ConfigError, Run
 KEEP_GATHERED = 2**26
 #: Bytes of gradients that unsharded replicas send at once: torch's DDP has the same default.
 BUCKET = 25 * 2**20
+#: Elements of a worker whose state a GPU has at once while another memory keeps it (512 MiB of Adam's), and of bf16
+#: weights that have fp32 copies at once while they are updated.
+OFFLOADED, STOOD_IN = 2**26, 2**24
 #: Windows of a forward pass of an evaluation, and on a GPU its logits: bound memory; change no result beyond rounding.
 EVAL_CHUNK, EVAL_LOGITS = 96, 2**28
 #: A worker process before it has a model (Python, torch, Ray); resident bytes, measured.

@@ -87,6 +87,15 @@ def test_checkpointing_and_chunks_take_less_and_offload_moves_the_state():
     assert offloaded.host == of().host + of().items["state"].bytes
 
 
+def test_what_an_update_takes_for_a_moment_is_counted():
+    def of(**changes):
+        return memory(LARGE.replace(changes), ROUND, Place(1, 8), gpu=True).items["updating"].bytes
+
+    each = ROUND.state_bytes / ROUND.parameters
+    assert of(**{"compute.offload": True}) - of() == pytest.approx(max(2**26, ROUND.largest / 8) * each)
+    assert of(precision="bf16_stochastic") - of() == pytest.approx(max(2**24, ROUND.largest / 8) * 8)
+
+
 def test_the_reserve_is_stated_apart():
     found = memory(LARGE, ROUND, Place(1, 8), gpu=True)
     assert found.needed == pytest.approx(found.peak * 1.05 + 2e9)

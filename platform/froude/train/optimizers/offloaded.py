@@ -13,12 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from froude.config import Run
+from froude.hardware.sizes import OFFLOADED
 from froude.train import parallel
 from froude.train.optimizers.composed import Rows, begun
 from froude.train.parallel import World
-
-#: Parameters of this rank that are updated together: 512 MiB of Adam's state.
-BUCKET = 2**26
 
 
 def offloads(run: Run, world: World) -> bool:
@@ -27,8 +25,8 @@ def offloads(run: Run, world: World) -> bool:
 
 
 def buckets(run: Run, parameters: Mapping[str, nn.Parameter]) -> Iterator[dict[str, nn.Parameter]]:
-    """The parameters in lists of at most BUCKET elements here, or of one; all at once if the optimizer needs that."""
-    most = math.inf if run.optimizer.spec.unit == "model" else BUCKET
+    """The parameters in lists of at most OFFLOADED elements here, or of one; at once if the optimizer asks for it."""
+    most = math.inf if run.optimizer.spec.unit == "model" else OFFLOADED
     bucket, size = dict[str, nn.Parameter](), 0
     for name, parameter in parameters.items():
         elements = parallel.local(parameter).numel()

@@ -11,14 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from froude.config import Optimizer
+from froude.hardware.sizes import STOOD_IN
 from froude.optimizers.section import Rest
 from froude.train import parallel
 from froude.train.optimizers.composed import Rows, make
 from froude.train.parallel import World
 from froude.train.precision.rounding import Rounding
-
-#: Elements, of this rank, that have fp32 copies at once: of weights and gradients, 8 bytes each.
-BUCKET = 2**24
 
 
 class StandIns(Rows):
@@ -74,7 +72,7 @@ def in_buckets(
     """An optimizer for each bucket of the groups' bf16 weights; one alone where it must know all of the model."""
     names, found = {weight: name for name, weight in weights.items()}, []
     whole = settings.spec.unit == "model"
-    for bucket in _buckets(groups, math.inf if whole else BUCKET):
+    for bucket in _buckets(groups, math.inf if whole else STOOD_IN):
         copies = {names[w]: _copy(w) for group in bucket for w in group["params"]}
         its = [{**group, "params": [copies[names[w]] for w in group["params"]]} for group in bucket]
         optimizer = make(settings, implementation, its)

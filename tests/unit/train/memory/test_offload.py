@@ -48,7 +48,7 @@ def trained(run: Run) -> tuple[list[Any], dict[str, torch.Tensor], Trainer]:
 def test_every_optimizer_has_the_same_bits(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     series, state, _ = trained(run_of(name))
     monkeypatch.setattr(offloaded, "offloads", lambda run, world: True)
-    monkeypatch.setattr(offloaded, "BUCKET", 5000)  # a few parameters together, some alone
+    monkeypatch.setattr(offloaded, "OFFLOADED", 5000)  # a few parameters together, some alone
     found, its, trainer = trained(run_of(name))
     assert found == series
     assert its.keys() == state.keys()
@@ -62,7 +62,7 @@ def test_states_stay_in_their_own_memory_and_are_elsewhere_in_a_step_a_bucket_at
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(offloaded, "offloads", lambda run, world: True)
-    monkeypatch.setattr(offloaded, "BUCKET", 5000)
+    monkeypatch.setattr(offloaded, "OFFLOADED", 5000)
     run = run_of("adamw")
     trainer = Trainer(run)
     home = {key: tensor.data_ptr() for key, tensor in trainer.optimizer.state().items() if tensor.ndim}

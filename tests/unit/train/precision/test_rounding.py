@@ -140,7 +140,7 @@ def test_every_optimizer_keeps_its_state_in_fp32_and_its_fp32_weights_for_a_step
     run = RUN.replace({"optimizer": {"name": name}} | ({"schedule.name": schedule[0]} if schedule else {}))
     trainers = []
     for bucket in (2**24, 2000):
-        monkeypatch.setattr(stand_ins, "BUCKET", bucket)
+        monkeypatch.setattr(stand_ins, "STOOD_IN", bucket)
         trainer = Trainer(run.replace({"optimizer.implementation": "auto"}, reduction="fast"))
         trainer.state()
         before = {n: p.detach().clone() for n, p in trainer.model.named_parameters()}
