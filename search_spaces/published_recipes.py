@@ -154,7 +154,7 @@ def mistral_7b() -> Run:
         depth=32,  # table 1
         heads=32,  # table 1
         hidden=14_336,  # table 1
-        attention={"kv_heads": 8, "window": 4096},  # table 1
+        attention={"kv_heads": 8, "sliding_window": 4096},  # table 1
         context=8192,  # table 1
         vocab=32_000,  # table 1
         batch=512 * 8192,  # 4M: from here on what surveys tabulate, nobody's own figures
@@ -265,8 +265,8 @@ def small(made: Run, seed: int = 0) -> Run:
     }
     if shape.kv_heads:
         changes["model.kv_heads"] = max(1, least // 4)
-    if shape.window:
-        changes["model.window"] = SMALL_CONTEXT // 2  # half of the context, as Mistral's
+    if shape.sliding_window:
+        changes["model.sliding_window"] = SMALL_CONTEXT // 2  # half of the context, as Mistral's
     return made.replace(changes)
 
 

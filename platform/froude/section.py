@@ -33,7 +33,7 @@ SYNONYMS = {
         "model.z_loss": "z_loss z_loss_weight z_loss_coeff z_loss_coefficient z_loss_multiplier",
         "model.kv_heads": "kv_heads n_kv_heads num_kv_heads num_key_value_heads n_kv_head kv_head num_query_groups "
         "n_query_groups",
-        "model.window": "window sliding_window window_size attention_window sliding_window_size",
+        "model.sliding_window": "sliding_window window window_size attention_window sliding_window_size",
         "model.global_every": "global_every sliding_window_pattern global_attn_every_n_layers",
         "model.documents": "documents document_mask document_masking doc_mask intra_document_masking "
         "reset_attention_mask block_causal",

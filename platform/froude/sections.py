@@ -19,7 +19,7 @@ Scalar = str | int | float | bool
 #: Keys that make another architecture of the package's own model.
 ARCHITECTURE = (
     "kv_heads",
-    "window",
+    "sliding_window",
     "global_every",
     "documents",
     "rope_base",
@@ -64,9 +64,13 @@ class Model(Section):
         ge=0,
         description="heads of keys and values, shared by those of queries; 0: as many as these",
     )
-    window: int = Field(default=0, ge=0, description="tokens that a token sees, itself among them; 0: all")
+    sliding_window: int = Field(
+        default=0, ge=0, description="tokens that a token sees, itself among them; 0: all"
+    )
     global_every: int = Field(
-        default=0, ge=0, description="every so many-th block sees all in spite of `window`; 0: none does"
+        default=0,
+        ge=0,
+        description="every so many-th block sees all in spite of `sliding_window`; 0: none does",
     )
     documents: bool = Field(default=False, description="a token sees its own document only")
     rope_base: float = Field(default=10_000.0, gt=1, description="theta of RoPE")
@@ -168,10 +172,10 @@ class Model(Section):
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        if self.global_every and not self.window:
+        if self.global_every and not self.sliding_window:
             raise ConfigError(
-                f"`model.global_every` is for blocks with a `model.window`, but got {self.global_every} without; set "
-                "that, or leave it out"
+                "`model.global_every` is for blocks with a `model.sliding_window`, but got "
+                f"{self.global_every} without; set that, or leave it out"
             )
         scaled = self.rope_scaling != "none"
         if scaled != (self.rope_factor > 1) or scaled != (self.rope_original > 0):

@@ -116,7 +116,7 @@ EXACT = {
         "data.path": str(Path(__file__).parents[1] / "data/shards/megatron"),
         "model.vocab": 1000,
         "model.kv_heads": 1,
-        "model.window": 24,
+        "model.sliding_window": 24,
         "model.global_every": 2,
         "model.documents": True,
         "model.attention_bias": True,

@@ -38,7 +38,7 @@ CASES = {
     "block": {"slot_schedule": "block"},
     "grouped, windowed, by flex attention": {
         "model.kv_heads": 2,
-        "model.window": 100,
+        "model.sliding_window": 100,
         "model.context": 256,
         "batch": 12 * 256,
         "tokens": 12 * 256 * 2,

@@ -22,12 +22,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         r"`model.kv_heads` must divide the 4 heads of width 32 and head_dim 8, but got 3; use 1, 2 or 4",
     ),
     ({"kv_heads": 8}, "must divide the 4 heads"),
-    ({"global_every": 2}, "`model.global_every` is for blocks with a `model.window`, but got 2 without"),
+    (
+        {"global_every": 2},
+        "`model.global_every` is for blocks with a `model.sliding_window`, but got 2 without",
+    ),
     ({"rope_scaling": "yarn"}, r'need each other, but got "yarn", 1 and 0; set all three'),
     ({"rope_factor": 2.0}, "need each other"),
     ({"rope_scaling": "linear"}, "`model.rope_scaling` must be 'none', 'llama3' or 'yarn', but got 'linear'"),
     ({"num_key_value_heads": 2}, "did you mean `model.kv_heads`"),
-    ({"sliding_window": 2}, "did you mean `model.window`"),
+    ({"window": 2}, "did you mean `model.sliding_window`"),
     ({"rope_theta": 2.0}, "did you mean `model.rope_base`"),
     ({"use_parallel_residual": True}, "did you mean `model.parallel`"),
     (
@@ -48,7 +51,7 @@ def test_what_cannot_be_is_refused(model: dict[str, Any], says: str) -> None:
     [
         {},
         {"kv_heads": 2},
-        {"window": 5, "global_every": 2},
+        {"sliding_window": 5, "global_every": 2},
         {"documents": True},
         {"rope_base": 500.0},
         SCALED,
@@ -80,7 +83,8 @@ def test_kv_heads_keep_their_share_of_the_heads_unless_they_are_named() -> None:
 
 def test_what_is_not_plain_is_named_without_sizes() -> None:
     assert run_of().model.architecture == run_of(kv_heads=4).model.architecture == ""
-    run = run_of(kv_heads=2, window=5, parallel=True, attention_bias=True, **SCALED)
-    said = "kv_heads 1/2, window 5, rope_scaling yarn, rope_factor 4.0, rope_original 16, attention_bias, parallel"
+    run = run_of(kv_heads=2, sliding_window=5, parallel=True, attention_bias=True, **SCALED)
+    said = "kv_heads 1/2, sliding_window 5, rope_scaling yarn, rope_factor 4.0, rope_original 16, "
+    said += "attention_bias, parallel"
     assert run.model.architecture == said
     assert run.replace({"model.width": 64}).model.architecture == said

@@ -39,12 +39,12 @@ def is_autocast(run: Run) -> bool:
     return run.precision in AUTOCAST
 
 
-def narrow(run: Run) -> int:
+def product_bytes(run: Run) -> int:
     """Bytes of what a matrix product reads and writes."""
     return 2 if run.precision in (*AUTOCAST, *NARROW_WEIGHTS) else 4
 
 
-def wide(run: Run) -> int:
+def weight_bytes(run: Run) -> int:
     """Bytes of weights and of the residual stream."""
     return 2 if run.precision in NARROW_WEIGHTS else 4
 
@@ -54,7 +54,7 @@ def of_a_block(run: Run, *, fused: bool) -> list[Kept]:
 
     `fused`: a norm is one kernel, as on a GPU; else it also keeps what it has before the gain.
     """
-    shape, a, r = run.model, narrow(run), wide(run)
+    shape, a, r = run.model, product_bytes(run), weight_bytes(run)
     width, hidden = shape.width, round(shape.mlp_ratio * shape.width)
     heads = shape.heads
     keys = shape.key_heads * shape.head_dim
@@ -82,7 +82,7 @@ def of_a_block(run: Run, *, fused: bool) -> list[Kept]:
 def bytes_of_a_block(run: Run, sizes: Sizes, *, fused: bool) -> float:
     """Bytes of a token; of a model that is not the package's by the parameters of its block, 12 h^2 (2205.05198)."""
     if sizes.estimated:
-        return FOREIGN * narrow(run) / 2 * math.sqrt(sizes.block / 12)
+        return FOREIGN * product_bytes(run) / 2 * math.sqrt(sizes.block / 12)
     return sum(kept.bytes for kept in of_a_block(run, fused=fused))
 
 
@@ -105,8 +105,10 @@ def between_passes(run: Run, sizes: Sizes, *, fused: bool) -> Between:
     """
     depth, block = sizes.depth, bytes_of_a_block(run, sizes, fused=fused)
     width = math.sqrt(sizes.block / 12) if sizes.estimated else run.model.width
-    entry = width * wide(run)
-    gradients = entry + 3 * narrow(run) * (4 * width if sizes.estimated else run.model.mlp_ratio * width)
+    entry = width * weight_bytes(run)
+    gradients = entry + 3 * product_bytes(run) * (
+        4 * width if sizes.estimated else run.model.mlp_ratio * width
+    )
     match run.compute.checkpointing:
         case "blocks":
             return Between(depth * entry, f"{depth} inputs x {entry:,.0f}", block + gradients)
@@ -128,13 +130,13 @@ def _products(run: Run, sizes: Sizes, block: float, width: float) -> float:
     if sizes.estimated:
         return block / 2
     kept = sum(each.bytes for each in of_a_block(run, fused=True) if each.product)
-    return kept + 2 * width * narrow(run)
+    return kept + 2 * width * product_bytes(run)
 
 
 def outside_blocks(run: Run, *, fused: bool) -> float:
     """Bytes of a token: the last norm's input and outputs, and the token itself."""
     width = run.model.width
-    return width * (wide(run) * (1 if fused else 2) + narrow(run)) + 8
+    return width * (weight_bytes(run) * (1 if fused else 2) + product_bytes(run)) + 8
 
 
 #: fp32 copies of the logits that are there at once: log_softmax's output, its gradient, that of the logits.
@@ -153,5 +155,5 @@ def logits(run: Run, sizes: Sizes, tokens: int) -> tuple[float, str]:
     if not chunk:
         return found, how
     # The readout's gradient so far and a chunk's, and the features with their gradient.
-    more = 2 * 4.0 * sizes.readout + 2.0 * narrow(run) * tokens * run.model.width
+    more = 2 * 4.0 * sizes.readout + 2.0 * product_bytes(run) * tokens * run.model.width
     return found + more, f"{how} + 4 x 2 x {sizes.readout:,} of the readout's gradient + features and theirs"

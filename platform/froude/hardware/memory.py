@@ -16,7 +16,7 @@ from froude.hardware.activations import (
     is_autocast,
     logits,
     outside_blocks,
-    wide,
+    weight_bytes,
 )
 from froude.hardware.layout import Layout
 from froude.hardware.sizes import (
@@ -131,7 +131,7 @@ class _Told:
     def items(self) -> list[Item]:
         """All of them, in the order in which they are told."""
         run, sizes, shards = self.run, self.sizes, self.layout.groups.shards
-        w, parameters = wide(run), sizes.parameters
+        w, parameters = weight_bytes(run), sizes.parameters
         on = f" / {shards} workers that share" if shards > 1 else ""
         kept = between_passes(run, sizes, fused=self.gpu)
         outside = outside_blocks(run, fused=self.gpu)
@@ -168,7 +168,7 @@ class _Told:
 
     def _gathered(self) -> Item:
         """Weights that come from other workers while they are used (FSDP2: a unit's before and in each pass)."""
-        sizes, w = self.sizes, wide(self.run)
+        sizes, w = self.sizes, weight_bytes(self.run)
         if self.layout.groups.shards == 1:
             return Item("gathered", 0.0, "weights are whole")
         if self.layout.is_small:
@@ -204,7 +204,7 @@ class _Told:
     def _gradients(self) -> list[Item]:
         """Those that wait when a pass's backward begins, those at its end, those that the update reads."""
         sizes, shards = self.sizes, self.layout.groups.shards
-        w, whole = wide(self.run), float(wide(self.run)) * sizes.parameters
+        w, whole = weight_bytes(self.run), float(weight_bytes(self.run)) * sizes.parameters
         if self.run.reduction == "exact":  # slots are added in fp32, whatever the weights are in
             w, whole = 4, 4.0 * sizes.parameters
         mine = whole / shards
@@ -228,7 +228,7 @@ class _Told:
 
     def _last(self, held: float, whole: float, how: str) -> Item:
         """At the end of a step's last backward pass: a unit's are whole until they are shared out."""
-        w, sizes = wide(self.run), self.sizes
+        w, sizes = weight_bytes(self.run), self.sizes
         if self.layout.groups.shards == 1:
             return Item("gradients", whole, how)
         if self.layout.is_small:
@@ -240,7 +240,7 @@ class _Told:
 
     def _reducing(self) -> Item:
         """Buffers in which gradients travel."""
-        w, sizes, groups = wide(self.run), self.sizes, self.layout.groups
+        w, sizes, groups = weight_bytes(self.run), self.sizes, self.layout.groups
         if groups.shards == 1 and groups.replicas == 1:
             return Item("reducing", 0.0, "nobody to send to")
         if groups.shards == 1:
@@ -293,7 +293,7 @@ class _Told:
         tokens = windows * run.model.context
         at_once = min(run.compute.loss_chunk or tokens, tokens)
         size = 4.0 * COPIES_EVALUATED * at_once * run.model.vocab
-        size += 3 * wide(run) * tokens * run.model.width
+        size += 3 * weight_bytes(run) * tokens * run.model.width
         return Item(
             "evaluation",
             size,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from froude.config import Run
-from froude.hardware.activations import bytes_of_a_block, is_autocast, wide
+from froude.hardware.activations import bytes_of_a_block, is_autocast, weight_bytes
 from froude.hardware.layout import Layout
 from froude.hardware.sizes import Place, Sizes
 from froude.hardware.tables import Device
@@ -80,7 +80,7 @@ def step(run: Run, sizes: Sizes, place: Place, device: Device) -> Step:
     rate = peak * device.sustained * (FP8_GAIN if precision == "fp8" else 1.0)
     moved = _moved(run, sizes, tokens, layout.passes, gpu=device.is_gpu)
     update = (
-        2 * (wide(run) * sizes.parameters + sizes.state_bytes) + 4 * sizes.parameters
+        2 * (weight_bytes(run) * sizes.parameters + sizes.state_bytes) + 4 * sizes.parameters
     ) / layout.groups.shards
     sent, sending, words = _sending(run, layout, device)
     brought = 2 * sizes.state_bytes / layout.groups.shards if run.compute.offload and device.is_gpu else 0.0
@@ -123,7 +123,7 @@ def _sending(run: Run, layout: Layout, device: Device) -> tuple[float, float, st
     (S - 1) / S of them (1910.02054, section 7); R replicas add their shards up, 2 (R - 1) / R of each.
     """
     groups, place = layout.groups, layout.place
-    whole = float(wide(run)) * layout.sizes.parameters
+    whole = float(weight_bytes(run)) * layout.sizes.parameters
     within, across = device.link * 1e9 * COLLECTIVES, device.network * 1e9 * COLLECTIVES
     ring = min(within, place.per_node * across)
     times = layout.gathers + layout.reductions

@@ -128,7 +128,7 @@ class Block(nn.Module):
 def window_of(shape: Model, number: int) -> int:
     """Tokens that a token sees in a block, counted from 0; 0: all before it."""
     sees_all = shape.global_every and (number + 1) % shape.global_every == 0
-    return 0 if sees_all or shape.window >= shape.context else shape.window
+    return 0 if sees_all or shape.sliding_window >= shape.context else shape.sliding_window
 
 
 class Transformer(nn.Module):

@@ -64,7 +64,7 @@ def resolve_device(device: str) -> torch.device:
 
 
 @dataclass(frozen=True)
-class Layout:
+class Sharding:
     """How a model lies on the workers.
 
     `shards` is this worker among those that together hold one whole model; of such groups there are `replicas`.
@@ -85,7 +85,7 @@ def shard(
     compute: Compute | None = None,
     *,
     keep: bool = False,
-) -> Layout:
+) -> Sharding:
     """Lay the model out as `compute.strategy` says: by FSDP2, block by block, or all at once where it is small.
 
     With `keep` weights stay gathered during a step, whatever the strategy. Replicas of one worker each are not wrapped
@@ -96,7 +96,7 @@ def shard(
     replicas = _replicas(compute, world)
     size = world.size // replicas
     if size == 1:
-        return Layout(World(device=world.device), replicas)
+        return Sharding(World(device=world.device), replicas)
     refuse_scalars(model)
     # Imported here: one second that a one-process trial has no use for.
     from torch.distributed.device_mesh import init_device_mesh
@@ -115,7 +115,7 @@ def shard(
     shards = World(
         world.rank % size, size, world.device, mesh["shards"].get_group() if replicas > 1 else None
     )
-    return Layout(shards, replicas, gathered, each_pass=compute.strategy == "zero2" or not gathered)
+    return Sharding(shards, replicas, gathered, each_pass=compute.strategy == "zero2" or not gathered)
 
 
 def _replicas(compute: Compute, world: World) -> int:
@@ -189,15 +189,15 @@ def reshard(model: nn.Module, world: World) -> None:
                 module.reshard()  # type: ignore[operator]
 
 
-def set_all_reduce(model: nn.Module, enabled: bool, layout: Layout) -> None:
+def set_all_reduce(model: nn.Module, enabled: bool, sharding: Sharding) -> None:
     """Add the gradients up over replicas in the next backward pass, or keep them to a replica (accumulation)."""
-    if layout.replicas > 1 and layout.shards.size > 1:
+    if sharding.replicas > 1 and sharding.shards.size > 1:
         model.set_requires_all_reduce(enabled)  # type: ignore[operator]
 
 
-def average_replicas(model: nn.Module, layout: Layout) -> None:
+def average_replicas(model: nn.Module, sharding: Sharding) -> None:
     """Average the gradients over replicas of one worker each; others have done so in the backward pass."""
-    if layout.replicas == 1 or layout.shards.size > 1:
+    if sharding.replicas == 1 or sharding.shards.size > 1:
         return
     bucket: list[Tensor] = []
     gradients = local_gradients(model)
@@ -206,7 +206,7 @@ def average_replicas(model: nn.Module, layout: Layout) -> None:
         if number == len(gradients) or sum(each.nbytes for each in bucket) >= BUCKET:
             flat = torch.cat([each.flatten() for each in bucket])
             dist.all_reduce(flat)
-            flat /= layout.replicas
+            flat /= sharding.replicas
             parts = flat.split([each.numel() for each in bucket])
             torch._foreach_copy_(bucket, [p.view_as(g) for p, g in zip(parts, bucket, strict=True)])
             bucket = []

@@ -62,9 +62,9 @@ class Trainer:
         blocks = self.model.blocks()  # type: ignore[operator]
         with products.float32_products(run, self.world.device):
             compile_blocks(run, self.model, blocks, self.world)
-        layout = parallel.shard(self.model, blocks, self.world, run.compute, keep=whole)
-        self.shards = layout.shards
-        self.reduction = reduction(run, self.model, self.world, layout)
+        sharding = parallel.shard(self.model, blocks, self.world, run.compute, keep=whole)
+        self.shards = sharding.shards
+        self.reduction = reduction(run, self.model, self.world, sharding)
         self.optimizer = optimizers.build(run, self.model, self.shards)
 
     def _held(self, source: api.Source, name: str) -> Tensor:

@@ -59,7 +59,7 @@ def test_a_ladder_whose_kv_heads_keep_their_share_is_of_one_architecture_and_oth
         ({"model.context": 128, "batch": 768}, "context length"),
         ({"model.vocab": 512}, "vocabulary"),
         ({"model.factory": "mine:GPT"}, "model class"),
-        ({"model.window": 32}, "model class"),
+        ({"model.sliding_window": 32}, "model class"),
         ({"model.rope_base": 5e5}, "model class"),
         ({"model.parallel": True}, "model class"),
         ({"data.source": "mine:Web"}, "data source"),

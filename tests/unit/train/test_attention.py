@@ -87,7 +87,7 @@ def reference(run: Run, model: Any, tokens: Tensor, documents: Tensor | None = N
                 scores = turn(one) @ turn(key).T * api.multiplier(run, "attention")
                 for a in range(T):
                     for b in range(T):
-                        far = shape.window and not is_global and a - b >= shape.window
+                        far = shape.sliding_window and not is_global and a - b >= shape.sliding_window
                         other = documents is not None and documents[number, a] != documents[number, b]
                         if b > a or far or other:
                             scores[a, b] = -math.inf
@@ -113,8 +113,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "kv_heads": {"kv_heads": 2},
     "one kv head, qk_norm": {"kv_heads": 1, "qk_norm": True},
-    "window": {"window": 5},
-    "window, some global": {"window": 5, "global_every": 2},
+    "sliding_window": {"sliding_window": 5},
+    "window, some global": {"sliding_window": 5, "global_every": 2},
     "rope_base": {"rope_base": 500.0},
     "llama3": LLAMA3,
     "yarn": YARN,
@@ -153,7 +153,7 @@ def test_options_together_are_what_the_reference_computes(
         width=8 * heads,
         depth=2,
         kv_heads=kv_heads,
-        window=window,
+        sliding_window=window,
         global_every=global_every if window else 0,
         documents=True,
         **flags,
@@ -162,7 +162,7 @@ def test_options_together_are_what_the_reference_computes(
 
 
 def test_documents_of_a_window_are_as_if_alone() -> None:
-    run = run_of(documents=True, kv_heads=2, window=6, global_every=3)
+    run = run_of(documents=True, kv_heads=2, sliding_window=6, global_every=3)
     model, tokens = perturbed(run), drawn_tokens(run, 1)
     documents = torch.tensor([[4] * 10 + [5] * 14])
     with torch.no_grad():
@@ -220,7 +220,10 @@ def test_the_largest_attention_logit_is_one_that_softmax_is_given(name: str) -> 
     scores = (q @ k.repeat_interleave(q.shape[1] // k.shape[1], 1).mT * block.scale)[0]
     T = tokens.shape[1]
     visible = [
-        (a, b) for a in range(T) for b in range(a + 1) if not run.model.window or a - b < run.model.window
+        (a, b)
+        for a in range(T)
+        for b in range(a + 1)
+        if not run.model.sliding_window or a - b < run.model.sliding_window
     ]
     due = max(float(scores[head, a, b]) for head in range(len(scores)) for a, b in visible)
     assert float(block.largest_attention_logit(*given[0])) == pytest.approx(due)
@@ -232,9 +235,9 @@ def test_flops_and_parameters_are_those_of_the_smaller_matrices_and_windows() ->
     less = L * 2 * 3 * K * D  # keys and values of three of four heads
     assert plain.flops_per_token() - grouped.flops_per_token() == 6 * less
     assert api.count_parameters(plain).hidden - api.count_parameters(grouped).hidden == less
-    windowed = api.build_model(run_of(window=5, global_every=3))
+    windowed = api.build_model(run_of(sliding_window=5, global_every=3))
     assert plain.flops_per_token() - windowed.flops_per_token() == 12 * D * 2 * (T - 5)
-    assert api.build_model(run_of(window=T)).flops_per_token() == plain.flops_per_token()
+    assert api.build_model(run_of(sliding_window=T)).flops_per_token() == plain.flops_per_token()
     biased = api.count_parameters(api.build_model(run_of(attention_bias=True, mlp_bias=True)))
     assert biased.bias == L * (3 * D + D + 2 * 96 + D)
     assert api.count_parameters(api.build_model(run_of(parallel=True))).norm == (L + 1) * D

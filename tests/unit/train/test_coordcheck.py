@@ -45,7 +45,7 @@ def test_mup_passes_over_width_and_its_control_fails() -> None:
 @pytest.mark.parametrize(
     "model",
     [
-        {"kv_heads": 2, "window": 12, "global_every": 2},
+        {"kv_heads": 2, "sliding_window": 12, "global_every": 2},
         {"attention_bias": True, "mlp_bias": True, "rope_base": 5e5},
         {"parallel": True},
     ],

@@ -21,7 +21,7 @@ from froude.train import parallel
 from froude.train.exact import torch_internals
 from froude.train.exact.slots import Rounds, SlotTree, halved_sum, norm, row_squares, subtrees, wide
 from froude.train.objective import Objective, minimised
-from froude.train.parallel import Layout, World
+from froude.train.parallel import Sharding, World
 from froude.train.speed import phases
 
 #: Tokens of the pass of a rank that has no slot in a round: it keeps the collectives of forward and backward in step,
@@ -57,17 +57,17 @@ class Reduction(Protocol):
         """
 
 
-def reduction(run: Run, model: nn.Module, world: World, layout: Layout) -> Reduction:
+def reduction(run: Run, model: nn.Module, world: World, sharding: Sharding) -> Reduction:
     """The run's choice, of a model that lies on the workers in this way."""
     kind = Exact if run.reduction == "exact" else Fast
-    return kind(run, model, world, layout)
+    return kind(run, model, world, sharding)
 
 
 class Fast:
     """FSDP's own reduce-scatter, and a sum over replicas, if any: once a step, or after each micro-batch."""
 
-    def __init__(self, run: Run, model: nn.Module, world: World, layout: Layout | None = None) -> None:
-        self.run, self.model, self.world, self.layout = run, model, world, layout or Layout()
+    def __init__(self, run: Run, model: nn.Module, world: World, sharding: Sharding | None = None) -> None:
+        self.run, self.model, self.world, self.sharding = run, model, world, sharding or Sharding()
         self.rounds = Rounds(run.slots, world.rank, world.size)
 
     def backward(
@@ -79,10 +79,10 @@ class Fast:
         chunks = self._chunks(windows, batch)
         for i, chunk in enumerate(chunks):
             last = i == len(chunks) - 1
-            parallel.set_gradient_sync(self.model, last or self.layout.each_pass, self.layout.shards)
-            parallel.set_all_reduce(self.model, last, self.layout)
-            if self.layout.gathered:
-                parallel.set_reshard(self.model, last, self.layout.shards)
+            parallel.set_gradient_sync(self.model, last or self.sharding.each_pass, self.sharding.shards)
+            parallel.set_all_reduce(self.model, last, self.sharding)
+            if self.sharding.gathered:
+                parallel.set_reshard(self.model, last, self.sharding.shards)
             phases.begin("forward")
             sought, loss = objective(self.model, chunk, self.run)
             phases.begin("backward")
@@ -92,13 +92,13 @@ class Fast:
         for parameter in self.model.parameters():
             if parameter.requires_grad and parameter.grad is None:  # no token of the batch has used it
                 parameter.grad = torch.zeros_like(parameter)
-        parallel.average_replicas(self.model, self.layout)
+        parallel.average_replicas(self.model, self.sharding)
         gradients = parallel.local_gradients(self.model)
         squared = _norm(gradients).double().square()
         names, squares = self._squares() if self.run.optimizer.clipping == "adagc" else ([], [])
         found = torch.stack((total, squared, *squares))
-        if self.layout.replicas > 1:  # each has the whole gradient
-            found[1:] /= self.layout.replicas
+        if self.sharding.replicas > 1:  # each has the whole gradient
+            found[1:] /= self.sharding.replicas
         # The only time in a step that a GPU is waited for: whether there is an update depends on these numbers.
         loss, square, *others = self.world.sum(found).tolist()
         norms = {name: math.sqrt(each) for name, each in zip(names, others, strict=True)}
@@ -143,8 +143,8 @@ class Exact:
     what is left once.
     """
 
-    def __init__(self, run: Run, model: nn.Module, world: World, layout: Layout) -> None:
-        self.run, self.model, self.world, self.gathered = run, model, world, layout.gathered
+    def __init__(self, run: Run, model: nn.Module, world: World, sharding: Sharding) -> None:
+        self.run, self.model, self.world, self.gathered = run, model, world, sharding.gathered
         self.rounds = Rounds(run.slots, world.rank, world.size, run.slot_schedule)
         self.whole = keeps_gathered(run, world)
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -26,7 +26,7 @@ def model_type(shape: Shape, *, plain: bool) -> str:
         found, beside = "qwen3", "qk_norm"
         lacks["mlp_bias"] = shape.mlp_bias
     elif any(windows):
-        found, beside = "mistral", "window"
+        found, beside = "mistral", "sliding_window"
         lacks |= {"attention_bias": shape.attention_bias, "mlp_bias": shape.mlp_bias}
         lacks["global_every"] = not all(windows)
     else:
@@ -60,14 +60,14 @@ def settings(shape: Shape, kind: str) -> dict[str, Any]:
     if LAYOUTS[kind].head_dim:
         found["head_dim"] = shape.head_dim
     if kind == "mistral":
-        found["sliding_window"] = shape.window
+        found["sliding_window"] = shape.sliding_window
     else:
         found["attention_bias"] = shape.attention_bias
     if kind in ("llama", "granite"):
         found["mlp_bias"] = shape.mlp_bias
     if kind == "qwen3" and any(windows):
         layers = ["sliding_attention" if window else "full_attention" for window in windows]
-        found |= {"use_sliding_window": True, "sliding_window": shape.window, "layer_types": layers}
+        found |= {"use_sliding_window": True, "sliding_window": shape.sliding_window, "layer_types": layers}
     return found
 
 

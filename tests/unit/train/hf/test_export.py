@@ -143,9 +143,9 @@ LLAMA3 = {"rope_scaling": "llama3", "rope_factor": 8.0, "rope_original": 16, "ro
         ({"kv_heads": 2, "base_width": 64, "attention_bias": True, "mlp_bias": True, **LLAMA3}, "llama"),
         ({"kv_heads": 1, "mlp_bias": True, "tied": True, **YARN}, "granite"),
         ({"kv_heads": 2, "attention_bias": True, "qk_norm": True, "rope_base": 1e6}, "qwen3"),
-        ({"qk_norm": True, "window": 7, "global_every": 2}, "qwen3"),
-        ({"kv_heads": 2, "window": 7, **YARN}, "mistral"),
-        ({"window": 64}, "granite"),  # which is all of the context
+        ({"qk_norm": True, "sliding_window": 7, "global_every": 2}, "qwen3"),
+        ({"kv_heads": 2, "sliding_window": 7, **YARN}, "mistral"),
+        ({"sliding_window": 64}, "granite"),  # which is all of the context
     ],
 )
 def test_options_of_attention_in_each_layout(model: dict[str, Any], kind: str, tmp_path: Path) -> None:
@@ -162,8 +162,11 @@ def test_options_of_attention_in_each_layout(model: dict[str, Any], kind: str, t
     [
         ({"parallel": True}, "has `model.parallel`, and the run has True; use --format safetensors"),
         ({"qk_norm": True, "mlp_bias": True}, "has `model.mlp_bias` and `model.qk_norm`"),
-        ({"window": 8, "global_every": 2}, "has `model.global_every` and `model.window`"),
-        ({"window": 8, "attention_bias": True}, "has `model.attention_bias` and `model.window`"),
+        ({"sliding_window": 8, "global_every": 2}, "has `model.global_every` and `model.sliding_window`"),
+        (
+            {"sliding_window": 8, "attention_bias": True},
+            "has `model.attention_bias` and `model.sliding_window`",
+        ),
     ],
 )
 def test_options_that_no_architecture_has_are_refused_by_name(model: dict[str, Any], says: str) -> None:
