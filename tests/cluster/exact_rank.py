@@ -47,7 +47,7 @@ def bits(case: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
     `switch_at` changes the schedule at a step; `keep_gathered` is the number of parameters up to which a model is one
     unit of FSDP; `adaptive_after` is after how many updates a clipping goes by its averages; `unchecked` lets any
     optimizer pass; `count` adds how often the last step gathered weights. With `resume` a checkpoint of step 2 is kept,
-    and that of one worker less is read and trained to the end, too.
+    and that of fewer workers is read and trained to the end, too.
     """
     count, resume = case.pop("count", False), case.pop("resume", "")
     switch = case.pop("switch_at", 0)
@@ -77,7 +77,9 @@ def bits(case: dict[str, Any], device: str, folder: Path) -> dict[str, Any]:
     found = {"series": series, "loss": loss, "digest": digest(trainer)}
     if resume and trainer.world.size > 1:
         trainer = Trainer(run, World.current(device))
-        store = RunStore(Location.parse(folder) / resume / f"{trainer.world.size - 1}", "large")
+        fewer = [int(place.name) for place in (folder / resume).iterdir()]
+        last = max(number for number in fewer if number < trainer.world.size)
+        store = RunStore(Location.parse(folder) / resume / f"{last}", "large")
         assert store.load(trainer.state())["step"] == RESUMED
         for step in range(RESUMED, run.steps):
             trainer.step(run, step)

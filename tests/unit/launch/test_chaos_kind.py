@@ -143,7 +143,7 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().err
 
 
-@pytest.mark.slow  # trains twice
+@pytest.mark.long  # trains twice
 def test_a_run_goes_through_it_and_the_verdict_counts_it(
     tripwire: Tripwire, recipe: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,7 @@ OWN: Rule[int] = Rule(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_promote_refuses_by_it_until_it_is_overridden(
     tmp_path: Path, study_factory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -226,7 +226,7 @@ def test_the_less_is_known_of_the_best_rate_the_lower_is_the_promoted_one() -> N
     assert Lopsided(0.05, 0.0).robust(1.0) == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_best_settings_of_known_worlds_lie_in_their_intervals(ladder: Fits) -> None:
     """90% intervals: of 200 worlds and more between 86 and 96% must hold what is true, of each knob by itself.
 

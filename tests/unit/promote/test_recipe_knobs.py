@@ -57,6 +57,7 @@ def test_knobs_are_sealed_and_read(study: Study) -> None:
         read(study.location)
 
 
+@pytest.mark.long
 def test_a_preference_is_sealed_and_another_makes_another_recipe(study: Study) -> None:
     first = promote(study, overrides=OVERRIDE)
     assert first.prefer == ""

@@ -90,7 +90,7 @@ def test_the_less_is_known_the_less_is_taken_off() -> None:
     assert taken[0] > taken[1] > taken[2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_study_with_a_badly_tuned_size_forecasts_as_if_it_were_well_tuned(
     tmp_path: Path, study_factory: Callable[..., Path]
 ) -> None:

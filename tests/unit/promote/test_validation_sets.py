@@ -149,7 +149,7 @@ def test_a_sets_name_must_be_one_of_a_column(name: str | int) -> None:
         run_trial([RUN.replace({"data.options": {"set": name}})], trial="t")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_recipe_seals_a_forecast_of_each_and_the_report_shows_them(
     tmp_path: Path, study_factory: Callable[..., Path]
 ) -> None:

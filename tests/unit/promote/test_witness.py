@@ -205,7 +205,7 @@ def test_verify_run_has_a_row_for_the_witness(
     assert out.rstrip().endswith("checks passed, 1 unknown")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_promotion_tells_the_witness_first(
     tmp_path: Path,
     study_factory: Callable[..., Path],
@@ -257,7 +257,7 @@ def test_promotion_tells_the_witness_first(
     assert third == read(str(folder))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_s3_witness_that_does_not_answer_leaves_nothing(
     tmp_path: Path,
     study_factory: Callable[..., Path],

@@ -64,6 +64,7 @@ def test_there_are_no_others(root: Path) -> None:
     assert {path.stem for path in (root / "analysis").glob("*.ipynb")} == set(FIGURES)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ALONE)
 def test_a_notebook_trains(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, steps, texts = ALONE[name]

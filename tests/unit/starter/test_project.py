@@ -60,6 +60,7 @@ def test_a_project_is_planned_as_it_was_written(tmp_path: Path, capsys: pytest.C
     assert "probe: 1 model and 1 data source sound" in text
 
 
+@pytest.mark.long
 def test_classes_to_fill_in_are_sound_before_they_are_filled_in(tmp_path: Path) -> None:
     write(tmp_path / "own", Wishes(model="own", data="own"))
     assert "probe: 1 model and 1 data source sound" in planned(tmp_path / "own", "--trust")

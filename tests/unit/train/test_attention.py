@@ -276,7 +276,7 @@ def test_other_parameters_start_as_without_the_option() -> None:
         assert torch.equal(plain.get_parameter(name), other.get_parameter(name))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.own_process
 def test_a_mask_of_blocks_is_the_mask_of_booleans() -> None:
     """What a GPU is given, without compiling it."""

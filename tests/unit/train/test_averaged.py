@@ -81,7 +81,7 @@ def bits(place: Location, record: Record, loss: float) -> tuple[str, float]:
     return digest(place, record), loss
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_neither_evaluations_nor_interruptions_change_a_bit(tmp_path: Path) -> None:
     whole = bits(*trained(tmp_path / "whole", RUN, STEPS))
     assert bits(*trained(tmp_path / "evaluated", RUN.replace(eval_every=1), STEPS)) == whole

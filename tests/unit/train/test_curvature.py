@@ -224,6 +224,7 @@ class Once(torch.autograd.Function):
         return gradient
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "fault",
     ["kernel", "function", pytest.param("compiled", marks=[pytest.mark.slow, pytest.mark.own_process])],

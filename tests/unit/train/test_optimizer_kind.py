@@ -50,7 +50,7 @@ def run_with(name: str, **changes: object) -> Run:
     return run.replace({"optimizer.name": name, "optimizer.lr": 1e-2, **changes})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("nadam")
 @pytest.mark.parametrize("reduction", ["fast", "exact"])
 def test_it_trains_and_resumes_bit_for_bit(tmp_path: Path, reduction: str) -> None:

@@ -70,7 +70,7 @@ def test_it_trains_two_steps() -> None:
     assert api.multiplier(run, "attention") == attention_multiplier(run) == pytest.approx(32**-0.5)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("transfers", "refused"), [(True, True), (False, False)])
 def test_it_gets_a_law_a_figure_and_a_check_of_the_gate(
     tmp_path: Path,

@@ -112,7 +112,7 @@ def trained(folder: Path, run: Run, *attempts: int) -> tuple[str, list[float]]:
     return digest(place, LogReader(place).lineage()[-1]), losses
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("power")
 def test_an_interrupted_run_goes_on_with_the_same_bits(tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole", run_with(), STEPS)

@@ -109,7 +109,7 @@ def test_a_step_in_the_loss_is_gone_back_from(tmp_path: Path) -> None:
     assert bits(train(tmp_path / "stopped", run)) == calm
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_whose_batch_is_ramped_goes_back_by_whole_steps(tmp_path: Path) -> None:
     ramped = RUN.replace({"tokens": 256 * 1100, "schedule.ramp": [[256 * 100, 2]]})
     run = marked(dict.fromkeys(range(300, 702), HIGH), ramped)
@@ -131,7 +131,7 @@ def test_a_step_of_a_ramp_that_would_be_torn_is_passed_over_from_its_first_batch
     assert spikes.policy_batches(run, policy.state()) == {4, 5, 6, 7, 8}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_spike_that_comes_again_lowers_the_rate_and_then_ends_the_run(tmp_path: Path) -> None:
     twice = [*range(100, 103), *range(350, 353)]
     study = train(tmp_path / "lowered", marked(dict.fromkeys(twice, NAN), RUN.replace(tokens=256 * 120)))

@@ -56,7 +56,7 @@ def test_what_is_compiled_to_the_same_bits_trains_the_same_bits(reduction: str) 
         assert trained(run) == trained(run.replace({"compute.compile": "none"}))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.own_process
 def test_the_passes_of_training_are_compiled_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
@@ -77,7 +77,7 @@ def test_the_passes_of_training_are_compiled_and_others_are_not(monkeypatch: pyt
     assert len(calls) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.own_process
 def test_a_graph_break_is_named_and_a_fast_run_goes_on_without(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "Block", Broken)
@@ -87,7 +87,7 @@ def test_a_graph_break_is_named_and_a_fast_run_goes_on_without(monkeypatch: pyte
     assert found == trained(RUN.replace({"compute.compile": "none"}))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.own_process
 def test_an_exact_run_with_a_graph_break_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(own, "Block", Broken)
@@ -112,7 +112,7 @@ def test_an_exact_run_whose_bits_would_change_is_refused(monkeypatch: pytest.Mon
     Trainer(RUN)  # a fast run may have them
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.own_process
 def test_a_compiler_that_fails_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     def none_here(graph: torch.fx.GraphModule, inputs: Any) -> Any:

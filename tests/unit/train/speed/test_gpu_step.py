@@ -17,7 +17,7 @@ def ran(root: Path, *arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_both_sides_train_alike_on_a_cpu_and_nothing_is_written(root: Path) -> None:
     before = (root / "benchmarks" / "gpu_step.md").exists()
     cells = [cell.strip() for cell in ran(root, "--tiny").strip().strip("|").split("|")]
@@ -27,7 +27,7 @@ def test_both_sides_train_alike_on_a_cpu_and_nothing_is_written(root: Path) -> N
     assert (root / "benchmarks" / "gpu_step.md").exists() == before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(torch.cuda.is_available(), reason="would measure")
 def test_without_a_gpu_nothing_is_measured(root: Path) -> None:
     assert "nothing is measured" in ran(root)

@@ -145,7 +145,7 @@ def test_a_profile_adds_up_to_the_step_and_its_trace_shows_the_phases(tmp_path: 
     assert all(one["ts"] + one["dur"] <= other["ts"] + 1 for one, other in itertools.pairwise(ordered))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.own_process
 def test_a_profile_of_a_stored_run_is_told_in_a_table(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

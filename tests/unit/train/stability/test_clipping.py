@@ -171,7 +171,7 @@ def train(folder: Path, run: Run, stop: int = 0, **options: Any) -> dict[str, to
         return {name: tensors[name] for name in tensors}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("clipping", ["zclip", "adagc"])
 def test_averages_go_through_checkpoints_and_past_what_the_policy_leaves_out(
     tmp_path: Path, clipping: str
