@@ -7,6 +7,18 @@ from froude.hardware.roofline import ERROR
 from froude.hardware.ways import DevicePlan, Way
 
 GB = 1e9
+#: What no number of workers takes away from one, and what does.
+LEFT = {
+    (
+        "gathered",
+        "copies",
+        "gradients",
+        "reducing",
+    ): "for tensors of a block or the embedding, which no strategy "
+    "splits; make the model narrower, or its vocabulary smaller",
+    ("activations", "a block again"): "for what one window leaves for backward; shorten the context",
+    ("logits", "half of the logits", "evaluation"): "for one window's logits; shorten the context",
+}
 
 
 def told(plan: DevicePlan) -> list[str]:
@@ -30,7 +42,7 @@ def told(plan: DevicePlan) -> list[str]:
             f"{place.workers} workers do not share the batch's {run.windows:,} windows evenly, and wait for those with "
             "more; use a number of workers that divides them"
         )
-    elif run.slots % place.workers:
+    elif plan.chosen and run.slots % place.workers:
         lines.append(f"set `slots` to a multiple of {place.workers}: the run has {run.slots}")
     return [*lines, *_choice(plan)]
 
@@ -51,11 +63,8 @@ def _row(plan: DevicePlan, way: Way) -> str:
 def _choice(plan: DevicePlan) -> list[str]:
     way = plan.chosen
     if way is None:
-        if plan.remedies:
-            return [f"fits nowhere here; would fit: {'; '.join(plan.remedies)}"]
         return [
-            "fits nowhere here, nor on 64 times as many nodes or on a larger device of the table: no strategy splits a "
-            "block's own tensors; make the model or its context smaller"
+            f"fits nowhere here; would fit: {'; '.join(plan.remedies)}" if plan.remedies else _nowhere(plan)
         ]
     compute = way.run.compute
     return [
@@ -66,6 +75,19 @@ def _choice(plan: DevicePlan) -> list[str]:
         f"bound by {way.step.bound}; times by a roofline, within a factor of {ERROR} of the published speeds "
         "that set it; without evaluations, checkpoints and restarts",
     ]
+
+
+def _nowhere(plan: DevicePlan) -> str:
+    """Why nothing helps: what is left for a worker that shares with any number of others, or a batch of few windows."""
+    assert plan.floor is not None
+    memory, device = plan.floor.memory, plan.floor.device
+    said = f"fits nowhere here, nor on {device.name}, the largest device"
+    if plan.floor.fits:
+        windows = f"{plan.run.windows:,} windows" if plan.run.windows > 1 else "one window"
+        return f"{said}, with a worker for each of the batch's windows: it has {windows}; enlarge `batch`"
+    there = memory.moments[memory.worst]
+    most = max(LEFT, key=lambda names: sum(memory.items[name].bytes for name in names if name in there))
+    return f"{said}, however many share it: each would need {memory.needed / GB:,.1f} GB, most {LEFT[most]}"
 
 
 def explained(plan: DevicePlan, way: Way | None = None) -> list[str]:

@@ -66,9 +66,42 @@ def test_what_fits_nowhere_says_what_would(sizes):
     assert any(remedy.startswith("--nodes ") for remedy in found.remedies)
     assert any("--device h200" in remedy for remedy in found.remedies)
     assert "fits nowhere here; would fit: " in told(found)[-1]
-    huge = SEVEN.replace({"model.width": 65_536, "batch": 4096, "tokens": 4096})
-    none = plan(huge, sizes_of(huge), Place(1, 1), tables.device("b200"), 1.0)
-    assert "no strategy splits a block's own tensors" in told(none)[-1]
+
+
+GPT3 = SEVEN.replace(
+    {"model.width": 12_288, "model.depth": 96, "model.mlp_ratio": 8 / 3, "model.context": 2048, "model.vocab": 50_257}
+    | {"batch": 1536 * 2048, "tokens": 1536 * 2048 * 10}
+)  # fmt: skip
+
+
+def test_where_neither_more_nor_larger_devices_help_both_together_may():
+    """Of 175B a workstation's cards can't hold a block's tensors, nor one larger card its share."""
+    found = planned(GPT3, sizes_of(GPT3), "1x8", "rtx-4090")
+    (remedy,) = found.remedies
+    _, device, _, nodes = remedy.split()
+    assert planned(GPT3, found.sizes, nodes, device).chosen
+    assert not planned(GPT3, found.sizes, "192x8", "rtx-4090").chosen
+    assert not planned(GPT3, found.sizes, "1x8", "b200").chosen
+    assert told(found)[-1] == f"fits nowhere here; would fit: {remedy}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch": 4 * 2048, "tokens": 4 * 2048}, "it has 4 windows; enlarge `batch`"),
+        ({"model.width": 65_536, "model.head_dim": 128}, "no strategy splits; make the model narrower"),
+        (
+            {"model.context": 2**18, "batch": 2**18, "tokens": 2**18},
+            "one window leaves for backward; shorten",
+        ),
+    ],
+)
+def test_what_fits_nowhere_at_all_says_why(changes, words):
+    run = GPT3.replace(changes)
+    found = planned(run, sizes_of(run), "1x1", "rtx-4090")
+    assert not found.remedies
+    assert told(found)[-1].startswith("fits nowhere here, nor on mi300x, the largest device, ")
+    assert words in told(found)[-1]
 
 
 def test_a_batch_must_have_a_window_for_each_worker(sizes):
@@ -122,12 +155,25 @@ def test_the_command_plans_a_run_of_a_file(tmp_path, capsys):
     assert math.isfinite(content["chosen"]["dollars"])
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_the_command_exits_with_1_where_nothing_fits(tmp_path, capsys, form):
+    file = tmp_path / "run.toml"
+    file.write_text(SEVEN.to_toml())
+    assert plans(capsys, str(file), "--device", "rtx-4090", *form)[0] == 1
+    assert plans(capsys, str(file), "--device", "rtx-4090", "--nodes", "8x1", *form)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
         (("run.toml", "--device", "h100"), "did you mean 'h100-80gb' or 'h100-pcie'?"),
         (("run.toml", "--device", "cpu", "--nodes", "four"), "--nodes must be nodes x devices"),
         (("run.toml", "--explain"), "--explain plan for a device; give --device, too"),
+        (("mine.py:made",), "name one, or the device that this run is planned for, e.g. --device h100-80gb"),
+        (
+            ("run.toml",),
+            "without --device a plan is for a search space, a Python file that defines space(), but got",
+        ),
         (("mine.py:none", "--device", "cpu"), "must define none(), but"),
         (
             ("mine.py:made", "--device", "cpu"),
@@ -158,6 +204,9 @@ def test_remedies_are_those_that_the_run_can_have():
         assert not any(left_out in remedy for remedy in found.remedies)
 
 
-def test_fp8_is_planned_without_checkpointing():
+def test_fp8_is_planned_without_checkpointing_and_on_devices_that_have_it():
     run = SEVEN.replace(precision="fp8")
-    assert {way.run.compute.checkpointing for way in planned(run, sizes_of(run)).ways} == {"none"}
+    sizes = sizes_of(run)
+    assert {way.run.compute.checkpointing for way in planned(run, sizes).ways} == {"none"}
+    (device,) = [words for words in planned(run, sizes, device="rtx-4090").remedies if "--device" in words]
+    assert planned(run, sizes, device=device.split()[1]).chosen
