@@ -1,7 +1,11 @@
 """Which way is cheapest, what would help where none fits, how long a step takes, and how all that is told."""
 
+import ast
 import json
 import math
+import operator
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -130,10 +134,65 @@ def test_the_arithmetic_is_printed_number_by_number(sizes):
     found = planned(SEVEN, sizes)
     text = "\n".join(explained(found))
     assert "4 bytes x 6,738,415,616 parameters / 32 workers that share" in text
-    assert "44,032 = 2 x 22,016  gate and up" in text
+    assert "44,032 = 2 x 22,016; gate and up" in text
+    assert "x 0.8)" in text  # what collectives reach of a link
     days = SEVEN.tokens / found.chosen.step.tokens_per_second / 86_400
-    assert f"= {days:.3g} days" in text
+    assert f"{days:.5g} = 4,194,304,000 tokens / " in text
     assert found.to_dict()["chosen"]["days"] == pytest.approx(days)
+
+
+NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
+SIGNS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+
+
+def by_hand(text):
+    """What the numbers of a line give; words don't count, nor what is behind a semicolon."""
+
+    def value(node):
+        if isinstance(node, ast.BinOp):
+            return SIGNS[type(node.op)](value(node.left), value(node.right))
+        return max(map(value, node.args)) if isinstance(node, ast.Call) else node.value
+
+    tokens = re.findall(rf"\bmax\b|{NUMBER}|[-+/()]|(?<= )x(?= )|, ", text.partition(";")[0])
+    plain = "".join(
+        "*" if token == "x" else token if token == ", " else token.replace(",", "") for token in tokens
+    )
+    return value(ast.parse(plain, mode="eval").body)
+
+
+FORMS = {
+    "7B": (SEVEN, "4x8", "h100-80gb"),
+    "175B": (GPT3, "16x8", "rtx-4090"),
+    "alone": (SEVEN.replace({"compute.loss_chunk": 2048, "compute.offload": True}), "1x1", "h200"),
+    "muon": (SEVEN.replace({"optimizer.name": "muon", "model.tied": True, "model.z_loss": 1e-4}), "2x8", "b200"),
+    "stochastic": (SEVEN.replace({"precision": "bf16_stochastic", "compute.loss_chunk": 512}), "1x4", "l40s"),
+    "fp8": (SEVEN.replace(precision="fp8"), "2x4", "h100-80gb"),
+    "exact": (SEVEN.replace(reduction="exact", slots=64), "2x8", "h100-80gb"),
+    "small and exact": (TINY.replace(reduction="exact", slots=12), "1x1", "cpu"),
+    "small": (TINY, "2x2", "cpu"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [*FORMS, "not the package's"])
+def test_every_printed_line_adds_up_by_hand(form):
+    run, nodes, device = FORMS.get(form, FORMS["7B"])
+    sizes = sizes_of(run)
+    found = planned(run, replace(sizes, estimated=form not in FORMS), nodes, device)
+    for way in found.ways:
+        heading, *lines = explained(found, way)[1:]
+        sums = [line for line in lines if " = " in line]
+        assert len(sums) >= 25
+        for line in sums:
+            left, right = line.split(" = ", 1)
+            printed = re.findall(NUMBER, left)[-1]
+            total, got = float(printed.replace(",", "")), by_hand(right)
+            if left.endswith(" GB") and "." in re.findall(NUMBER, right)[0]:  # a sum of GB
+                assert got == pytest.approx(total, abs=1e-9), (heading, line)
+            elif left.endswith(" GB"):
+                half = 0.6 * 10 ** (9 - len(printed.partition(".")[2]))
+                assert got == pytest.approx(total * 1e9, abs=half), (heading, line)
+            else:
+                assert got == pytest.approx(total, rel=2e-4), (heading, line)
 
 
 def plans(capsys, *argv):
