@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import math
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, ClassVar
 
@@ -106,9 +108,43 @@ def _explain(error: ValidationError, section: str, known: Mapping[str, list[str]
         elif item["type"] == "missing":
             lines.append(f"`{key}` is required and missing; add it")
         else:
-            rule = item["msg"].replace("Input should be", "must be")
-            lines.append(f"`{key}` {rule}, but got {item['input']!r}")
+            rule = re.sub(r"^\w+ should ", "must ", item["msg"])
+            remedy = _remedy(item["type"], item.get("ctx", {}), item["input"])
+            lines.append(f"`{key}` {rule}, but got {item['input']!r}{f'; {remedy}' if remedy else ''}")
     return "; ".join(dict.fromkeys(lines))
+
+
+def _remedy(kind: str, ctx: Mapping[str, Any], value: object) -> str:
+    """What to write in place of a value that breaks a rule of pydantic's; empty where the rule lists what may be."""
+    match kind, ctx:
+        case "greater_than", {"gt": bound}:
+            return f"use {bound + 1} or more" if isinstance(bound, int) else f"use a number above {bound:g}"
+        case "greater_than_equal", {"ge": bound}:
+            return f"use {bound:g} or more"
+        case "less_than", {"lt": bound}:
+            return f"use {bound - 1} or less" if isinstance(bound, int) else f"use a number below {bound:g}"
+        case "less_than_equal", {"le": bound}:
+            return f"use {bound:g} or less"
+        case "literal_error", {"expected": str(expected)}:
+            near = did_you_mean(value, re.findall("'(.*?)'", expected))
+            return "" if "did you mean" in expected else near.strip(" ()")
+        case "bool_type", _:
+            return "write true or false"
+        case "int_type", _:
+            return f"write {_meant(value):.0f}" if _meant(value).is_integer() else "write a whole number"
+        case "float_type", _:
+            return "write a number" if math.isnan(_meant(value)) else f"write {value}"
+        case "string_type", _:
+            return "write it in quotes"
+    return "correct it"
+
+
+def _meant(value: object) -> float:
+    """The number that a text or a fraction stands for; NaN where it is none."""
+    try:
+        return float(value) if isinstance(value, str | float) else math.nan
+    except ValueError:
+        return math.nan
 
 
 def _hint(path: list[str], names: list[str]) -> str:

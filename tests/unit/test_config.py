@@ -54,6 +54,25 @@ BAD = [
 ]
 
 
+BAD += [
+    ({table: {key: value}}, f"`{table}.{key}` must {rule}, but got {value!r}; {remedy}")
+    for table, key, value, rule, remedy in (
+        ("compute", "loss_chunk", -1, "be greater than or equal to 0", "use 0 or more"),
+        ("compute", "threads", 1.5, "be a valid integer", "write a whole number"),
+        ("compute", "threads", "2", "be a valid integer", "write 2"),
+        ("compute", "threads", 2.0, "be a valid integer", "write 2"),
+        ("compute", "offload", 1, "be a valid boolean", "write true or false"),
+        ("compute", "compile", "block", "be 'none', 'blocks' or 'graphs'", "did you mean 'blocks'?"),
+        ("model", "width", 0, "be greater than 0", "use 1 or more"),
+        ("model", "mlp_ratio", 0.0, "be greater than 0", "use a number above 0"),
+        ("model", "mlp_ratio", "1.5", "be a valid number", "write 1.5"),
+        ("model", "factory", "mine", r"match pattern '^[\w.]+:\w+$'", "correct it"),
+        ("schedule", "floor", 2.0, "be less than or equal to 1", "use 1 or less"),
+        ("optimizer", "beta2", 1.0, "be less than 1", "use a number below 1"),
+    )
+] + [({"seed": 2**31}, "`seed` must be less than 2147483648, but got 2147483648; use 2147483647 or less")]  # fmt: skip
+
+
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_python_and_toml_give_the_same_short_error(change, message):
     content = {

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from froude.cli.common import FAILED, Debug, verb
+from froude.cli.common import FAILED, INTERRUPTED, Debug, say, verb
 
 
 @verb
@@ -20,7 +20,10 @@ def doctor(
         str, typer.Option("--json", metavar="FILE", help="Where to write what was found, to be sent.")
     ] = "doctor.json",
     minutes: Annotated[
-        float, typer.Option(min=0.1, help="Time for all checks; what has not begun by then is left out.")
+        float,
+        typer.Option(
+            min=0.1, help="Time for all checks; what is not done by then is named, and is no failure."
+        ),
     ] = 10.0,
     debug: Debug = False,
 ) -> int | None:
@@ -30,6 +33,13 @@ def doctor(
 
     Example: froude doctor --gpu --store s3://bucket/runs
     """
+    try:
+        return _doctor(gpu, store, file, minutes)
+    except KeyboardInterrupt:
+        return say(f"interrupted; nothing was written to {file}; the same command starts anew", INTERRUPTED)
+
+
+def _doctor(gpu: bool, store: str, file: str, minutes: float) -> int | None:
     import json
     from pathlib import Path
 

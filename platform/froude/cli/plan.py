@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from froude.cli.common import Debug, Json, SkipProbe, Trust, emit, verb
+from froude.cli.common import FAILED, Debug, Json, SkipProbe, Trust, emit, verb
 
 if TYPE_CHECKING:
     from froude.config import Run
@@ -94,6 +94,8 @@ def plan(
 ) -> int | None:
     """Print what a sweep and the target run would take, or which proxies a study should run next; start nothing.
 
+    With --device, exit code 1 if the run fits on it in no way.
+
     Example: froude plan search_spaces/quickstart.py --plot schedule.svg
 
     Example: froude plan search_spaces/published_recipes.py:llama2_7b --device h100-80gb --nodes 4x8 --explain
@@ -122,13 +124,17 @@ def plan(
         _next(next_of, target, budget, until, per, top, write, profile, trust, as_json)
         return None
     if device:
-        _device(space, device, nodes, devices, prices, explain=explain, trust=trust, as_json=as_json)
-        return None
+        return _device(space, device, nodes, devices, prices, explain=explain, trust=trust, as_json=as_json)
     if explain or devices or prices or nodes != "1x1":
         raise ConfigError("--nodes, --devices, --prices and --explain plan for a device; give --device, too")
     if target or budget is not None or until or write:
         raise ConfigError(
             "--target, --budget, --until and --write plan the next runs of a study; give --next STUDY, too"
+        )
+    if not space.endswith(".py"):
+        raise ConfigError(
+            f"without --device a plan is for a search space, a Python file that defines space(), but got {space}; name "
+            "one, or the device that this run is planned for, e.g. --device h100-80gb"
         )
     loaded = load_space(space, seed=seed)
     found = plan_of(loaded, trust=trust, skip_probe=skip_probe or (), profile=profile_named(profile))
@@ -155,7 +161,7 @@ def _device(
     explain: bool,
     trust: bool,
     as_json: bool,
-) -> None:
+) -> int | None:
     from froude.cli.coordcheck import load_run
     from froude.hardware import lines, tables, ways
     from froude.hardware.sizes import Place
@@ -169,8 +175,9 @@ def _device(
     plan = ways.plan(run, sizes_of(run), place, found, dollars, devices)
     if as_json:
         emit(plan.to_dict() | ({"arithmetic": lines.explained(plan)} if explain else {}))
-        return
-    print("\n".join([*lines.told(plan), *(lines.explained(plan) if explain else ())]))
+    else:
+        print("\n".join([*lines.told(plan), *(lines.explained(plan) if explain else ())]))
+    return None if plan.chosen else FAILED
 
 
 def _next(

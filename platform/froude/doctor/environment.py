@@ -39,8 +39,7 @@ def check(gpu: bool) -> Finding:
     line = f"Python {figures['python']}, torch {figures['packages'].get('torch')}, {figures['cores']} cores, "
     line += f"{figures['free_gib']} GiB free"
     if gpu and not torch.cuda.is_available():
-        driver = figures["driver"]
-        remedy = "install a driver" if driver is None else f"install a torch for the driver {driver}"
+        remedy = _no_gpu(figures["driver"])
         return Finding("environment", "fail", f"{line}, but torch finds no GPU", remedy, figures)
     if figures["cuda"] and gpu:
         line += f", CUDA {figures['cuda']}, driver {figures['driver']}, NCCL {figures['nccl']}"
@@ -49,6 +48,23 @@ def check(gpu: bool) -> Finding:
             "environment", "warn", f"{line}, no C++ compiler", "compute.compile needs one", figures
         )
     return Finding("environment", "ok", line, "", figures)
+
+
+def _no_gpu(driver: str | None) -> str:
+    """What is missing where torch finds no GPU, and what to do about it."""
+    import torch
+
+    if torch.version.hip:
+        return "this torch was built for ROCm; install AMD's driver, or for NVIDIA's GPUs a CUDA build"
+    if torch.version.cuda is None:
+        also = "" if driver else ", and a driver: nvidia-smi finds none"
+        return f"this torch was built for CPUs; install a CUDA build (https://pytorch.org/get-started/locally){also}"
+    built = f"this torch was built for CUDA {torch.version.cuda}"
+    if driver is None:
+        return f"{built}, but nvidia-smi finds no driver; install NVIDIA's"
+    if (hidden := os.environ.get("CUDA_VISIBLE_DEVICES")) in ("", "-1"):
+        return f'CUDA_VISIBLE_DEVICES is "{hidden}", which hides all; unset it'
+    return f"{built}; update the driver {driver}, or install a torch built for it"
 
 
 def _version(package: str) -> str | None:

@@ -20,6 +20,11 @@ from froude.sweep.sizes import sizes_of
 LEAST = 5.0
 #: Numbers of workers at which exactness is tried, as far as there are devices; on a CPU the first two.
 WORLDS = (1, 2, 3, 4, 8)
+#: What is done at each number of workers; by one also what comes before and after.
+EACH = ("links", "exact")
+ALONE = ("devices", "matmul", *EACH, "again")
+#: Works whose check has another name.
+CHECKS = {"matmul": "matrix products", "exact": "exactness", "again": "determinism"}
 
 
 def examine(
@@ -27,7 +32,7 @@ def examine(
 ) -> Examination:
     """Look at this machine's CPUs, or with `gpu` at its GPUs; `progress` is told the share of the checks and the next.
 
-    What has not begun after so many minutes is a warning that says so.
+    A warning names what was not done after so many minutes.
     """
     until, device = time.monotonic() + 60 * minutes, "cuda" if gpu else "cpu"
     findings: list[Finding] = []
@@ -43,19 +48,17 @@ def examine(
     if any(each.verdict == "fail" for each in findings if each.check == "environment"):
         return Examination(gpu, findings)
     steps = [f"step {name}" for name in TIMED[device]]
-    alone = _within(
-        until, ["devices", "matmul", "links", "exact", "again", *steps], 1, device, told, (0.1, 0.5)
-    )
+    alone = _within(until, [*ALONE, *steps], 1, device, told, (0.1, 0.5))
     found = alone.found
     worlds = [size for size in WORLDS if size <= (len(found.get("devices") or ()) if gpu else 2)]
     many = {1: alone}
     for number, size in enumerate(worlds[1:]):
         shares = [0.5 + 0.5 * each / len(worlds[1:]) for each in (number, number + 1)]
-        many[size] = _within(until, ["links", "exact"], size, device, told, (shares[0], shares[1]))
+        many[size] = _within(until, EACH, size, device, told, (shares[0], shares[1]))
     if gpu and "devices" in found:
         findings.append(verdicts.devices(found["devices"]))
     findings += _of_one(found, many, steps, gpu)
-    findings += _missing(many, steps)
+    findings += _missing(many, steps, minutes)
     told(1.0, "done")
     return Examination(gpu, findings)
 
@@ -87,17 +90,21 @@ def _of_one(
             yield from verdicts.step(short, found[name], planned_bytes(run, gpu=gpu))
 
 
-def _missing(many: dict[int, Work], steps: Sequence[str]) -> Iterator[Finding]:
-    """What did not come to its end."""
+def _missing(many: dict[int, Work], steps: Sequence[str], minutes: float) -> Iterator[Finding]:
+    """What went wrong, and what there was no time for."""
+    left = []
     for size, each in many.items():
-        if not each.ended:
-            continue
-        wanted = ["devices", "matmul", "links", "exact", "again", *steps] if size == 1 else ["links", "exact"]
-        first = next((name for name in wanted if name not in each.found), wanted[-1])
-        late = each.ended.startswith("not begun")
-        remedy = "give more --minutes" if late or "no answer" in each.ended else "send the file"
-        what = f"{first}, {size} workers" if size > 1 else first
-        yield Finding(what, "warn" if late else "fail", each.ended, remedy)
+        who = f"{size} workers" if size > 1 else ""
+        wanted = EACH if size > 1 else [*ALONE, *steps]
+        missing = [CHECKS.get(name, name) for name in wanted if name not in each.found]
+        if each.ended:
+            first = (*missing, wanted[-1])[0]
+            yield Finding(f"{first}, {who}" if who else first, "fail", each.ended, "send the file")
+        elif each.late and missing:
+            left.append(", ".join(missing) + (f" at {who}" if who else ""))
+    if left:
+        line = f"{minutes:g} minutes are too few for {'; '.join(left)}"
+        yield Finding("left out", "warn", line, "give more --minutes")
 
 
 def _within(
@@ -110,7 +117,7 @@ def _within(
 ) -> Work:
     left = until - time.monotonic()
     if left < LEAST:
-        return Work({}, "not begun: no time left")
+        return Work({}, late=True)
     low, high = shares
     who = f", {world} workers" if world > 1 else ""
 

@@ -14,16 +14,19 @@ from pathlib import Path
 from typing import Any
 
 POLL_SECONDS = 0.1
+#: Seconds after which one piece of work hangs, rather than that the time for all was short: on a CPU all take a minute.
+HANGS = 180.0
 #: Of a rank's standard error: what is told of one that ended by itself.
 TOLD = 300
 
 
 @dataclass(frozen=True)
 class Work:
-    """What the first rank found, by work; `ended` says in words why there is no more, empty if all is there."""
+    """What the first rank found, by work; `ended` says in words what went wrong; `late`: time was up before the end."""
 
     found: dict[str, Any]
     ended: str = ""
+    late: bool = False
 
 
 def work(
@@ -54,14 +57,13 @@ def work(
                     ranks.append(
                         subprocess.Popen(call, env=own, stdout=sink, stderr=sink, start_new_session=True)
                     )
-            ended = _wait(ranks, errors, seconds, lambda: begun(len(_lines(result))))
+            ended, late = _wait(ranks, errors, seconds, lambda: len(_lines(result)), begun)
         finally:
             for process in ranks:
                 process.kill()
                 process.wait()
-        return Work(
-            {name: found for line in _lines(result) for name, found in json.loads(line).items()}, ended
-        )
+        found = {name: content for line in _lines(result) for name, content in json.loads(line).items()}
+        return Work(found, ended, late)
 
 
 def _lines(file: Path) -> list[str]:
@@ -74,19 +76,26 @@ def _wait(
     ranks: Sequence[subprocess.Popen[bytes]],
     errors: Sequence[Path],
     seconds: float,
-    waiting: Callable[[], None],
-) -> str:
-    """Wait for all; why one of them did not come to its end."""
-    until = time.monotonic() + seconds
+    done: Callable[[], int],
+    begun: Callable[[int], None],
+) -> tuple[str, bool]:
+    """Wait for all; why one of them did not come to its end, and whether time was up."""
+    now = moved = time.monotonic()
+    until, before = now + seconds, 0
     while any(process.poll() is None for process in ranks):
         for process, file in zip(ranks, errors, strict=True):
             if process.poll():
-                return _why(process.returncode, file)
-        if time.monotonic() > until:
-            return f"no answer in {seconds:.0f} s"
-        waiting()
+                return _why(process.returncode, file), False
+        now, count = time.monotonic(), done()
+        if count > before:
+            before, moved = count, now
+        if now > until:
+            hangs = now - moved > HANGS
+            return (f"no answer in {now - moved:.0f} s", False) if hangs else ("", True)
+        begun(count)
         time.sleep(POLL_SECONDS)
-    return next((_why(p.returncode, file) for p, file in zip(ranks, errors, strict=True) if p.returncode), "")
+    failed = (_why(p.returncode, file) for p, file in zip(ranks, errors, strict=True) if p.returncode)
+    return next(failed, ""), False
 
 
 def _why(code: int, file: Path) -> str:

@@ -93,6 +93,7 @@ class Between:
     kept: float
     how: str
     again: float = 0.0
+    again_how: str = ""
 
 
 def between_passes(run: Run, sizes: Sizes, *, fused: bool) -> Between:
@@ -106,31 +107,37 @@ def between_passes(run: Run, sizes: Sizes, *, fused: bool) -> Between:
     depth, block = sizes.depth, bytes_of_a_block(run, sizes, fused=fused)
     width = math.sqrt(sizes.block / 12) if sizes.estimated else run.model.width
     entry = width * weight_bytes(run)
-    gradients = entry + 3 * product_bytes(run) * (
-        4 * width if sizes.estimated else run.model.mlp_ratio * width
-    )
+    hidden = product_bytes(run) * (4 * width if sizes.estimated else run.model.mlp_ratio * width)
+    gradients = entry + 3 * hidden
+    words = f"{entry:,.0f} of its input's gradient + 3 x {hidden:,.0f} of gate's and up's and their product's"
     match run.compute.checkpointing:
         case "blocks":
-            return Between(depth * entry, f"{depth} inputs x {entry:,.0f}", block + gradients)
+            kept, how, rest, rest_how = depth * entry, f"{depth} inputs x {entry:,.0f}", block, ""
         case "sqrt":
             segment = math.ceil(math.sqrt(depth))
             segments = -(-depth // max(segment, 1))
             how = f"({segments} segments + {segment} blocks of one) x {entry:,.0f}"
-            return Between((segments + segment) * entry, how, block + gradients)
+            kept, rest, rest_how = (segments + segment) * entry, block, ""
         case "selective":
-            kept = entry + _products(run, sizes, block, width)
-            how = f"{depth} blocks x {kept:,.0f} of input and products"
-            return Between(depth * kept, how, max(block - kept, 0.0) + gradients)
+            products, added = (
+                _products(run, sizes, block),
+                0.0 if sizes.estimated else width * product_bytes(run),
+            )
+            each = entry + products + 2 * added
+            how = f"{depth} blocks x ({entry:,.0f} of the input + {products:,.0f} of products"
+            how += f" + 2 x {added:,.0f} of what is added to the stream)" if added else ")"
+            kept, rest, rest_how = depth * each, max(block - each, 0.0), f" - {each:,.0f} kept"
         case _:
             return Between(depth * block, f"{depth} blocks x {block:,.0f}")
+    again_how = f"{block:,.0f} of a block{rest_how} + {words}" if rest else words
+    return Between(kept, how, rest + gradients, again_how)
 
 
-def _products(run: Run, sizes: Sizes, block: float, width: float) -> float:
-    """Bytes of a token that products and attention of a block give, those whose output is added to the stream, too."""
+def _products(run: Run, sizes: Sizes, block: float) -> float:
+    """Bytes of a token that a block keeps of what products and attention give."""
     if sizes.estimated:
         return block / 2
-    kept = sum(each.bytes for each in of_a_block(run, fused=True) if each.product)
-    return kept + 2 * width * product_bytes(run)
+    return sum(each.bytes for each in of_a_block(run, fused=True) if each.product)
 
 
 def outside_blocks(run: Run, *, fused: bool) -> float:
@@ -156,4 +163,8 @@ def logits(run: Run, sizes: Sizes, tokens: int) -> tuple[float, str]:
         return found, how
     # The readout's gradient so far and a chunk's, and the features with their gradient.
     more = 2 * 4.0 * sizes.readout + 2.0 * product_bytes(run) * tokens * run.model.width
-    return found + more, f"{how} + 4 x 2 x {sizes.readout:,} of the readout's gradient + features and theirs"
+    how += f" + 2 x 4 bytes x {sizes.readout:,} of the readout's gradient"
+    how += (
+        f" + 2 x {product_bytes(run)} bytes x {tokens:,} tokens x {run.model.width:,} of features and theirs"
+    )
+    return found + more, how

@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from froude.hardware.activations import of_a_block
 from froude.hardware.roofline import ERROR
 from froude.hardware.ways import DevicePlan, Way
 
 GB = 1e9
+#: What no number of workers takes away from one, and what does.
+LEFT = {
+    (
+        "gathered",
+        "copies",
+        "gradients",
+        "reducing",
+    ): "for tensors of a block or the embedding, which no strategy "
+    "splits; make the model narrower, or its vocabulary smaller",
+    ("activations", "a block again"): "for what one window leaves for backward; shorten the context",
+    ("logits", "half of the logits", "evaluation"): "for one window's logits; shorten the context",
+}
 
 
 def told(plan: DevicePlan) -> list[str]:
@@ -30,7 +44,7 @@ def told(plan: DevicePlan) -> list[str]:
             f"{place.workers} workers do not share the batch's {run.windows:,} windows evenly, and wait for those with "
             "more; use a number of workers that divides them"
         )
-    elif run.slots % place.workers:
+    elif plan.chosen and run.slots % place.workers:
         lines.append(f"set `slots` to a multiple of {place.workers}: the run has {run.slots}")
     return [*lines, *_choice(plan)]
 
@@ -51,11 +65,8 @@ def _row(plan: DevicePlan, way: Way) -> str:
 def _choice(plan: DevicePlan) -> list[str]:
     way = plan.chosen
     if way is None:
-        if plan.remedies:
-            return [f"fits nowhere here; would fit: {'; '.join(plan.remedies)}"]
         return [
-            "fits nowhere here, nor on 64 times as many nodes or on a larger device of the table: no strategy splits a "
-            "block's own tensors; make the model or its context smaller"
+            f"fits nowhere here; would fit: {'; '.join(plan.remedies)}" if plan.remedies else _nowhere(plan)
         ]
     compute = way.run.compute
     return [
@@ -68,39 +79,96 @@ def _choice(plan: DevicePlan) -> list[str]:
     ]
 
 
+def _nowhere(plan: DevicePlan) -> str:
+    """Why nothing helps: what is left for a worker that shares with any number of others, or a batch of few windows."""
+    assert plan.floor is not None
+    memory, device = plan.floor.memory, plan.floor.device
+    said = f"fits nowhere here, nor on {device.name}, the largest device"
+    if plan.floor.fits:
+        windows = f"{plan.run.windows:,} windows" if plan.run.windows > 1 else "one window"
+        return f"{said}, with a worker for each of the batch's windows: it has {windows}; enlarge `batch`"
+    there = memory.moments[memory.worst]
+    most = max(LEFT, key=lambda names: sum(memory.items[name].bytes for name in names if name in there))
+    return f"{said}, however many share it: each would need {memory.needed / GB:,.1f} GB, most {LEFT[most]}"
+
+
 def explained(plan: DevicePlan, way: Way | None = None) -> list[str]:
-    """The arithmetic of one way, the chosen or else the one that needs least, item by item."""
+    """The arithmetic of one way, the chosen or else the one that needs least: each line's numbers give its total."""
     way = way or plan.chosen or min(plan.ways, key=lambda each: each.memory.needed)
-    memory, run, device = way.memory, way.run, plan.device
-    lines = [
+    memory, run = way.memory, way.run
+    return [
         "",
         f"{run.compute.strategy}, checkpointing {run.compute.checkpointing}: {memory.tokens:,} tokens a pass, "
-        f"{memory.passes} passes a step",
-    ]
-    for item in memory.items.values():
-        lines.append(f"  {item.name:<15}{item.bytes / GB:>9.3f} GB = {item.how}")
-    if not plan.sizes.estimated:
-        lines.append("a block keeps of a token, in bytes:")
-        kept = of_a_block(run, fused=device.is_gpu)
-        lines += [
-            f"  {each.bytes:>9,.0f} = {each.width:g} x {each.elements:,.0f}  {each.what}" for each in kept
-        ]
-        lines.append(f"  {sum(each.bytes for each in kept):>9,.0f} in all")
-    lines.append("what is there at once:")
-    for moment, names in memory.moments.items():
-        terms = " + ".join(f"{memory.items[name].bytes / GB:.3f}" for name in names)
-        lines.append(f"  {moment:<15}{memory.at(moment) / GB:>9.3f} GB = {terms} ({', '.join(names)})")
-    lines += [
-        f"  needed         {memory.needed / GB:>9.3f} GB = {memory.peak / GB:.3f} when {memory.worst} + "
-        f"{memory.reserve / GB:.3f} reserved",
-        f"  in the host    {memory.host / GB:>9.3f} GB: the copy from which a checkpoint is written",
+        f"{memory.passes} passes a step; x is times",
+        *_bytes(plan, way),
         "a step's time:",
-        *(f"  {line}" for line in way.step.how),
-        f"  {way.step.products:.3g} s products, {way.step.traffic:.3g} s memory, {way.step.sending:.3g} s sending"
-        f"{' meanwhile' if way.step.overlaps else ''}, {way.step.updating:.3g} s update = {way.step.seconds:.3g} s",
-        f"  {run.batch:,} tokens / {way.step.seconds:.3g} s = {way.step.tokens_per_second:,.0f} tokens a second; MFU "
-        f"{way.step.model_flops:.3g} / {way.step.seconds:.3g} / {way.step.peak_flops:.4g} = {way.step.mfu:.1%}",
-        f"  {run.tokens:.4g} tokens / {way.step.tokens_per_second:,.0f} / 86,400 = {plan.days(way):.3g} days; x 24 x "
-        f"{plan.place.workers} x ${plan.dollars:g} = ${plan.cost(way):,.0f}",
+        *_seconds(plan, way),
     ]
-    return lines
+
+
+def _bytes(plan: DevicePlan, way: Way) -> Iterator[str]:
+    memory, run, fused = way.memory, way.run, plan.device.is_gpu
+    digits = 3 if memory.peak > GB else 6
+    shown = {item.name: round(item.bytes / GB, digits) for item in memory.items.values()}
+
+    def line(name: str, size: float, how: str) -> str:
+        return f"  {name:<18}{size:>{7 + digits}.{digits}f} GB{' = ' if size else ': '}{how}"
+
+    for item in memory.items.values():
+        yield line(item.name, shown[item.name], item.how)
+    if not plan.sizes.estimated:
+        yield "a block keeps of a token, in bytes; p: of products and attention, which selective keeps, too:"
+        kept = of_a_block(run, fused=fused)
+        for each in kept:
+            yield f"  {each.bytes:>9,.0f} = {each.width:g} x {each.elements:,.0f}; {each.what}{', p' * each.product}"
+        yield f"  {sum(each.bytes for each in kept):>9,.0f} in all, {sum(k.bytes for k in kept if k.product):,.0f} of p"
+    yield "what is there at once:"
+    # Totals are of the rounded numbers, so that they are what a reader adds up.
+    totals = {moment: sum(shown[name] for name in names) for moment, names in memory.moments.items()}
+    for moment, names in memory.moments.items():
+        terms = " + ".join(f"{shown[name]:.{digits}f}" for name in names)
+        yield line(moment, totals[moment], f"{terms}; {', '.join(names)}")
+    reserved, peak = round(memory.reserve / GB, digits), totals[memory.worst]
+    yield line("reserved", reserved, memory.reserved.how)
+    yield line(
+        "needed", peak + reserved, f"{peak:.{digits}f} + {reserved:.{digits}f}; {memory.worst}, reserved"
+    )
+    yield line("in the host", memory.host / GB, memory.in_host.how)
+
+
+def _seconds(plan: DevicePlan, way: Way) -> Iterator[str]:
+    step, run = way.step, way.run
+    parts = {
+        "products": step.products,
+        "memory": step.traffic,
+        "sending": step.sending,
+        "update": step.updating,
+    }
+    for name, seconds in parts.items():
+        yield f"  {name:<10}{seconds:>9.5g} s{' = ' if seconds else ': '}{step.how[name]}"
+    computing, sending, whole = (
+        f"{step.products:.5g} + {step.traffic:.5g}",
+        f"{step.sending:.5g}",
+        step.seconds,
+    )
+    both = f"max({computing}, {sending})" if step.overlaps else f"{computing} + {sending}"
+    note = "; sending hides behind computing, or computing behind it" if step.overlaps else ""
+    yield f"  {'a step':<10}{whole:>9.5g} s = {both} + {step.updating:.5g}{note}"
+    speed, days = step.tokens_per_second, plan.days(way)
+    yield f"  {'speed':<10}{_five(speed):>9} tokens a second = {run.batch:,} tokens / {whole:.5g} s"
+    each = step.model_flops * plan.place.workers / run.batch
+    yield (
+        f"  {'MFU':<10}{step.mfu:>9.5g} = {run.batch:,} tokens x {each:.5g} FLOPs / {plan.place.workers} workers / "
+        f"{whole:.5g} s / {step.peak_flops:.5g}"
+    )
+    yield f"  {'days':<10}{days:>9.5g} = {run.tokens:,} tokens / {_five(speed)} a second / 86,400 seconds"
+    yield (
+        f"  {'dollars':<10}{_five(plan.cost(way)):>9} = {days:.5g} days x 24 hours x {plan.place.workers} devices x "
+        f"${plan.dollars:g}"
+    )
+
+
+def _five(number: float) -> str:
+    """Five digits of it, and no exponent where people count."""
+    short = f"{number:.5g}"
+    return f"{float(short):,.0f}" if 1e4 <= number < 1e12 else short

@@ -6,8 +6,9 @@ and S workers that share, zero1 keeps K P / S bytes of state, zero2 of gradients
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from froude.config import Run
 from froude.hardware.activations import (
@@ -38,7 +39,7 @@ FRAGMENTATION = 0.05
 
 @dataclass(frozen=True)
 class Item:
-    """A part of a worker's bytes, and the arithmetic behind it."""
+    """A part of a worker's bytes, and the arithmetic behind it: up to a semicolon, words aside, it gives the bytes."""
 
     name: str
     bytes: float
@@ -51,8 +52,8 @@ class Memory:
 
     items: Mapping[str, Item]
     moments: Mapping[str, tuple[str, ...]]
-    reserve: float
-    host: float
+    reserved: Item
+    in_host: Item
     tokens: int
     passes: int
 
@@ -74,6 +75,16 @@ class Memory:
     def needed(self) -> float:
         """Bytes that a device must have."""
         return self.peak + self.reserve
+
+    @property
+    def reserve(self) -> float:
+        """Bytes that are set aside."""
+        return self.reserved.bytes
+
+    @property
+    def host(self) -> float:
+        """Bytes in the memory of the worker's host."""
+        return self.in_host.bytes
 
     @property
     def columns(self) -> dict[str, float]:
@@ -102,15 +113,18 @@ def memory(run: Run, sizes: Sizes, place: Place, *, gpu: bool) -> Memory:
         "update": (*always, "kept gradients", "updating"),
         "evaluation": (*always, "gathered", "evaluation"),
     }
-    reserve = float(PROCESS_BYTES)
-    found = Memory(items, moments, 0.0, 0.0, layout.tokens, layout.passes)
+    peak = max(sum(items[name].bytes for name in names) for names in moments.values())
+    nccl = NCCL_BYTES * (place.workers > 1)
+    reserved = Item("reserved", float(PROCESS_BYTES), f"{PROCESS_BYTES:,} of a process")
     if gpu:
-        reserve = CONTEXT_BYTES + NCCL_BYTES * (place.workers > 1) + FRAGMENTATION * found.peak
+        words = f"{CONTEXT_BYTES:,.0f} of the context" + f" + {NCCL_BYTES:,.0f} of NCCL" * bool(nccl)
+        reserve = CONTEXT_BYTES + nccl + FRAGMENTATION * peak
+        reserved = Item("reserved", reserve, f"{words} + {FRAGMENTATION:g} x {peak:,.0f} of tensors")
     # A checkpoint leaves in the background from a copy in the host's memory.
-    host = items["weights"].bytes + layout.state
-    if run.compute.offload and gpu:
-        host += layout.state
-    return Memory(items, moments, reserve, host, layout.tokens, layout.passes)
+    there, state = 1 + bool(run.compute.offload and gpu), layout.state
+    words = f"{items['weights'].bytes:,.0f} of weights + {there} x {state:,.0f} of state"
+    in_host = Item("in the host", items["weights"].bytes + there * state, f"{words}; a checkpoint's source")
+    return Memory(items, moments, reserved, in_host, layout.tokens, layout.passes)
 
 
 @dataclass(frozen=True)
@@ -131,7 +145,7 @@ class _Told:
     def items(self) -> list[Item]:
         """All of them, in the order in which they are told."""
         run, sizes, shards = self.run, self.sizes, self.layout.groups.shards
-        w, parameters = weight_bytes(run), sizes.parameters
+        w, parameters, width = weight_bytes(run), sizes.parameters, run.model.width
         on = f" / {shards} workers that share" if shards > 1 else ""
         kept = between_passes(run, sizes, fused=self.gpu)
         outside = outside_blocks(run, fused=self.gpu)
@@ -146,36 +160,38 @@ class _Told:
             Item(
                 "activations",
                 (kept.kept + outside) * self.layout.tokens,
-                f"{self.layout.tokens:,} tokens a pass x ({kept.how} + {outside:,.0f} outside the blocks) bytes",
+                f"{self.layout.tokens:,} tokens a pass x ({kept.how} + {width:,} x {(outside - 8) / width:g} + 8 "
+                "outside the blocks)",
             ),
             Item("logits", taken, words),
             Item(
                 "a block again",
                 kept.again * self.layout.tokens,
-                f"{self.layout.tokens:,} tokens x {kept.again:,.0f} bytes" if kept.again else "nothing is",
+                f"{self.layout.tokens:,} tokens x ({kept.again_how})" if kept.again else "nothing is",
             ),
-            Item("half of the logits", taken / 2, "before their gradients are there"),
+            Item("half of the logits", taken / 2, f"({words}) / 2; before their gradients are there"),
             self._reducing(),
             self._updating(),
             self._evaluation(),
         ]
 
     def _state_words(self, state: float, on: str) -> str:
-        settings, total = self.run.optimizer, self.sizes.state_bytes
-        each = total / self.sizes.parameters
-        words = f"{settings.name}: {each:.3g} bytes x {self.sizes.parameters:,} parameters{on}"
-        return words if state or not total else f"{words}, in the host's memory"
+        total = self.sizes.state_bytes
+        words = (
+            f"{total:,} bytes{on}; {self.run.optimizer.name}, {total / self.sizes.parameters:.3g} a parameter"
+        )
+        return words if state or not total else f"in the host's memory are {words}"
 
     def _gathered(self) -> Item:
         """Weights that come from other workers while they are used (FSDP2: a unit's before and in each pass)."""
         sizes, w = self.sizes, weight_bytes(self.run)
         if self.layout.groups.shards == 1:
-            return Item("gathered", 0.0, "weights are whole")
+            return Item("gathered", 0.0, "nothing, weights are whole")
         if self.layout.is_small:
             return Item(
                 "gathered",
                 2.0 * w * sizes.parameters,
-                f"{w} bytes x {sizes.parameters:,} parameters, and the buffer that they came in",
+                f"2 x {w} bytes x {sizes.parameters:,} parameters; they, and the buffer that they came in",
             )
         if self.layout.keeps_gathered:
             return Item(
@@ -186,19 +202,21 @@ class _Told:
         return Item(
             "gathered",
             float(w) * (sizes.outside + 2 * sizes.block),
-            f"{w} bytes x ({sizes.outside:,} outside the blocks + 2 blocks x {sizes.block:,}: one in use, one coming)",
+            f"{w} bytes x ({sizes.outside:,} outside the blocks + 2 blocks x {sizes.block:,}); one in use, one coming",
         )
 
     def _copies(self) -> Item:
         """16-bit copies that autocast makes of matrices; backward reads them, so they stay with what is kept for it."""
         sizes = self.sizes
         if not is_autocast(self.run):
-            return Item("copies", 0.0, "products read the weights themselves")
+            return Item("copies", 0.0, "none, products read the weights themselves")
         if self.run.compute.checkpointing == "none":
             return Item("copies", 2.0 * sizes.products, f"2 bytes x {sizes.products:,} entries of matrices")
         held = sizes.block + sizes.readout
         return Item(
-            "copies", 2.0 * held, f"2 bytes x {held:,} entries: the matrices of one block and the readout"
+            "copies",
+            2.0 * held,
+            f"2 bytes x ({sizes.block:,} entries of a block + {sizes.readout:,} of the readout)",
         )
 
     def _gradients(self) -> list[Item]:
@@ -213,39 +231,41 @@ class _Told:
         if self.run.reduction == "exact":
             count = _waiting(self.layout)
             each = whole if self.layout.whole else mine
-            waiting = Item(
-                "waiting", count * each, f"{count} sums of slots wait, {of if self.layout.whole else on}"
+            how = of if self.layout.whole else on
+            waiting = Item("waiting", count * each, f"{count} sums of slots x {how}")
+            ends = Item(
+                "gradients", (count + 1) * each, f"({count} sums of slots + the last slot's 1) x {how}"
             )
-            ends = count * each + (whole if self.layout.whole else mine)
-            end = Item("gradients", ends, f"{count} sums of slots and that of the last, {on}")
-            return [waiting, end, Item("kept gradients", whole if shards == 1 else mine, on)]
+            return [waiting, ends, Item("kept gradients", mine, on)]
         kept = Item("kept gradients", mine, on)
         if self.layout.passes == 1:
-            return [Item("waiting", 0.0, "one pass a step: none yet"), self._last(mine, whole, on), kept]
-        wait = mine if self.layout.shares_each_pass else whole
-        waiting = Item("waiting", wait, on if wait == mine else f"{of}: whole until the last pass")
-        return [waiting, self._last(wait, whole, waiting.how), kept]
+            return [Item("waiting", 0.0, "none yet in a step's only pass"), self._last(kept, of), kept]
+        whole_ones = Item("waiting", whole, f"{of}; whole until the last pass")
+        waiting = replace(kept, name="waiting") if self.layout.shares_each_pass else whole_ones
+        return [waiting, self._last(waiting, of), kept]
 
-    def _last(self, held: float, whole: float, how: str) -> Item:
+    def _last(self, held: Item, of: str) -> Item:
         """At the end of a step's last backward pass: a unit's are whole until they are shared out."""
-        w, sizes = weight_bytes(self.run), self.sizes
-        if self.layout.groups.shards == 1:
-            return Item("gradients", whole, how)
+        w, sizes, shards = weight_bytes(self.run), self.sizes, self.layout.groups.shards
+        whole = float(w) * sizes.parameters
+        if shards == 1:
+            return Item("gradients", whole, of)
         if self.layout.is_small:
-            return Item(
-                "gradients", whole + whole / self.layout.groups.shards, f"{how}, and all of them whole"
-            )
-        unit = float(w) * sizes.outside
-        return Item("gradients", held + unit, f"{how} + {w} x {sizes.outside:,} outside the blocks, whole")
+            return Item("gradients", whole + whole / shards, f"{of} + {of} / {shards}; whole, and shared out")
+        how, unit = held.how.partition(";")[0], float(w) * sizes.outside
+        return Item(
+            "gradients", held.bytes + unit, f"{how} + {w} bytes x {sizes.outside:,} outside the blocks"
+        )
 
     def _reducing(self) -> Item:
         """Buffers in which gradients travel."""
         w, sizes, groups = weight_bytes(self.run), self.sizes, self.layout.groups
         if groups.shards == 1 and groups.replicas == 1:
-            return Item("reducing", 0.0, "nobody to send to")
+            return Item("reducing", 0.0, "nothing, there is nobody to send to")
         if groups.shards == 1:
             size = BUCKET + float(w) * sizes.largest
-            return Item("reducing", size, f"a bucket of {BUCKET / 2**20:.0f} MiB and one tensor more")
+            how = f"{BUCKET:,} bytes of a bucket + {w} bytes x {sizes.largest:,} of one tensor more"
+            return Item("reducing", size, how)
         unit = (
             sizes.parameters if self.layout.is_small or self.layout.whole else max(sizes.outside, sizes.block)
         )
@@ -253,38 +273,42 @@ class _Told:
         return Item(
             "reducing",
             float(w) * twice * unit,
-            f"{w} bytes x {unit:,} parameters of a unit" + " sent and received" * (twice == 2),
+            f"{w} bytes x {unit:,} parameters of a unit" + " x 2; sent, and received" * (twice == 2),
         )
 
     def _updating(self) -> Item:
         """What the optimizer makes for its update, beside its state."""
         sizes, shards = self.sizes, self.layout.groups.shards
         plain = shards > 1 or self.run.reduction == "exact"
-        parts: list[tuple[float, float, str]] = []  # bytes of each, how many, of what
+        at_once, how = self._at_once()
+        parts: list[tuple[float, str]] = []
         if sizes.update == "matrices":
-            parts.append((16, sizes.largest, "entries of the largest matrix, four copies"))
+            parts.append((16.0 * sizes.largest, f"4 bytes x 4 copies x {sizes.largest:,} entries"))
         elif sizes.update == "rows" and plain:
-            parts.append((4, self._at_once(), "parameters: one tensor like the state"))
+            parts.append((4.0 * at_once, f"4 bytes x {how} of one tensor like the state"))
         if self.run.precision == "bf16_stochastic":
-            parts.append((8, self._at_once(), "weights and gradients in fp32"))
+            parts.append((8.0 * at_once, f"8 bytes x {how} of wide copies of weights and gradients"))
         if self.run.compute.offload and self.gpu:
             each = sizes.state_bytes / sizes.parameters
-            parts.append((each, self._at_once(), "parameters' state, brought"))
-        return Item(
-            "updating",
-            sum(each * count for each, count, _ in parts),
-            " + ".join(f"{each:.3g} bytes x {count:,.0f} {of}" for each, count, of in parts) or "in place",
-        )
+            parts.append((each * at_once, f"{each:.6g} bytes x {how} of state that is brought"))
+        words = " + ".join(words for _, words in parts)
+        return Item("updating", sum(size for size, _ in parts), words or "nothing, the update is in place")
 
-    def _at_once(self) -> float:
+    def _at_once(self) -> tuple[float, str]:
         """Parameters of a worker that are updated at once, where the optimizer takes a bucket at a time."""
-        shards, unit = self.layout.groups.shards, self.run.optimizer.spec.unit
-        mine, largest = self.sizes.parameters / shards, self.sizes.largest / shards
-        if self.run.precision == "bf16_stochastic" and unit != "model":
-            return min(mine, max(STOOD_IN, largest))
-        if self.run.compute.offload and self.gpu and unit != "model":
-            return min(mine, max(OFFLOADED, largest))
-        return mine
+        shards, parameters = self.layout.groups.shards, self.sizes.parameters
+        bucket = math.inf
+        if self.run.optimizer.spec.unit != "model":
+            if self.run.precision == "bf16_stochastic":
+                bucket = STOOD_IN
+            elif self.run.compute.offload and self.gpu:
+                bucket = OFFLOADED
+        most = max(bucket, self.sizes.largest / shards)
+        if most < parameters / shards:
+            return most, f"{most:,.0f} parameters of a bucket"
+        return parameters / shards, f"{parameters:,} parameters" + f" / {shards} workers that share" * (
+            shards > 1
+        )
 
     def _evaluation(self) -> Item:
         """Logits of a pass of an evaluation, and one block's tensors."""
@@ -294,10 +318,11 @@ class _Told:
         at_once = min(run.compute.loss_chunk or tokens, tokens)
         size = 4.0 * COPIES_EVALUATED * at_once * run.model.vocab
         size += 3 * weight_bytes(run) * tokens * run.model.width
+        words = f"4 bytes x {COPIES_EVALUATED} copies x {at_once:,} tokens x {run.model.vocab:,} words"
         return Item(
             "evaluation",
             size,
-            f"4 bytes x {COPIES_EVALUATED} copies x {at_once:,} tokens x {run.model.vocab:,} words, and the stream",
+            f"{words} + 3 x {weight_bytes(run)} bytes x {tokens:,} tokens x {run.model.width:,} of the stream",
         )
 
 

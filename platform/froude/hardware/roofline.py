@@ -6,6 +6,7 @@ off by against published speeds.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from froude.config import Run
@@ -31,7 +32,7 @@ SECONDS_A_DAY = 86_400
 
 @dataclass(frozen=True)
 class Step:
-    """Seconds of a step of one worker by what takes them; FLOPs of the model alone."""
+    """Seconds of a step of one worker by what takes them, each with the arithmetic behind it; the model's own FLOPs."""
 
     products: float
     traffic: float
@@ -41,7 +42,7 @@ class Step:
     tokens: int
     model_flops: float
     peak_flops: float
-    how: tuple[str, ...]
+    how: Mapping[str, str]
 
     @property
     def seconds(self) -> float:
@@ -74,66 +75,77 @@ def step(run: Run, sizes: Sizes, place: Place, device: Device) -> Step:
     plain = run.schedule.model_copy(update={"ramp": ()})
     layout = Layout(run.model_copy(update={"schedule": plain}), sizes, place)
     tokens = layout.busiest
-    flops = sizes.flops_per_token * sizes.passes * tokens
-    forward = (sizes.flops_per_token - 6.0 * sizes.readout) / 3
-    again = AGAIN[run.compute.checkpointing] * forward * tokens
-    rate = peak * device.sustained * (FP8_GAIN if precision == "fp8" else 1.0)
-    moved = _moved(run, sizes, tokens, layout.passes, gpu=device.is_gpu)
-    update = (
-        2 * (weight_bytes(run) * sizes.parameters + sizes.state_bytes) + 4 * sizes.parameters
-    ) / layout.groups.shards
-    sent, sending, words = _sending(run, layout, device)
-    brought = 2 * sizes.state_bytes / layout.groups.shards if run.compute.offload and device.is_gpu else 0.0
-    bus = f" + {brought:.3g} bytes between GPU and host over {HOST_LINK:.3g}" if brought else ""
-    how = (
-        f"products   {flops:.3g} FLOPs of the model + {again:.3g} again, over {rate:.3g} a second, of a peak of "
-        f"{peak:.4g}",
-        f"memory     {moved:.3g} bytes over {device.bandwidth * 1e9:.3g} a second",
-        f"sending    {words}: {sent:.3g} bytes",
-        f"update     {update:.3g} bytes of weights, gradients and state over {device.bandwidth * 1e9:.3g} a second"
-        + bus,
-    )
+    each, shards = sizes.flops_per_token * sizes.passes, layout.groups.shards
+    forward, passes = (sizes.flops_per_token - 6.0 * sizes.readout) / 3, AGAIN[run.compute.checkpointing]
+    gain = FP8_GAIN if precision == "fp8" else 1.0
+    rate, bandwidth = peak * device.sustained * gain, device.bandwidth * 1e9
+    moved, moved_how = _moved(run, sizes, tokens, layout.passes, gpu=device.is_gpu)
+    update = (2 * (weight_bytes(run) * sizes.parameters + sizes.state_bytes) + 4 * sizes.parameters) / shards
+    sending, sending_how = _sending(run, layout, device)
+    brought = 2 * sizes.state_bytes / shards if run.compute.offload and device.is_gpu else 0.0
+    on = f" / {shards} workers that share" if shards > 1 else ""
+    bus = f" + 2 x {sizes.state_bytes:,} of state{on} / {HOST_LINK:.5g} between GPU and host" * bool(brought)
+    again_how = f" + {tokens:,} x {passes} x {forward:.5g} of blocks again" * bool(passes)
+    how = {
+        "products": f"({tokens:,} tokens x {each:.5g} FLOPs of the model{again_how}) / ({peak:.5g} a second x "
+        f"{device.sustained:g}{f' x {gain:g}' if gain > 1 else ''}); of the peak it sustains a part"
+        + ", and gains by the narrow products"
+        * (gain > 1),
+        "memory": f"({moved_how}) / {bandwidth:.5g} bytes a second",
+        "sending": sending_how,
+        "update": f"(2 x ({weight_bytes(run)} bytes x {sizes.parameters:,} of weights + {sizes.state_bytes:,} of "
+        f"state) + 4 x {sizes.parameters:,} of gradients){on} / {bandwidth:.5g} a second{bus}",
+    }
     return Step(
-        (flops + again) / rate,
-        moved / (device.bandwidth * 1e9),
+        (each + passes * forward) * tokens / rate,
+        moved / bandwidth,
         sending,
-        update / (device.bandwidth * 1e9) + brought / HOST_LINK,
+        update / bandwidth + brought / HOST_LINK,
         device.is_gpu,
         run.batch,
-        sizes.flops_per_token * sizes.passes * run.batch / place.workers,
+        each * run.batch / place.workers,
         peak,
         how,
     )
 
 
-def _moved(run: Run, sizes: Sizes, tokens: float, passes: int, *, gpu: bool) -> float:
-    """Bytes between memory and the cores for activations, logits, and copies of weights."""
+def _moved(run: Run, sizes: Sizes, tokens: float, passes: int, *, gpu: bool) -> tuple[float, str]:
+    """Bytes between memory and the cores for activations, logits, and copies of weights; and how they come about."""
     block = bytes_of_a_block(run, sizes, fused=gpu)
-    again = 0 if run.compute.checkpointing == "none" else 1
-    kept = sizes.depth * block * (MOVES + again)
+    moves = MOVES if run.compute.checkpointing == "none" else MOVES + 1
+    kept = sizes.depth * block * moves
     words = MOVES * 4.0 * run.model.vocab
-    copies = 3 * 6.0 * sizes.products if is_autocast(run) else 0.0
-    return tokens * (kept + words) + passes * copies
+    how = f"{tokens:,} tokens x ({sizes.depth} blocks x {block:,.0f} bytes x {moves} times + {run.model.vocab:,} words "
+    how += f"x 4 bytes x {MOVES})"
+    if not is_autocast(run):
+        return tokens * (kept + words), how
+    copies = 3 * 6.0 * sizes.products
+    return tokens * (
+        kept + words
+    ) + passes * copies, f"{how} + {passes} passes x 18 x {sizes.products:,} of copies"
 
 
-def _sending(run: Run, layout: Layout, device: Device) -> tuple[float, float, str]:
-    """Bytes that a worker sends in a step, seconds, and how they come about.
+def _sending(run: Run, layout: Layout, device: Device) -> tuple[float, str]:
+    """Seconds in which a worker sends what it does in a step, and how they come about.
 
     With S workers that share P parameters, each time that weights are gathered or gradients shared out a worker sends
     (S - 1) / S of them (1910.02054, section 7); R replicas add their shards up, 2 (R - 1) / R of each.
     """
     groups, place = layout.groups, layout.place
     whole = float(weight_bytes(run)) * layout.sizes.parameters
-    within, across = device.link * 1e9 * COLLECTIVES, device.network * 1e9 * COLLECTIVES
-    ring = min(within, place.per_node * across)
-    times = layout.gathers + layout.reductions
-    shared = times * whole * (groups.shards - 1) / groups.shards
-    seconds = shared / (ring if groups.shards > place.per_node else within)
-    words = [f"{times} x {whole:.3g} bytes x {groups.shards - 1}/{groups.shards}"] if shared else []
-    added = 2 * whole / groups.shards * (groups.replicas - 1) / groups.replicas
-    if added:
-        apart = place.nodes > 1
-        rate = (ring if groups.shards == 1 else across) if apart else within
-        seconds += added / rate
-        words.append(f"2 x {whole / groups.shards:.3g} bytes x {groups.replicas - 1}/{groups.replicas}")
-    return shared + added, seconds, " + ".join(words) or "nothing"
+    within = device.link * 1e9 * COLLECTIVES, f"({device.link * 1e9:.5g} a second x {COLLECTIVES})"
+    across = device.network * 1e9 * COLLECTIVES, f"{device.network * 1e9:.5g} a second x {COLLECTIVES})"
+    ring = min(within, (place.per_node * across[0], f"({place.per_node} adapters x {across[1]}"))
+    times, seconds, words = layout.gathers + layout.reductions, 0.0, []
+    if times:
+        rate, how = ring if groups.shards > place.per_node else within
+        seconds += times * whole * (groups.shards - 1) / groups.shards / rate
+        words.append(f"{times} times x {whole:,.0f} bytes x {groups.shards - 1} / {groups.shards} / {how}")
+    if groups.replicas > 1:
+        alone = across[0], f"({across[1]}"
+        rate, how = within if place.nodes == 1 else ring if groups.shards == 1 else alone
+        seconds += 2 * whole / groups.shards * (groups.replicas - 1) / groups.replicas / rate
+        of = f" / {groups.shards} that share" if groups.shards > 1 else ""
+        words.append(f"2 x {whole:,.0f} bytes{of} x {groups.replicas - 1} / {groups.replicas} / {how}")
+    links = f"; collectives reach {COLLECTIVES} of a link" if words else ""
+    return seconds, " + ".join(words) + links if words else "nothing, there is nobody to send to"

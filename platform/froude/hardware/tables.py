@@ -40,13 +40,19 @@ class Device(Section):
 
     def flops(self, precision: str) -> float:
         """Dense FLOP a second of matrix products in a run's precision; ConfigError where the device has none."""
-        kind = "bf16" if precision.startswith("bf16") or precision == "fp16" else precision
-        found = float(getattr(self, kind))
-        if not found:
+        kind = self._kind(precision)
+        if not self.has(precision):
             raise ConfigError(
                 f'`precision` must be one that the device has, but {self.name} has no {kind}; use "bf16" or "fp32"'
             )
-        return found * 1e12
+        return float(getattr(self, kind)) * 1e12
+
+    def has(self, precision: str) -> bool:
+        """Whether it makes products in a run's precision."""
+        return bool(getattr(self, self._kind(precision)))
+
+    def _kind(self, precision: str) -> str:
+        return "bf16" if precision.startswith("bf16") or precision == "fp16" else precision
 
     def peak(self, precision: str) -> float:
         """Dense FLOP a second that a share of it (MFU) is of: bf16's for fp8, in which only a part of a step is."""

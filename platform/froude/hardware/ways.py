@@ -14,8 +14,8 @@ from froude.hardware.roofline import SECONDS_A_DAY, Step, step
 from froude.hardware.sizes import Place, Sizes
 from froude.hardware.tables import Device
 
-#: Times as many nodes as asked for, at which to look where nothing fits.
-MORE_NODES = (2, 4, 8, 16, 32, 64)
+#: Times as many nodes, which stand for any number: what is shared out among so many takes next to nothing.
+ANY_NUMBER = 2**20
 #: Tokens whose logits exist at once, where chunks are a remedy.
 CHUNK = 2048
 STRATEGIES: tuple[Strategy, ...] = ("ddp", "zero1", "zero2", "fsdp", "hsdp")
@@ -37,7 +37,10 @@ class Way:
 
 @dataclass(frozen=True)
 class DevicePlan:
-    """All ways on one kind of device, each with the largest micro-batch that fits, and what would help if none does."""
+    """All ways on one kind of device, each with the largest micro-batch that fits, and what would help if none does.
+
+    `floor`, where nothing would: what a worker would need if any number of the table's largest device shared the run.
+    """
 
     run: Run
     sizes: Sizes
@@ -46,6 +49,7 @@ class DevicePlan:
     dollars: float
     ways: tuple[Way, ...]
     remedies: tuple[str, ...]
+    floor: Way | None = None
 
     @property
     def chosen(self) -> Way | None:
@@ -104,12 +108,16 @@ def plan(run: Run, sizes: Sizes, place: Place, device: Device, dollars: float, f
             f"a batch must have a window for each worker, but {run.batch:,} tokens are {run.windows} windows for "
             f"{place.workers} workers; enlarge `batch`, or use fewer devices"
         )
-    ways = tuple(_ways(run, sizes, place, device))
-    remedies = () if any(way.fits for way in ways) else tuple(_remedies(run, sizes, place, device, file))
-    return DevicePlan(run, sizes, device, place, dollars, ways, remedies)
+    ways = tuple(_largest(each, sizes, place, device) for each in _runs(run, sizes, place))
+    if any(way.fits for way in ways):
+        return DevicePlan(run, sizes, device, place, dollars, ways, ())
+    remedies = tuple(_remedies(run, sizes, place, device, file))
+    floor = None if remedies else _floor(run, sizes, place, [device, *_larger(run, device, file)][-1])
+    return DevicePlan(run, sizes, device, place, dollars, ways, remedies, floor)
 
 
-def _ways(run: Run, sizes: Sizes, place: Place, device: Device) -> Iterator[Way]:
+def _runs(run: Run, sizes: Sizes, place: Place) -> Iterator[Run]:
+    """The run with every strategy and checkpointing that it can have there."""
     strategies: Sequence[Strategy] = STRATEGIES if place.workers > 1 else ("fsdp",)
     if run.reduction == "exact":
         strategies = ("fsdp",)
@@ -125,8 +133,7 @@ def _ways(run: Run, sizes: Sizes, place: Place, device: Device) -> Iterator[Way]
             replicas = run.compute.replicas if strategy == "hsdp" else 0
             compute = {"strategy": strategy, "checkpointing": checkpointing, "replicas": replicas}
             # Not `replace`, which would check the whole run anew for each of hundreds.
-            changed = run.model_copy(update={"compute": run.compute.model_copy(update=compute)})
-            yield _largest(changed, sizes, place, device)
+            yield run.model_copy(update={"compute": run.compute.model_copy(update=compute)})
 
 
 def _largest(run: Run, sizes: Sizes, place: Place, device: Device) -> Way:
@@ -141,39 +148,76 @@ def _largest(run: Run, sizes: Sizes, place: Place, device: Device) -> Way:
         run = run.model_copy(update={"micro_batch": windows * context})
 
 
+def _fits(run: Run, sizes: Sizes, place: Place, device: Device) -> bool:
+    """Whether one of its ways does: with one window a pass, or without gradients that wait, with all at once."""
+    for each in _runs(run, sizes, place):
+        for micro_batch in (run.model.context, run.micro_batch):
+            tried = each.model_copy(update={"micro_batch": micro_batch})
+            if memory(tried, sizes, place, gpu=device.is_gpu).needed <= device.memory:
+                return True
+    return False
+
+
 def _remedies(run: Run, sizes: Sizes, place: Place, device: Device, file: str) -> Iterator[str]:
-    """What would make one of the ways fit: the smallest change of each kind that does."""
-
-    def fits(changed: Run, at: Place, on: Device) -> bool:
-        return any(way.fits for way in _ways(changed, sizes, at, on))
-
+    """What would make one of the ways fit: the smallest change of each kind that does, or of two kinds together."""
     chunked = run if run.compute.loss_chunk else _changed(run, {"compute.loss_chunk": CHUNK})
     offloaded = _changed(chunked, {"compute.offload": True})
     chunk = f"compute.loss_chunk = {CHUNK}" if chunked is not run else ""
     away = _changed(run, {"compute.offload": True})
-    if away is not run and fits(away, place, device):
-        yield "compute.offload = true"
-    elif chunk and fits(chunked, place, device):
-        yield chunk
-    elif offloaded is not chunked and fits(offloaded, place, device):
-        yield " and ".join(filter(None, (chunk, "compute.offload = true")))
-    for changed, words in ((run, ""), *([(chunked, f" with {chunk}")] if chunk else [])):
-        for times in MORE_NODES:
-            more = replace(place, nodes=place.nodes * times)
-            if run.windows >= more.workers and fits(changed, more, device):
-                yield f"--nodes {more}{words}"
-                break
-        else:
-            continue
-        break
-    larger = [each for each in tables.devices(file) if each.memory > device.memory and each.is_gpu]
-    for other in sorted(larger, key=lambda each: each.memory):
-        if fits(run, place, other):
-            yield f"--device {other.name}"
-            break
-        if chunk and fits(chunked, place, other):
-            yield f"--device {other.name} with {chunk}"
-            break
+    here = ""
+    if away is not run and _fits(away, sizes, place, device):
+        here = "compute.offload = true"
+    elif chunk and _fits(chunked, sizes, place, device):
+        here = chunk
+    elif offloaded is not chunked and _fits(offloaded, sizes, place, device):
+        here = " and ".join(filter(None, (chunk, "compute.offload = true")))
+    kinds = [(run, ""), *([(chunked, f" with {chunk}")] if chunk else [])]
+    larger = _larger(run, device, file)
+    more = _alike(kinds, sizes, [(f"--nodes {each}", each, device) for each in _more(run, place)])
+    others = _alike(kinds, sizes, [(f"--device {each.name}", place, each) for each in larger])
+    found = [each for each in (here, more, others) if each]
+    yield from found
+    if found:
+        return
+    for other in larger:
+        places = [(f"--device {other.name} --nodes {each}", each, other) for each in _more(run, place)]
+        if both := _alike(kinds, sizes, places):
+            yield both
+            return
+
+
+def _alike(
+    kinds: Sequence[tuple[Run, str]], sizes: Sizes, offers: Sequence[tuple[str, Place, Device]]
+) -> str:
+    """The first offer on which the run fits, else the first on which it does with a change; empty where none is."""
+    for run, change in kinds:
+        for words, place, device in offers:
+            if _fits(run, sizes, place, device):
+                return words + change
+    return ""
+
+
+def _more(run: Run, place: Place) -> Iterator[Place]:
+    """Twice as many nodes again and again, as long as the batch has a window for each worker; then all it has."""
+    most, nodes = run.windows // place.per_node, place.nodes
+    while nodes < most:
+        nodes = min(2 * nodes, most)
+        if nodes * place.per_node % (run.compute.replicas or 1) == 0:
+            yield replace(place, nodes=nodes)
+
+
+def _larger(run: Run, device: Device, file: str) -> list[Device]:
+    """GPUs with more memory, and the run's precision, the smallest first."""
+    found = [each for each in tables.devices(file) if each.is_gpu and each.has(run.precision)]
+    return sorted((each for each in found if each.memory > device.memory), key=lambda each: each.memory)
+
+
+def _floor(run: Run, sizes: Sizes, place: Place, device: Device) -> Way:
+    """The way that needs least where any number of workers share the run, in passes of one window."""
+    chunked = run if run.compute.loss_chunk else _changed(run, {"compute.loss_chunk": CHUNK})
+    many = replace(place, nodes=ANY_NUMBER * place.nodes)
+    ways = (_largest(each, sizes, many, device) for each in _runs(chunked, sizes, many))
+    return min(ways, key=lambda way: way.memory.needed)
 
 
 def _changed(run: Run, changes: Mapping[str, object]) -> Run:

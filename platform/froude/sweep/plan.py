@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from froude.config import Run
+from froude.config import ConfigError, Run
 from froude.hardware.memory import memory as tensors
 from froude.hardware.sizes import EVAL_CHUNK, PROCESS_BYTES, Place
 from froude.promote.choice.batch import unknown
@@ -42,7 +42,10 @@ class StagePlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """A space's stages and its target; `workers` of `threads` at a time; bytes of memory; what is foretold."""
+    """A space's stages and its target; `workers` of `threads` at a time; bytes of memory; what is foretold.
+
+    `refusals`: what a worker like this machine would not start.
+    """
 
     space: str
     seed: int
@@ -57,6 +60,7 @@ class Plan:
     foretold: Foretold
     batch: str
     commands: tuple[str, ...] = ()
+    refusals: tuple[str, ...] = ()
 
     @property
     def cost(self) -> float:
@@ -106,6 +110,7 @@ class Plan:
             + ("" if self.needed_bytes <= self.free_bytes else ": too few here, so sweep on a cluster"),
             self._reach(),
             self.batch,
+            *self.refusals,
             *self.probe.lines(),
             *self.foretold.lines(),
         ]
@@ -198,7 +203,28 @@ def plan(
         foretell(space, profile, proxies=spent, target=target.flops),
         _batch(space),
         tuple(words),
+        tuple(
+            _refusals([run for trials in planned.values() for t in trials for run in t.runs] + [space.target])
+        ),
     )
+
+
+def _refusals(runs: Sequence[Run]) -> Iterator[str]:
+    """What a worker without a GPU would refuse at its start, where none is here; a cluster's are not known yet."""
+    import torch
+
+    from froude.train.precision.products import check
+
+    said: dict[str, set[str]] = {}
+    for run in runs if not torch.cuda.is_available() else ():
+        if run.device == "auto" and not run.trainer.command:
+            try:
+                check(run, torch.device("cpu"))
+            except ConfigError as error:
+                said.setdefault(str(error), set()).add(run.name)
+    for refusal, names in said.items():
+        who = f"{len(names)} runs" if len(names) > 1 else names.pop()
+        yield f"no GPU is here, and a cluster's are known only there: without one {who} would be refused: {refusal}"
 
 
 def _batch(space: Space) -> str:

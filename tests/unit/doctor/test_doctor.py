@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from froude.cli import main
-from froude.doctor import places
+from froude.doctor import environment, places
 from froude.doctor.examine import examine
-from froude.doctor.ranks import work
+from froude.doctor.ranks import Work, work
 from froude.store import Location
 
 
@@ -42,21 +42,34 @@ def test_a_store_whose_clock_is_off_is_a_warning(tmp_path: Path, monkeypatch: py
     assert "clock is +90 s" in found.line
 
 
-def test_what_has_no_time_left_is_said(tmp_path: Path) -> None:
+def test_a_store_that_is_none_fails(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     found = examine(gpu=False, store=str(tmp_path / "file" / "below"), minutes=0)
-    said = {each.check: each for each in found.findings}
-    assert said["environment"].verdict == "ok"
-    assert said["store"].verdict == "fail"  # a file is no folder
-    assert said["devices"].verdict == "warn"
-    assert "--minutes" in said["devices"].remedy
+    assert {each.check: each.verdict for each in found.findings}["store"] == "fail"
     assert not found.passed
 
 
-def test_a_process_that_fails_or_hangs_is_a_finding() -> None:
+def test_what_there_was_no_time_for_is_a_warning_that_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = {
+        1: Work({"devices": [], "matmul": {"fp32": 1e-8}, "links": {}}, late=True),
+        2: Work({}, late=True),
+    }
+    monkeypatch.setattr("froude.doctor.examine.work", lambda *_, world, **__: done[world])
+    found = examine(gpu=False, minutes=0.1)
+    (left,) = (each for each in found.findings if each.verdict == "warn")
+    assert left.line == (
+        "0.1 minutes are too few for exactness, determinism, step small; links, exactness at 2 workers"
+    )
+    assert "--minutes" in left.remedy
+    assert found.passed
+
+
+def test_a_process_that_fails_or_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         work(["nothing"], world=1, device="cpu", seconds=100).ended == "a process failed, KeyError: 'nothing'"
     )
+    assert work(["exact"], world=1, device="cpu", seconds=0.2) == Work({}, late=True)
+    monkeypatch.setattr("froude.doctor.ranks.HANGS", 0)
     assert work(["exact"], world=1, device="cpu", seconds=0.2).ended.startswith("no answer in")
 
 
@@ -72,9 +85,47 @@ def test_a_gpu_that_is_not_there_fails_before_anything_is_computed(
     assert [each["check"] for each in json.loads(file.read_text())["findings"]] == ["environment", "store"]
 
 
+@pytest.mark.parametrize(
+    ("built", "driver", "words"),
+    [
+        (None, None, "built for CPUs; install a CUDA build (https://pytorch.org/get-started/locally), and a driver"),
+        (None, "550.54", "built for CPUs; install a CUDA build (https://pytorch.org/get-started/locally)"),
+        ("12.8", None, "built for CUDA 12.8, but nvidia-smi finds no driver"),
+        ("12.8", "450.80", "built for CUDA 12.8; update the driver 450.80"),
+    ],
+)  # fmt: skip
+def test_where_no_gpu_is_found_it_says_whether_torch_or_the_driver_is_missing(
+    monkeypatch: pytest.MonkeyPatch, built: str | None, driver: str | None, words: str
+) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.version, "cuda", built)
+    monkeypatch.setattr(torch.version, "hip", None)
+    monkeypatch.setattr(environment, "_driver", lambda: driver)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    found = environment.check(gpu=True)
+    assert (found.verdict, words in found.remedy) == ("fail", True), found
+    assert ("a driver: nvidia-smi" in found.remedy) == (built is None and driver is None)
+
+
 def test_a_file_in_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json", str(tmp_path / "none" / "doctor.json")]) == 2
     assert "--json must be in a folder that exists" in capsys.readouterr().err
+
+
+def test_ctrl_c_says_that_nothing_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> Work:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("froude.doctor.examine.work", interrupted)
+    file = tmp_path / "doctor.json"
+    assert main(["doctor", "--json", str(file)]) == 130
+    said = capsys.readouterr().err
+    assert said == f"froude: interrupted; nothing was written to {file}; the same command starts anew\n"
+    assert not file.exists()
 
 
 @pytest.mark.slow

@@ -1,7 +1,11 @@
 """Which way is cheapest, what would help where none fits, how long a step takes, and how all that is told."""
 
+import ast
 import json
 import math
+import operator
+import re
+from dataclasses import replace
 
 import pytest
 
@@ -66,9 +70,42 @@ def test_what_fits_nowhere_says_what_would(sizes):
     assert any(remedy.startswith("--nodes ") for remedy in found.remedies)
     assert any("--device h200" in remedy for remedy in found.remedies)
     assert "fits nowhere here; would fit: " in told(found)[-1]
-    huge = SEVEN.replace({"model.width": 65_536, "batch": 4096, "tokens": 4096})
-    none = plan(huge, sizes_of(huge), Place(1, 1), tables.device("b200"), 1.0)
-    assert "no strategy splits a block's own tensors" in told(none)[-1]
+
+
+GPT3 = SEVEN.replace(
+    {"model.width": 12_288, "model.depth": 96, "model.mlp_ratio": 8 / 3, "model.context": 2048, "model.vocab": 50_257}
+    | {"batch": 1536 * 2048, "tokens": 1536 * 2048 * 10}
+)  # fmt: skip
+
+
+def test_where_neither_more_nor_larger_devices_help_both_together_may():
+    """Of 175B a workstation's cards can't hold a block's tensors, nor one larger card its share."""
+    found = planned(GPT3, sizes_of(GPT3), "1x8", "rtx-4090")
+    (remedy,) = found.remedies
+    _, device, _, nodes = remedy.split()
+    assert planned(GPT3, found.sizes, nodes, device).chosen
+    assert not planned(GPT3, found.sizes, "192x8", "rtx-4090").chosen
+    assert not planned(GPT3, found.sizes, "1x8", "b200").chosen
+    assert told(found)[-1] == f"fits nowhere here; would fit: {remedy}"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch": 4 * 2048, "tokens": 4 * 2048}, "it has 4 windows; enlarge `batch`"),
+        ({"model.width": 65_536, "model.head_dim": 128}, "no strategy splits; make the model narrower"),
+        (
+            {"model.context": 2**18, "batch": 2**18, "tokens": 2**18},
+            "one window leaves for backward; shorten",
+        ),
+    ],
+)
+def test_what_fits_nowhere_at_all_says_why(changes, words):
+    run = GPT3.replace(changes)
+    found = planned(run, sizes_of(run), "1x1", "rtx-4090")
+    assert not found.remedies
+    assert told(found)[-1].startswith("fits nowhere here, nor on mi300x, the largest device, ")
+    assert words in told(found)[-1]
 
 
 def test_a_batch_must_have_a_window_for_each_worker(sizes):
@@ -97,10 +134,65 @@ def test_the_arithmetic_is_printed_number_by_number(sizes):
     found = planned(SEVEN, sizes)
     text = "\n".join(explained(found))
     assert "4 bytes x 6,738,415,616 parameters / 32 workers that share" in text
-    assert "44,032 = 2 x 22,016  gate and up" in text
+    assert "44,032 = 2 x 22,016; gate and up" in text
+    assert "x 0.8)" in text  # what collectives reach of a link
     days = SEVEN.tokens / found.chosen.step.tokens_per_second / 86_400
-    assert f"= {days:.3g} days" in text
+    assert f"{days:.5g} = 4,194,304,000 tokens / " in text
     assert found.to_dict()["chosen"]["days"] == pytest.approx(days)
+
+
+NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
+SIGNS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+
+
+def by_hand(text):
+    """What the numbers of a line give; words don't count, nor what is behind a semicolon."""
+
+    def value(node):
+        if isinstance(node, ast.BinOp):
+            return SIGNS[type(node.op)](value(node.left), value(node.right))
+        return max(map(value, node.args)) if isinstance(node, ast.Call) else node.value
+
+    tokens = re.findall(rf"\bmax\b|{NUMBER}|[-+/()]|(?<= )x(?= )|, ", text.partition(";")[0])
+    plain = "".join(
+        "*" if token == "x" else token if token == ", " else token.replace(",", "") for token in tokens
+    )
+    return value(ast.parse(plain, mode="eval").body)
+
+
+FORMS = {
+    "7B": (SEVEN, "4x8", "h100-80gb"),
+    "175B": (GPT3, "16x8", "rtx-4090"),
+    "alone": (SEVEN.replace({"compute.loss_chunk": 2048, "compute.offload": True}), "1x1", "h200"),
+    "muon": (SEVEN.replace({"optimizer.name": "muon", "model.tied": True, "model.z_loss": 1e-4}), "2x8", "b200"),
+    "stochastic": (SEVEN.replace({"precision": "bf16_stochastic", "compute.loss_chunk": 512}), "1x4", "l40s"),
+    "fp8": (SEVEN.replace(precision="fp8"), "2x4", "h100-80gb"),
+    "exact": (SEVEN.replace(reduction="exact", slots=64), "2x8", "h100-80gb"),
+    "small and exact": (TINY.replace(reduction="exact", slots=12), "1x1", "cpu"),
+    "small": (TINY, "2x2", "cpu"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", [*FORMS, "not the package's"])
+def test_every_printed_line_adds_up_by_hand(form):
+    run, nodes, device = FORMS.get(form, FORMS["7B"])
+    sizes = sizes_of(run)
+    found = planned(run, replace(sizes, estimated=form not in FORMS), nodes, device)
+    for way in found.ways:
+        heading, *lines = explained(found, way)[1:]
+        sums = [line for line in lines if " = " in line]
+        assert len(sums) >= 25
+        for line in sums:
+            left, right = line.split(" = ", 1)
+            printed = re.findall(NUMBER, left)[-1]
+            total, got = float(printed.replace(",", "")), by_hand(right)
+            if left.endswith(" GB") and "." in re.findall(NUMBER, right)[0]:  # a sum of GB
+                assert got == pytest.approx(total, abs=1e-9), (heading, line)
+            elif left.endswith(" GB"):
+                half = 0.6 * 10 ** (9 - len(printed.partition(".")[2]))
+                assert got == pytest.approx(total * 1e9, abs=half), (heading, line)
+            else:
+                assert got == pytest.approx(total, rel=2e-4), (heading, line)
 
 
 def plans(capsys, *argv):
@@ -122,12 +214,25 @@ def test_the_command_plans_a_run_of_a_file(tmp_path, capsys):
     assert math.isfinite(content["chosen"]["dollars"])
 
 
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_the_command_exits_with_1_where_nothing_fits(tmp_path, capsys, form):
+    file = tmp_path / "run.toml"
+    file.write_text(SEVEN.to_toml())
+    assert plans(capsys, str(file), "--device", "rtx-4090", *form)[0] == 1
+    assert plans(capsys, str(file), "--device", "rtx-4090", "--nodes", "8x1", *form)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
         (("run.toml", "--device", "h100"), "did you mean 'h100-80gb' or 'h100-pcie'?"),
         (("run.toml", "--device", "cpu", "--nodes", "four"), "--nodes must be nodes x devices"),
         (("run.toml", "--explain"), "--explain plan for a device; give --device, too"),
+        (("mine.py:made",), "name one, or the device that this run is planned for, e.g. --device h100-80gb"),
+        (
+            ("run.toml",),
+            "without --device a plan is for a search space, a Python file that defines space(), but got",
+        ),
         (("mine.py:none", "--device", "cpu"), "must define none(), but"),
         (
             ("mine.py:made", "--device", "cpu"),
@@ -158,6 +263,9 @@ def test_remedies_are_those_that_the_run_can_have():
         assert not any(left_out in remedy for remedy in found.remedies)
 
 
-def test_fp8_is_planned_without_checkpointing():
+def test_fp8_is_planned_without_checkpointing_and_on_devices_that_have_it():
     run = SEVEN.replace(precision="fp8")
-    assert {way.run.compute.checkpointing for way in planned(run, sizes_of(run)).ways} == {"none"}
+    sizes = sizes_of(run)
+    assert {way.run.compute.checkpointing for way in planned(run, sizes).ways} == {"none"}
+    (device,) = [words for words in planned(run, sizes, device="rtx-4090").remedies if "--device" in words]
+    assert planned(run, sizes, device=device.split()[1]).chosen

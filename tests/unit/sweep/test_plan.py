@@ -67,6 +67,22 @@ def test_a_plan_gives_a_worker_its_threads(space, monkeypatch):
     assert "2 workers of 2 threads here" in two.lines()[0]
 
 
+@pytest.mark.parametrize(
+    ("device", "here", "said"), [("auto", False, 1), ("auto", True, 0), ("cuda", False, 0)]
+)
+def test_a_precision_that_needs_a_gpu_is_told_before_anything_starts(monkeypatch, device, here, said):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: here)
+    grid = Grid("g", lambda rows: [Trial("a", (RUN,))], role="loss_law")
+    found = plan(Space("tiny", 3, (grid,), TARGET.replace(precision="tf32", device=device)))
+    lines = [line for line in found.lines() if "would be refused" in line]
+    assert len(lines) == len(found.refusals) == said
+    for line in lines:
+        assert "without one large would be refused" in line
+        assert (
+            '`precision` "tf32" needs a GPU, but this worker computes on a CPU; use "fp32" or "bf16"' in line
+        )
+
+
 def test_a_plan_says_what_is_known_only_on_the_way(space):
     lines = "\n".join(plan(space).lines())
     assert "axis values, by TPE from trial 3 on" in lines
