@@ -57,6 +57,7 @@ bench: $(VENV)/.dev ## the benchmarks of minutes: each prints and writes benchma
 	echo "== $$f"; $(BIN)/python "$$f" || exit; done
 
 campaign: $(VENV)/.dev ## the long checks: each writes benchmarks/*.md with commit, seed and hardware
+	$(BIN)/pytest -q -n 2 --dist loadfile -m campaign tests
 	@for f in benchmarks/campaign/[!_]*.py; do [ -e "$$f" ] || continue; \
 	echo "== $$f"; $(BIN)/python "$$f" || exit; done
 

@@ -64,6 +64,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         folder = Path(item.path).relative_to(ROOT / "tests").parts[0]
         if folder in ("ray", "cluster", "gpu"):
             item.add_marker(folder)
+        if item.get_closest_marker("campaign"):
+            item.add_marker("long")
 
 
 @pytest.fixture(scope="session")

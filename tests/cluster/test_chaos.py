@@ -50,6 +50,7 @@ def run_chaos(
     return content
 
 
+@pytest.mark.campaign
 def test_every_kind_that_is_possible_on_a_local_disk(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -340,7 +340,7 @@ def test_a_cluster_without_gpus_cannot_serve_them(cluster: SimulatedCluster, stu
         train(RUN.replace(name="gpu", device="cuda"), Location.parse(study.location), cluster=cluster)
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_steps_are_timed_by_the_fewest_workers_and_by_the_most(cluster: SimulatedCluster) -> None:
     timed = time_steps(RUN, [768, 2304])
     assert [(each.workers, each.batch) for each in timed] == [(1, 768), (1, 2304), (3, 768), (3, 2304)]

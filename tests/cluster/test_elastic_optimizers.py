@@ -57,7 +57,9 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", RUNS)
+@pytest.mark.parametrize(
+    "name", ["muon", *(pytest.param(name, marks=pytest.mark.campaign) for name in RUNS if name != "muon")]
+)
 def test_a_node_is_killed_in_mid_run(cluster: SimulatedCluster, tmp_path: Path, name: str) -> None:
     run, killed = RUNS[name], []
     for name in ("struck", "calm"):

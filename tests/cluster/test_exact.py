@@ -289,7 +289,7 @@ def test_an_optimizer_trains_the_same_bits_and_goes_on_with_them_at_another_numb
         assert resumed == alone["digest"]
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_an_optimizer_whose_workers_are_killed_in_mid_step_goes_on_at_another_number(tmp_path: Path) -> None:
     script = Path(__file__).with_name("killed_rank.py")
     environment = os.environ | {"OMP_NUM_THREADS": "1"}

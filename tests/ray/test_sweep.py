@@ -216,7 +216,7 @@ def test_trials_of_a_node_that_dies_are_tried_again_elsewhere(cluster, study):
     assert Study(study).steps().collect().height == 4 * 150
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_a_proxy_of_two_ranks_trains_on_two_nodes_as_one_of_one_does(cluster, study):
     two = run("two", workers=2, slots=12, checkpoint_every=6)
     one = run("one", slots=12)

@@ -111,7 +111,7 @@ def test_over_depth_completep_passes_and_mup_fails(name: str, parametrization: s
         assert max(s.slope - 2 * s.se for s in found.slopes) >= 0.5
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.parametrize("options", [{}, {"heads": True}, {"scale": "match_rms"}])
 def test_updates_of_one_spectral_norm_move_blocks_alike_and_logits_show_the_control(
     options: dict[str, Any],
@@ -124,7 +124,7 @@ def test_updates_of_one_spectral_norm_move_blocks_alike_and_logits_show_the_cont
     assert control["logits", 3] >= 0.5
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 def test_an_update_of_one_rms_fails_without_its_root_of_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under SP, too: its blocks are what fails."""
     wrong = replace(MUP, table={**MUP.table, "spectral of one RMS": {}})

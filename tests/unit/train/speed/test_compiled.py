@@ -142,7 +142,7 @@ def test_the_fingerprint_is_anothers_only_where_blocks_are_compiled() -> None:
     assert plain.fingerprint != RUN.fingerprint
 
 
-@pytest.mark.long
+@pytest.mark.campaign
 @pytest.mark.own_process
 def test_inductor_trains_to_nearly_the_same_losses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiled, "BACKEND", "inductor")
