@@ -17,8 +17,8 @@ from froude.space import Grid, LogUniform, Search, Space, Trial
 
 CONTEXT, BATCH, DEPTH = 64, 1024, 2
 WIDTHS, TARGET_WIDTH = (32, 48, 64), 96
-RATE, OCTAVES = 2**-6.5, (-2.0, -1.25, -0.5, 0.0, 0.5, 1.25, 2.0)
-SHORT, HORIZONS, TARGET_STEPS = 120, (120, 240, 480), 960
+RATE, OCTAVES = 2**-7.5, (-2.0, -1.25, -0.5, 0.0, 0.5, 1.25, 2.0)
+SHORT, HORIZONS, TARGET_STEPS = 300, (300, 600, 1200), 2400
 HERE = Path(__file__).parent
 PLACE, DATASET = os.environ.get("NANOGPT", "nanoGPT"), os.environ.get("NANOGPT_DATA", "shakespeare_char")
 
