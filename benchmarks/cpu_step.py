@@ -4,7 +4,8 @@ The peer is the package's model with torch's fused attention in a loop as one wr
 backward, `clip_grad_norm_`, torch's AdamW (fused; as quick as foreach or quicker here), with the same groups and rates.
 Sides train the same windows from the same weights, and take turns step by step; each turn gives a ratio. At one thread
 times are CPU seconds of that thread, so that other processes disturb little. Then the same step at one and two threads
-by the wall clock, which needs a quiet machine. Writes benchmarks/cpu_step.md.
+by the wall clock, which needs a quiet machine. And a step's matrix products alone, by the quicker of torch's libraries:
+no kernels around them make a step faster than that. Writes benchmarks/cpu_step.md.
 
     python benchmarks/cpu_step.py [--turns 60] [--widths 64 128 256] [--head-dim 32] [--one-thread] [--out FILE]
 """
@@ -24,6 +25,7 @@ from _machine import commit, hardware
 from froude import schedules
 from froude.config import ConfigError, Run
 from froude.train import kernels
+from froude.train.api import build_model
 from froude.train.objective import summed_loss
 from froude.train.parametrization import parameter_groups
 from froude.train.trainer import Trainer
@@ -130,6 +132,59 @@ def one_thread(widths: list[int], head_dim: int, turns: int) -> list[str]:
     return lines
 
 
+def products_alone(run: Run, settings: tuple[str, ...], repeats: int = 30) -> tuple[float, float]:
+    """Least CPU seconds of all products of a step with weights, each by the quickest setting, and their FLOPs.
+
+    Those of attention, of tokens with one another, are left out.
+    """
+    dtype = torch.bfloat16 if run.precision == "bf16" else torch.float32
+    seconds = flops = 0.0
+    before = torch.get_float32_matmul_precision()
+    for name, weight in build_model(run).named_parameters():
+        if weight.ndim != 2 or "embed" in name:
+            continue
+        w = weight.detach().to(dtype)
+        y, x = (torch.randn(BATCH, size).to(dtype) for size in w.shape)
+        # Forward; the gradients of what came in, and of the weight.
+        for left, right in ((x, w.T), (y, w), (y.T, x)):
+            times = []
+            for setting in settings:
+                torch.set_float32_matmul_precision(setting)
+                for _ in range(repeats):
+                    began = time.thread_time()
+                    left @ right
+                    times.append(time.thread_time() - began)
+            seconds += min(times)
+            flops += 2.0 * BATCH * w.numel()
+    torch.set_float32_matmul_precision(before)
+    return seconds, flops
+
+
+def bounds(widths: list[int], head_dim: int, turns: int) -> list[str]:
+    """What a step could gain at most: the peer's least time over that of its products."""
+    torch.set_num_threads(1)
+    lines = [
+        "## What any kernels could gain",
+        "",
+        "A step's products with weights alone, each by the quicker of MKL and oneDNN: if all else (attention, norms,",
+        "softmax, loss, optimizer, autograd) took no time, a step would be so many times as fast as the peer.",
+        "",
+        "| width | precision | peer, least ms | products alone, ms | GFLOP/s in them | at most |",
+        "|---|---|---|---|---|---|",
+    ]
+    for width in widths:
+        step = peer(run_of(width, head_dim, "fp32", "plain"), time.thread_time)
+        least = min(step(number)[0] for number in range(WARM + turns))
+        for precision, settings in (("fp32", ("highest", "medium")), ("bf16", ("highest",))):
+            alone, flops = products_alone(run_of(width, head_dim, precision, "plain"), settings)
+            lines.append(
+                f"| {width} | {precision} | {least * 1e3:.1f} | {alone * 1e3:.1f} | {flops / alone / 1e9:.0f} | "
+                f"{least / alone:.2f} |"
+            )
+            print(lines[-1], flush=True)
+    return [*lines, ""]
+
+
 def two_threads(widths: list[int], head_dim: int, turns: int) -> list[str]:
     lines = [
         "## Two threads in one worker, wall clock",
@@ -175,6 +230,7 @@ def main() -> None:
         "",
         *one_thread(asked.widths, asked.head_dim, asked.turns),
         "",
+        *bounds(asked.widths, asked.head_dim, asked.turns),
         *([] if asked.one_thread else two_threads(asked.widths, asked.head_dim, asked.turns // 2)),
         "## What it does not show",
         "",

@@ -136,6 +136,7 @@ def test_a_critical_batch_beyond_those_tried(tmp_path: Path, study_factory: Call
     assert "batch_edge" in refused(study_factory(tmp_path / "study", change=change))
 
 
+@pytest.mark.long
 def test_a_proxy_that_spiked_and_did_not_recover(tmp_path: Path, study_factory: Callable[..., Path]) -> None:
     def steps(row: Row) -> list[Row]:
         if row["stage"] != "law":

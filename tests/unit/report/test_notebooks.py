@@ -19,7 +19,7 @@ from froude import Study
 from froude.optimizers import OPTIMIZERS
 from froude.promote.imported_runs.history import make_study
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 #: Each notebook, its figures, and what it says of the study whose laws are known.
 NOTEBOOKS = {
@@ -64,7 +64,6 @@ def test_there_are_no_others(root: Path) -> None:
     assert {path.stem for path in (root / "analysis").glob("*.ipynb")} == set(FIGURES)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("name", ALONE)
 def test_a_notebook_trains(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn, steps, texts = ALONE[name]

@@ -46,6 +46,7 @@ def planned(folder: Path, *more: str) -> str:
     return found.stdout
 
 
+@pytest.mark.long
 def test_a_project_is_planned_as_it_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", str(tmp_path / "tank")]) == 0
     assert "froude plan search_space.py" in capsys.readouterr().out

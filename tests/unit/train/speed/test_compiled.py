@@ -46,7 +46,7 @@ def trained(run: Run) -> tuple[list[float], float]:
     return [trainer.step(run, step).loss for step in range(run.steps)], trainer.evaluate()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.own_process
 @pytest.mark.parametrize("reduction", ["exact", "fast"])
 def test_what_is_compiled_to_the_same_bits_trains_the_same_bits(reduction: str) -> None:
@@ -97,7 +97,7 @@ def test_an_exact_run_with_a_graph_break_is_refused(monkeypatch: pytest.MonkeyPa
         Trainer(RUN.replace(reduction="exact"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.own_process
 def test_an_exact_run_whose_bits_would_change_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def other_bits(graph: torch.fx.GraphModule, inputs: Any) -> Any:

@@ -131,7 +131,7 @@ def test_the_collector_is_off_in_steps_and_back_after_them(monkeypatch: pytest.M
     assert len(collected) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.own_process
 def test_a_profile_adds_up_to_the_step_and_its_trace_shows_the_phases(tmp_path: Path) -> None:
     found = measure(RUN, tmp_path / "trace.json", steps=3, device="cpu", progress=lambda *_: None)
