@@ -14,6 +14,8 @@ from froude.checkpoint.manifest import Manifest
 from froude.config import Run
 from froude.train.api import build_model
 
+pytestmark = pytest.mark.long
+
 BASE = Run(
     tokens=768 * 20,
     batch=768,

@@ -55,6 +55,7 @@ def test_one_of_two_is_left_out_and_the_other_trains(cluster: SimulatedCluster, 
     ]
 
 
+@pytest.mark.long
 def test_a_run_that_went_elsewhere_ends_where_nobody_is_like_that(
     cluster: SimulatedCluster, tmp_path: Path
 ) -> None:

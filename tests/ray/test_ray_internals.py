@@ -296,6 +296,7 @@ def test_rays_own_knobs_are_what_we_say_of_them() -> None:
     assert constants.DEFAULT_WORKER_HEALTH_CHECK_TIMEOUT_S == TRAIN_HUNG_SECONDS
 
 
+@pytest.mark.long
 def test_another_ray_is_used_by_its_public_behaviour(
     cluster: SimulatedCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
