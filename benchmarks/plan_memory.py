@@ -142,12 +142,12 @@ def measure(workers: int, changes: dict[str, Any], device: str) -> int:
 
 def estimate(workers: int, changes: dict[str, Any], device: str) -> estimates.Memory:
     made = run(changes)
-    before = layout.SMALL
-    layout.SMALL = changes.get("keep", before)
+    before = layout.KEEP_GATHERED
+    layout.KEEP_GATHERED = changes.get("keep", before)
     try:
         return estimates.memory(made, sizes_of(made), Place(1, workers), gpu=device == "cuda")
     finally:
-        layout.SMALL = before
+        layout.KEEP_GATHERED = before
 
 
 def main() -> None:

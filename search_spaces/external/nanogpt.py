@@ -20,7 +20,7 @@ width, depth, context = shape["width"], shape["depth"], shape["context"]
 steps = run["tokens"] // run["batch"]
 options = {
     "dataset": dataset,
-    "out_dir": str(Path("checkpoint").resolve()),
+    "out_dir": str(Path(os.environ["FROUDE_METRICS"]).resolve().with_suffix(".checkpoint")),
     "n_layer": depth,
     "n_head": width // shape["head_dim"],
     "n_embd": width,

@@ -1,5 +1,6 @@
 """A worker's bytes: ZeRO's arithmetic, and what autograd really keeps."""
 
+import importlib
 import math
 
 import pytest
@@ -197,3 +198,10 @@ def test_a_model_of_ones_own_is_estimated_by_its_parameters():
     own = bytes_of_a_block(run, ROUND, fused=True)
     assert bytes_of_a_block(run, guessed, fused=True) == pytest.approx(35 * 8192)
     assert math.isclose(bytes_of_a_block(run, guessed, fused=True), own, rel_tol=0.35)
+
+
+def test_the_benchmark_plans_each_of_its_cases(root, monkeypatch):
+    monkeypatch.syspath_prepend(root / "benchmarks")
+    plan_memory = importlib.import_module("plan_memory")
+    for workers, changes in plan_memory.CASES.values():
+        assert plan_memory.estimate(workers, changes, "cpu").peak > 0
