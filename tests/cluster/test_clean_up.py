@@ -6,14 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
+from waiting import wait_until
 
 DRIVER = """
 import sys
@@ -54,15 +54,6 @@ class Driver:
             except (psutil.NoSuchProcess, psutil.AccessDenied):
                 continue
         return found
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 120) -> bool:
-    until = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > until:
-            return False
-        time.sleep(0.1)
-    return True
 
 
 @contextmanager

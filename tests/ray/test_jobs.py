@@ -6,14 +6,13 @@ import os
 import subprocess
 import sys
 import sysconfig
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from waiting import wait_until
 
 if TYPE_CHECKING:
     from froude import Study
@@ -264,9 +263,9 @@ def test_a_job_that_is_stopped_ends_as_by_ctrl_c(
     begun = submit("stopped", "jobs/train.py", tmp_path / "study" / "recipe.toml", options=["--no-wait"])
     assert begun.returncode == 0, begun.output
     log = LogReader(study.location / "runs" / recipe.run.name)
-    until(lambda: bool(log.lineage()) or client.get_job_status("stopped").is_terminal())
+    assert wait_until(lambda: bool(log.lineage()) or client.get_job_status("stopped").is_terminal())
     assert client.stop_job("stopped")
-    until(lambda: client.get_job_status("stopped").is_terminal())
+    assert wait_until(lambda: client.get_job_status("stopped").is_terminal())
     said = client.get_job_logs("stopped")
     assert client.get_job_status("stopped") == "STOPPED", said
     assert said.splitlines()[-2:] == [
@@ -276,10 +275,3 @@ def test_a_job_that_is_stopped_ends_as_by_ctrl_c(
     assert "SIGTERM received" not in said
     assert "Traceback" not in said
     assert log.lineage()
-
-
-def until(holds: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.1)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import ray
 from ray.train.v2._internal.execution.callback import WorkerGroupCallback
+from waiting import wait_until
 
 from froude.config import Run
 from froude.launch.cluster import SimulatedCluster, simulated
@@ -69,4 +70,5 @@ def test_the_run_goes_on_at_once_with_all_of_the_cluster(
     assert result.world_sizes == [2]
     records = LogReader(Location.parse(tmp_path) / "runs" / RUN.name).records()
     assert [record.kind for record in records].count("attempt") == 1  # the first group made none
-    assert ray.available_resources()["CPU"] == ray.cluster_resources()["CPU"]
+    # Actors end after the run, and raylets tell of it a moment later.
+    assert wait_until(lambda: ray.available_resources().get("CPU") == ray.cluster_resources()["CPU"])
