@@ -57,8 +57,8 @@ def check(run: Run, device: torch.device) -> None:
         return
     key = "documents" if shape.documents else "sliding_window"
     raise ConfigError(
-        f"{run.optimizer.name} needs second derivatives, which attention with `model.{key}` does not have on a GPU, from "
-        f"{BLOCK} tokens and {LEAST_HEAD} features a head on; leave the key out, use sophia_g, or train on a CPU"
+        f"{run.optimizer.name} needs second derivatives, which attention with `model.{key}` does not have on a GPU, "
+        f"from {BLOCK} tokens and {LEAST_HEAD} features a head on; leave the key out, use sophia_g, or train on a CPU"
     )
 
 
