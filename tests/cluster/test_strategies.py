@@ -12,6 +12,9 @@ import pytest
 
 from froude.checkpoint.manifest import Manifest
 from froude.config import Run
+from froude.hardware import layout, memory
+from froude.hardware.sizes import Place
+from froude.sweep.sizes import sizes_of
 from froude.train.api import build_model
 
 pytestmark = pytest.mark.long
@@ -138,14 +141,26 @@ def test_a_checkpoint_holds_every_row_once(folder: Path, optimizer: str, strateg
         assert sum(block.nbytes for block in blocks) == size.numel() * dtype.itemsize
 
 
-def test_memory_falls_as_the_strategies_say(measured: dict[str, dict]) -> None:
+def test_memory_falls_as_the_strategies_say(
+    measured: dict[str, dict], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between steps to the byte; in a step to a few blocks, of which there are eight."""
+    monkeypatch.setattr(layout, "KEEP_GATHERED", 0)  # as the ranks do
+    monkeypatch.setattr(memory, "BUCKET", 2**20)
     model = build_model(BASE.replace(LARGE), "meta")
     weights = sum(p.nbytes for p in model.parameters())
     block = sum(p.nbytes for p in model.blocks()[0].parameters())
     for strategy, share in {"ddp": 1, "zero1": 1 / 4, "zero2": 1 / 4, "fsdp": 1 / 4, "hsdp": 1 / 2}.items():
         assert measured[strategy]["kept"] == pytest.approx(3 * weights * share, rel=0.01)
         assert measured[strategy]["left"] == pytest.approx(weights * share, rel=0.05)  # the gradient
+        run = BASE.replace(LARGE).replace(lying(strategy, 4))
+        told = memory.memory(run, sizes_of(run), Place(1, 4), gpu=False)
+        items = {name: item.bytes for name, item in told.items.items()}
+        kept = items["weights"] + items["state"]
+        assert measured[strategy]["kept"] == pytest.approx(kept, rel=0.01)
+        assert measured[strategy]["left"] == pytest.approx(items["kept gradients"], rel=0.05)
+        peak = max(told.at(m) for m in told.moments if m not in ("update", "evaluation")) - kept
+        assert measured[strategy]["peak"] == pytest.approx(peak, abs=3 * block)
     # What it gathers to stay, and the gradients that wait for the last pass.
     named = {"ddp": 0 + 1, "zero1": 1 + 1, "zero2": 1 + 1 / 4, "fsdp": 0 + 1 / 4, "hsdp": 0 + 1 / 2}
     for strategy, share in named.items():

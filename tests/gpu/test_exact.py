@@ -44,8 +44,37 @@ CASES = {
         "tokens": 12 * 256 * 2,
         "eval_windows": 20,
     },
+    "documents, by flex attention": {
+        "data.source": "froude.train.data.shards:Shards",
+        "data.path": str(Path(__file__).parents[1] / "data/shards/megatron"),
+        "model.vocab": 1000,
+        "model.documents": True,
+        "model.context": 256,
+        "batch": 12 * 256,
+        "tokens": 12 * 256 * 2,
+        "eval_windows": 4,
+    },
     "long passes": {"batch": 12 * 2048, "tokens": 12 * 2048 * 2},
+    "biases, parallel blocks, yarn": {
+        "model.kv_heads": 1,
+        "model.attention_bias": True,
+        "model.mlp_bias": True,
+        "model.parallel": True,
+        "model.rope_scaling": "yarn",
+        "model.rope_factor": 4.0,
+        "model.rope_original": 16,
+    },
+    "fp16": {"precision": "fp16"},
+    "bf16_stochastic": {"precision": "bf16_stochastic"},
+    "in chunks": {"compute.loss_chunk": 48},
+    "checkpointed": {"compute.checkpointing": "blocks"},
+    "selective, bf16": {"compute.checkpointing": "selective", "precision": "bf16"},
+    "offloaded": {"compute.offload": True},
 }
+if GPUS and torch.cuda.get_device_capability() >= (8, 0):
+    CASES["tf32"] = {"precision": "tf32"}
+#: How far a run's losses are from those in fp32 at most, relative to them.
+NEAR = {"in chunks": 1e-6, "tf32": 1e-4, "fp16": 1e-4, "bf16": 1e-3, "bf16_stochastic": 3e-3}
 ALONE = {
     f"{name} alone": {
         "optimizer": {"name": name, "options": {"every": 2} if "every" in spec.options else {}},
@@ -86,6 +115,22 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_one_gpu_trains_the_same_bits_twice(alone: dict[str, Any], tmp_path: Path) -> None:
     assert bits(tmp_path / "again", 1) == alone
     assert alone["adamw"] == alone["block"]
+
+
+def test_what_saves_memory_changes_no_bit(alone: dict[str, Any]) -> None:
+    assert alone["checkpointed"] == alone["offloaded"] == alone["adamw"]
+    assert alone["selective, bf16"] == alone["bf16"]
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_other_arithmetic_has_other_bits_and_nearly_the_losses_of_fp32(
+    alone: dict[str, Any], name: str
+) -> None:
+    if name not in alone:
+        pytest.skip(f"{name} needs a GPU of compute capability 8.0")
+    losses, expected = ([loss for loss, *_ in alone[case]["series"]] for case in (name, "adamw"))
+    assert losses == pytest.approx(expected, rel=NEAR[name])
+    assert alone[name]["digest"] != alone["adamw"]["digest"]
 
 
 @pytest.mark.parametrize("world", [2, 3, 4, 8])

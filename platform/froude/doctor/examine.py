@@ -10,7 +10,7 @@ from froude.config import Run
 from froude.doctor import environment, places, verdicts
 from froude.doctor.finding import Examination, Finding
 from froude.doctor.ranks import Work, work
-from froude.doctor.works import TIMED
+from froude.doctor.works import EXACT, TIMED
 from froude.hardware.memory import memory
 from froude.hardware.sizes import Place
 from froude.sweep.plan import worker_bytes
@@ -18,7 +18,7 @@ from froude.sweep.sizes import sizes_of
 
 #: Seconds below which a check is not begun.
 LEAST = 5.0
-#: Numbers of workers at which exactness is tried, as far as there are devices; on a CPU the first two.
+#: Numbers of workers at which exactness is tried besides all devices, as far as there are any; on a CPU the first two.
 WORLDS = (1, 2, 3, 4, 8)
 #: What is done at each number of workers; by one also what comes before and after.
 EACH = ("links", "exact")
@@ -50,7 +50,7 @@ def examine(
     steps = [f"step {name}" for name in TIMED[device]]
     alone = _within(until, [*ALONE, *steps], 1, device, told, (0.1, 0.5))
     found = alone.found
-    worlds = [size for size in WORLDS if size <= (len(found.get("devices") or ()) if gpu else 2)]
+    worlds = _worlds(len(found.get("devices") or ()) if gpu else 2)
     many = {1: alone}
     for number, size in enumerate(worlds[1:]):
         shares = [0.5 + 0.5 * each / len(worlds[1:]) for each in (number, number + 1)]
@@ -68,6 +68,11 @@ def planned_bytes(run: Run, *, gpu: bool) -> int:
     if not gpu:
         return worker_bytes(run)
     return round(memory(run, sizes_of(run), Place(1, 1), gpu=True).peak)
+
+
+def _worlds(devices: int) -> list[int]:
+    """Numbers of workers at which exactness is tried: some, and all that there are devices and slots for."""
+    return sorted({size for size in WORLDS if size <= devices} | {min(devices, EXACT.slots)})
 
 
 def _of_one(

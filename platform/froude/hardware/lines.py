@@ -28,7 +28,7 @@ def told(plan: DevicePlan) -> list[str]:
     device, place, run = plan.device, plan.place, plan.run
     lines = [
         f"{run.name}: {plan.sizes.parameters / 1e9:.4g}B parameters, {run.tokens / 1e9:.4g}B tokens, batch "
-        f"{run.batch:,}, {run.precision}, {run.optimizer.name}",
+        f"{run.batch:,}, {run.precision}, {run.optimizer.name}, {plan.flops:.3g} FLOPs",
         f"on {place} {device.name} ({device.memory_gb:g} GB each), GB of a worker; needed is less than the sum, since "
         "not all is there at once, and has a reserve",
         f"{'strategy':<9}{'checkpoint':<11}{'micro':>7}{'weights':>9}{'grads':>8}{'state':>8}{'activ.':>8}{'logits':>8}"

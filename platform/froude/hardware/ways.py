@@ -57,6 +57,11 @@ class DevicePlan:
         fitting = [way for way in self.ways if way.fits]
         return min(fitting, key=lambda way: (way.step.seconds, way.memory.needed), default=None)
 
+    @property
+    def flops(self) -> float:
+        """The model's, of all of the run, without what is computed again."""
+        return self.sizes.flops_per_token * self.sizes.passes * self.run.tokens
+
     def days(self, way: Way) -> float:
         """Of training alone."""
         return self.run.tokens / way.step.tokens_per_second / SECONDS_A_DAY
@@ -74,7 +79,7 @@ class DevicePlan:
             "workers": self.place.workers,
             "parameters": self.sizes.parameters,
             "activations_estimated": self.sizes.estimated,
-            "flops": self.sizes.flops_per_token * self.sizes.passes * self.run.tokens,
+            "flops": self.flops,
             "dollars_per_device_hour": self.dollars,
             "ways": [self._row(way) for way in self.ways],
             "remedies": list(self.remedies),

@@ -10,6 +10,7 @@ from torch import Tensor
 from froude.config import Run
 from froude.hardware.sizes import evaluated_windows
 from froude.train import api, kernels, optimizers, parallel
+from froude.train.attention import seen
 from froude.train.data import ledger
 from froude.train.data.documents import tokens_of
 from froude.train.data.ledger import Drawn
@@ -36,6 +37,7 @@ class Trainer:
         self.run, self.world = run, world or World()
         products.check(run, self.world.device)
         kernels.check(run, self.world.device)
+        seen.check(run, self.world.device)
         measured.error(run, self.world.device)  # refuses fp32 that is none
         self.scaling = LossScale.of(run)
         if run.reduction == "exact":

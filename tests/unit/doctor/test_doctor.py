@@ -13,6 +13,7 @@ import pytest
 from froude.cli import main
 from froude.doctor import environment, places
 from froude.doctor.examine import examine
+from froude.doctor.finding import Finding
 from froude.doctor.ranks import Work, work
 from froude.store import Location
 
@@ -62,6 +63,21 @@ def test_what_there_was_no_time_for_is_a_warning_that_names_it(monkeypatch: pyte
     )
     assert "--minutes" in left.remedy
     assert found.passed
+
+
+@pytest.mark.parametrize(("gpus", "tried"), [(1, [1]), (6, [1, 2, 3, 4, 6]), (32, [1, 2, 3, 4, 8, 24])])
+def test_exactness_is_tried_at_all_gpus(monkeypatch: pytest.MonkeyPatch, gpus: int, tried: list[int]) -> None:
+    asked = []
+    one = {"name": "H100", "total_bytes": 8, "free_bytes": 8, "capability": "9.0", "bf16": True}
+
+    def done(names: object, *, world: int, **_: object) -> Work:
+        asked.append(world)
+        return Work({"devices": [one] * gpus} if world == 1 else {})
+
+    monkeypatch.setattr("froude.doctor.examine.work", done)
+    monkeypatch.setattr(environment, "check", lambda _: Finding("environment", "ok", "", ""))
+    examine(gpu=True)
+    assert asked == tried
 
 
 def test_a_process_that_fails_or_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:

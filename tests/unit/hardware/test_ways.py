@@ -52,6 +52,8 @@ def test_every_strategy_and_checkpointing_is_a_row_and_the_quickest_that_fits_is
     assert found.chosen in fitting
     assert found.cost(found.chosen) == min(found.cost(way) for way in fitting)
     assert all(way.memory.needed <= 80e9 for way in fitting)
+    flops = sizes.flops_per_token * SEVEN.tokens
+    assert told(found)[0].endswith(f", bf16, adamw, {flops:.3g} FLOPs")
     ddp = [way for way in found.ways if way.run.compute.strategy == "ddp"]
     assert not any(way.fits for way in ddp)  # 16 bytes x 6.7e9
     assert found.chosen.step.tokens == SEVEN.batch

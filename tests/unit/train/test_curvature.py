@@ -20,6 +20,7 @@ from froude.optimizers.sophia import SOPHIA_G
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.train import api
+from froude.train.attention import seen
 from froude.train.exact.draws import generator
 from froude.train.exact.reduce import Fast, Totals
 from froude.train.optimizers import build
@@ -30,6 +31,7 @@ from froude.train.trainer import Trainer
 from froude.train.worker import run_worker
 
 VOCAB, WIDTH, BATCH, DRAWS = 3, 2, 4, 1000
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 RUN = Run(
     name="large",
     tokens=128 * 7,
@@ -251,6 +253,30 @@ def test_a_model_without_second_derivatives_is_refused(fault: str, monkeypatch: 
     assert str(error.value).endswith("; write it in plain torch, or use sophia_g")
     assert all(torch.equal(before[name], p) for name, p in trainer.model.named_parameters())
     trainer.step(with_("sophia_g"), 0)
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"sliding_window": 100}, "sliding_window"),
+        ({"documents": True}, "documents"),
+        ({"sliding_window": 100, "context": 64}, ""),  # so short that the mask is of booleans
+        ({"sliding_window": 128}, ""),  # all of the context
+        ({"sliding_window": 100, "global_every": 1}, ""),
+    ],
+)
+def test_masked_attention_on_a_gpu_is_refused_before_the_first_step(keys: dict[str, Any], named: str) -> None:
+    shape = {"model": {"width": 32, "head_dim": 16, "context": 128} | keys}
+    run = Run(tokens=768, batch=768, parametrization="sp", optimizer={"name": "sophia_h"}, **shape)
+    seen.check(run, CPU)
+    seen.check(run.replace({"optimizer.name": "sophia_g"}), CUDA)
+    if not named:
+        seen.check(run, CUDA)
+    else:
+        with pytest.raises(
+            ConfigError, match=f"sophia_h needs second derivatives, .*`model.{named}` does not"
+        ):
+            Trainer(run, World(device=CUDA))
 
 
 def test_hutchinson_has_one_worker() -> None:

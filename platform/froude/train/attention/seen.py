@@ -15,6 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from froude.config import ConfigError, Run
+from froude.sections import Model
+
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -30,7 +33,7 @@ BLOCK, LEAST_HEAD = 128, 16
 def masks(windows: Iterable[int], tokens: Tensor, documents: Tensor | None, head_dim: int) -> Masks:
     """For each width of a window (0: all) who sees whom among tokens [B, T] of documents [B, T]."""
     (B, T), device = tokens.shape, tokens.device
-    flex = tokens.is_cuda and T >= BLOCK and head_dim >= LEAST_HEAD
+    flex = _by_blocks(device, T, head_dim)
     found: dict[int, Mask] = {}
     for window in windows:
         if documents is None and not 0 < window < T:
@@ -39,6 +42,24 @@ def masks(windows: Iterable[int], tokens: Tensor, documents: Tensor | None, head
         rule, batch = _rule(window, documents), 1 if documents is None else B
         found[window] = _blocks(rule, batch, T, device) if flex else _booleans(rule, batch, T, device)
     return found
+
+
+def check(run: Run, device: torch.device) -> None:
+    """ConfigError for an optimizer that differentiates a backward pass where FlexAttention, which can't, would be used.
+
+    Of the package's own model: what another calls is found out when it is differentiated.
+    """
+    shape = run.model
+    if run.optimizer.spec.curvature != "hutchinson" or shape.factory != Model.model_fields["factory"].default:
+        return
+    windowed = 0 < shape.sliding_window < shape.context and shape.global_every != 1
+    if not ((windowed or shape.documents) and _by_blocks(device, shape.context, shape.head_dim)):
+        return
+    key = "documents" if shape.documents else "sliding_window"
+    raise ConfigError(
+        f"{run.optimizer.name} needs second derivatives, which attention with `model.{key}` does not have on a GPU, "
+        f"from {BLOCK} tokens and {LEAST_HEAD} features a head on; leave the key out, use sophia_g, or train on a CPU"
+    )
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Mask, scale: float) -> Tensor:
@@ -57,6 +78,11 @@ def of_first(mask: Mask, T: int, device: torch.device) -> Tensor:
     if mask is None:
         return torch.ones(T, T, dtype=torch.bool, device=device).tril()
     return mask[0, 0] if isinstance(mask, Tensor) else _booleans(mask.mask_mod, 1, T, device)[0, 0]
+
+
+def _by_blocks(device: torch.device, T: int, head_dim: int) -> bool:
+    """Whether a mask is one of blocks, and attention under it FlexAttention."""
+    return device.type == "cuda" and T >= BLOCK and head_dim >= LEAST_HEAD
 
 
 def _rule(window: int, documents: Tensor | None) -> Callable[..., Tensor]:
