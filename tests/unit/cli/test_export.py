@@ -64,9 +64,9 @@ def test_a_run_of_the_adapter_leaves_with_a_card(
         "LlamaForCausalLM; logits against the run's: the same bits, on 4 validation windows"
         in capsys.readouterr().out
     )
-    assert {"config.json", "generation_config.json", "model.safetensors", "README.md"} == {
-        p.name for p in out.iterdir()
-    }
+    names = {"config.json", "generation_config.json", "model.safetensors", "README.md", "recipe.toml"}
+    assert {p.name for p in out.iterdir()} == names
+    assert (out / "recipe.toml").read_bytes() == (adapted / "recipe.toml").read_bytes()
     card = (out / "README.md").read_text()
     for said in (
         "| run | large, step 4 of 4, 1,024 tokens |",
