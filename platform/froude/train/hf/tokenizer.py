@@ -47,7 +47,7 @@ def tokenizer_of(run: Run) -> tuple[Tokenizer | None, str]:
     found = {name: {each.sha256: each for each in _tokenizers(one)} for name, one in data.items()}
     every = {sha256: each for own in found.values() for sha256, each in own.items()}
     if not every:
-        return None, "none: there is none in `data.options` or beside the run's shards"
+        return None, "none was found, in `data.options` or beside the run's shards"
     if len(every) > 1:
         each = [f"{name} {sha256[:12]}".strip() for name, own in found.items() for sha256 in own]
         return None, f"none, as the run's data have different ones (SHA-256 {', '.join(each)})"
