@@ -31,12 +31,13 @@ def recipe_of(place: Location, record: Record) -> Recipe | None:
 def as_hf(
     place: Location, record: Record, target: Location, *, dtype: str, trust: bool, as_json: bool
 ) -> None:
-    """Write the directory, with a card; ConfigError where it would not give the run's logits."""
+    """Write the directory, with a card and the recipe; ConfigError where it would not give the run's logits."""
     from froude.attempts import history
     from froude.checkpoint.tensors import digest
     from froude.checkpoint.tools import parameters
     from froude.cli.model_card import card
     from froude.config import ConfigError
+    from froude.promote.recipe import FILE
     from froude.promote.token_audit import token_account
     from froude.study import Study
     from froude.train.api import check_trust
@@ -63,6 +64,7 @@ def as_hf(
         found = write(recipe.run, parameters(place, record), folder, dtype=dtype)
         text = card(recipe, record, digest(place, record), account, loss, found)
         (folder / "README.md").write_text(text, encoding="utf-8")
+        (folder / FILE).write_bytes((study.location / FILE).read())
         files = _put(folder, target)
     said = {"logits_apart": found.cast, "logits_apart_fp32": found.difference, "folded": list(found.folded)}
     _say(target, record, files, as_json, architecture=found.architecture, **said)

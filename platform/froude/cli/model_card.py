@@ -27,6 +27,7 @@ def card(
         ("model", ", ".join(filter(None, [sizes, shape.architecture]))),
         ("parametrization", run.parametrization),
         ("data", data.corpus),
+        ("tokenizer", found.tokenizer),
         ("recipe", f"sha256 {recipe.sha256}, sealed {recipe.sealed_at}"),
         ("checkpoint", f"sha256 {digest} over parameters and optimizer state"),
         ("forecast", f"{forecast.loss:.4f} nats per token, {interval}, {certified}"),

@@ -5,6 +5,7 @@
 Its standard input is a pipe that says nothing: when the other end is closed, by whoever started this or by that
 process's death, of whatever kind, the command and all that it has started get SIGTERM, and SIGKILL after GRACE seconds.
 So do processes that the command leaves behind when it ends. The exit code is the command's, 128 + N after signal N.
+Without a pipe, as in a job's script, the death of the process that started this does the same, on Linux.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ import ctypes
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 import time
 
-ADOPT = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
+ADOPT, PARENTS_DEATH = 36, 1  # PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG of prctl(2)
 NOT_FOUND = 127
 
 
 def main(arguments: list[str]) -> int:
     """Run the command to its end, or until this is told to stop; its exit code."""
     grace, command = float(arguments[0]), arguments[1:]
+    told = [0] if stat.S_ISFIFO(os.fstat(0).st_mode) else []
     try:  # orphans of the command, also those in sessions of their own, become children of this process
         ctypes.CDLL(None).prctl(ADOPT, 1, 0, 0, 0)
+        if not told:
+            ctypes.CDLL(None).prctl(PARENTS_DEATH, int(signal.SIGTERM), 0, 0, 0)
     except (AttributeError, OSError):
         pass  # not Linux: its process group is all that can be found
     woken, wake = os.pipe()
@@ -42,7 +47,7 @@ def main(arguments: list[str]) -> int:
         print(f"{command[0]} can't be started: {error.strerror}", file=sys.stderr)
         return NOT_FOUND
     while not ended(child.pid) and not stops:
-        readable, _, _ = select.select([0, woken], [], [])
+        readable, _, _ = select.select([*told, woken], [], [])
         if woken in readable:
             os.read(woken, 512)
         if 0 in readable and not os.read(0, 512):

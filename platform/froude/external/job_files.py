@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from froude.config import Trainer
-from froude.external.process import GRACE_SECONDS, STDERR, STDOUT
+from froude.external.process import GRACE_SECONDS, GUARD, STDERR, STDOUT
 
 LIST, ARRAY = "jobs.txt", "jobs.sbatch"
 JOB, NODE = "job.sh", "node.sh"
@@ -27,8 +28,11 @@ export FROUDE_ATTEMPT
 for file in metrics.jsonl metrics.parquet; do
     [ ! -e "$file" ] || mv "$file" "$(printf 'metrics-%03d' $(($(ls | grep -c '^metrics-') + 1))).${{file##*.}}"
 done
+# What the command has started ends with it, and with this script, however that comes.
+set --
+[ ! -x {python} ] || set -- {python} -I -S {guard} {grace:g}
 began=$(date +%s)
-{command} </dev/null >>{stdout} 2>>{stderr}
+"$@" {command} </dev/null >>{stdout} 2>>{stderr}
 code=$?
 echo $(($(date +%s) - began)) >{seconds}
 echo $code >{code}.new
@@ -70,8 +74,12 @@ def write_job(folder: Path, words: Sequence[str], told: Mapping[str, str], train
     if trainer.time_limit:
         command = f"timeout -k {GRACE_SECONDS:g} {trainer.time_limit:g} {command}"
     names = {"folder": shlex.quote(str(folder)), "stdout": STDOUT, "stderr": STDERR}
+    # A copy, since froude need not be installed where a job runs.
+    write(folder / GUARD.name, GUARD.read_text())
+    guarded = {"python": shlex.quote(sys.executable), "guard": GUARD.name, "grace": GRACE_SECONDS}
     exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items())
-    write(folder / JOB, _JOB.format(command=command, exports=exports, code=CODE, seconds=SECONDS, **names))
+    words_of_job = {"command": command, "exports": exports, "code": CODE, "seconds": SECONDS}
+    write(folder / JOB, _JOB.format(**words_of_job, **names, **guarded))
 
 
 def write_lists(place: Path, name: str, jobs: Mapping[str, Trainer]) -> list[Path]:

@@ -14,7 +14,7 @@ GRACE_SECONDS = 5.0  # between SIGTERM and SIGKILL
 POLL_SECONDS = 0.2
 TAIL_LINES, TAIL_BYTES = 5, 4096
 STDOUT, STDERR = "stdout.txt", "stderr.txt"
-_GUARD = Path(__file__).with_name("guard.py")
+GUARD = Path(__file__).with_name("guard.py")
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ def run(
     and so does the end of this process, however it comes (`froude.external.guard`).
     """
     began, timed_out = time.monotonic(), False
-    guarded = [sys.executable, "-I", "-S", str(_GUARD), str(GRACE_SECONDS), *command]
+    guarded = [sys.executable, "-I", "-S", str(GUARD), str(GRACE_SECONDS), *command]
     with (folder / STDOUT).open("ab") as out, (folder / STDERR).open("ab") as err:
         guard = subprocess.Popen(
             guarded,

@@ -10,6 +10,7 @@ import pytest
 import torch
 from honest_run import sealed
 from s3_server import empty_bucket, s3_server
+from ship_texts import TEXTS
 from tiny_hf import config_file, run_of
 from torch.distributed.checkpoint import FileSystemReader
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -17,10 +18,12 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from froude.checkpoint.run_store import RunStore
 from froude.cli import main
 from froude.config import Run
+from froude.corpora import tokenizer as tokenizers
 from froude.promote.forecast import Forecast
 from froude.store import Location
 from froude.train import api
 from froude.train.api import Unsupervised
+from froude.train.hf.tokenizer import SHARDS
 from froude.train.worker import run_worker
 
 pytestmark = pytest.mark.slow
@@ -61,9 +64,9 @@ def test_a_run_of_the_adapter_leaves_with_a_card(
         "LlamaForCausalLM; logits against the run's: the same bits, on 4 validation windows"
         in capsys.readouterr().out
     )
-    assert {"config.json", "generation_config.json", "model.safetensors", "README.md"} == {
-        p.name for p in out.iterdir()
-    }
+    names = {"config.json", "generation_config.json", "model.safetensors", "README.md", "recipe.toml"}
+    assert {p.name for p in out.iterdir()} == names
+    assert (out / "recipe.toml").read_bytes() == (adapted / "recipe.toml").read_bytes()
     card = (out / "README.md").read_text()
     for said in (
         "| run | large, step 4 of 4, 1,024 tokens |",
@@ -163,6 +166,32 @@ def test_a_run_without_its_recipe_is_no_hf_directory(
     assert export(tmp_path, "--format", "hf", "--out", str(tmp_path / "out")) == 2
     assert "has no recipe of it two folders up" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("remote", [False, True], ids=["local", "s3"])
+def test_the_tokenizer_beside_the_shards_comes_along(
+    remote: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import AutoTokenizer
+
+    texts, words, shards = tmp_path / "texts.jsonl", tmp_path / "tokenizer.json", str(tmp_path / "shards")
+    texts.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    words.write_bytes(tokenizers.trained(TEXTS, 300))
+    assert main(["data", "prepare", str(texts), "--tokenizer", str(words), "--out", shards]) == 0
+    if remote:
+        bucket = empty_bucket(request.getfixturevalue("s3_server"), monkeypatch)
+        for file in Path(shards).iterdir():
+            (bucket / "shards" / file.name).replace(file.read_bytes())
+        shards = (bucket / "shards").url
+    run = run_of(config_file(tmp_path, "llama"), vocab=300)
+    run = run.replace(data={"source": SHARDS, "path": shards, "options": {"held_out": 0.2}}, name="large")
+    out = tmp_path / "out"
+    assert export(study(tmp_path / "study", run), "--format", "hf", "--out", str(out)) == 0
+    own, theirs = tokenizers.load(str(words)), AutoTokenizer.from_pretrained(out)
+    assert f"| tokenizer | sha256 {own.sha256} |" in (out / "README.md").read_text()
+    for text in ("In the beginning ", "Ünïcode,  two spaces\n", "ships: 12345"):
+        assert theirs(text)["input_ids"] == own.ids([text], "int64")[0].tolist()
+        assert theirs.decode(theirs(text)["input_ids"]) == text
 
 
 def test_a_directory_on_s3_holds_the_same_files(

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import polars as pl
+import psutil
 import pytest
 
 from froude import Study
@@ -126,6 +127,30 @@ def test_an_exit_without_metrics_breaks_the_rule_at_once(commanded, tmp_path):
     write(space, Location.parse(tmp_path / "study"), tmp_path / "jobs")
     shell(tmp_path / "jobs")
     assert "must have written the validation_loss" in jobs.ingest(tmp_path / "jobs").failed["mute"]
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_a_command_has_started_ends_with_it_and_with_its_killed_job(killed, commanded, tmp_path):
+    code = "import subprocess\nfor own in (False, True):\n"
+    code += "    print(subprocess.Popen(['sleep', '600'], start_new_session=own).pid, flush=True)\n"
+    trial = Trial(
+        "busy", (commanded(code + "time.sleep(600)" * killed, name="busy", trainer__time_limit=300.0),)
+    )
+    space = Space("tiny", 0, (Grid("loss_law", lambda rows: [trial], "loss_law"),), commanded())
+    write(space, Location.parse(tmp_path / "study"), tmp_path / "jobs")
+    said = tmp_path / "jobs/busy/stdout.txt"
+    with subprocess.Popen(["sh", str(tmp_path / "jobs/busy/job.sh")]) as job:
+        until = time.monotonic() + 60
+        while not (said.exists() and said.read_text().count("\n") == 2):
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        processes = [
+            psutil.Process(int(pid)) for pid in said.read_text().split() if psutil.pid_exists(int(pid))
+        ]
+        assert len(processes) == 2 or not killed
+        if killed:
+            job.kill()
+    assert psutil.wait_procs(processes, timeout=30)[1] == []
 
 
 def test_an_array_has_a_task_for_each_run_and_several_nodes_meet(commanded, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""The search spaces for teams with GPUs are valid, and planned."""
+"""The search spaces for teams with GPUs, and for trainers of their own, are valid, and planned."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 
 from froude.cli import main
 from froude.config import Run
-from froude.space import load_space
+from froude.external.trial import run_trial
+from froude.material import Material
+from froude.space import Trial, load_space
 from froude.train.api import build_model, count_parameters
 
 pytestmark = pytest.mark.slow
@@ -70,3 +72,26 @@ def test_no_proxy_of_the_study_of_reach_costs_a_tenth_of_its_target(root: Path) 
     assert {run.tokens for run in rates} == {space.target.tokens}
     law = [run for trial in space.planned()["loss_law"] for run in trial.runs]
     assert {run.schedule.warmup_tokens for run in law} == {space.target.schedule.warmup_tokens}
+
+
+@pytest.mark.parametrize("name", ["space", "nanogpt_space"])
+def test_the_spaces_of_other_trainers_are_planned(
+    name: str, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for file in ("train.py", "model.py"):  # where nanoGPT would be
+        (tmp_path / file).write_text("")
+    monkeypatch.setenv("NANOGPT", str(tmp_path))
+    assert main(["plan", str(root / f"search_spaces/external/{name}.py"), "--json", "--trust"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [stage["runs"] for stage in plan["stages"]] == [3, 24, 12]
+
+
+def test_the_script_of_the_external_space_trains_as_it_says(root: Path, tmp_path: Path) -> None:
+    base = load_space(root / "search_spaces/external/space.py", seed=1).target
+    run = base.replace({"tokens": 20 * base.batch, "schedule.warmup_tokens": 2 * base.batch}, name="short")
+    rows = run_trial(Trial("t", (run,)), tmp_path, material=Material(), roots=[])
+    (row,) = rows.trials
+    # It counts its parameters as the space does, or the trial would have failed.
+    assert (row["status"], row["params"]) == ("finished", run.trainer.params)
+    assert len(rows.steps) == 20
+    assert row["loss"] < rows.steps[0]["loss"]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ from froude.train.exact.draws import generator
 from froude.train.hf import config as configs
 from froude.train.hf.folding import translated
 from froude.train.hf.model import built
+from froude.train.hf.tokenizer import tokenizer_of
 
 DTYPES: Mapping[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 WINDOWS = 4
@@ -33,7 +32,7 @@ class Written:
     """What was written: class and type of the model, what folding did, and the largest differences of logits.
 
     `difference` is in fp32, over the largest logit; `cast` that of the weights as written, the same where they are
-    fp32. `windows` says what they were measured on.
+    fp32. `windows` says what they were measured on, `tokenizer` which one was written, or why none.
     """
 
     architecture: str
@@ -42,6 +41,7 @@ class Written:
     difference: float
     cast: float
     windows: str
+    tokenizer: str
 
     @property
     def bitwise(self) -> bool:
@@ -51,7 +51,7 @@ class Written:
 def write(
     run: Run, weights: Mapping[str, Tensor], folder: Path, *, dtype: str = "fp32", shard: str = SHARD
 ) -> Written:
-    """Config, generation config and safetensors with an index where they are several; tokenizer if the run has one.
+    """Config, generation config, safetensors with an index where they are several, tokenizer if the data have one.
 
     ConfigError where the directory, loaded, does not give the run's logits.
     """
@@ -75,8 +75,10 @@ def _written(run: Run, weights: Mapping[str, Tensor], folder: Path, dtype: str, 
             f"an export must give the run's logits to {bound:g} of the largest, but those of {type(net).__name__} are "
             f"{difference:.2g} apart; use --format safetensors, and report this"
         )
+    tokenizer, said = tokenizer_of(run)
     net.to(DTYPES[dtype]).save_pretrained(folder, max_shard_size=shard)
-    _tokenizer(run, folder)
+    if tokenizer is not None:
+        tokenizer.write(folder, run.model.context)
     again = transformers.AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, local_files_only=True, attn_implementation="sdpa"
     )
@@ -86,7 +88,7 @@ def _written(run: Run, weights: Mapping[str, Tensor], folder: Path, dtype: str, 
             f"an export must load as it was written, but logits are {cast:.2g} apart instead of {difference:.2g} after "
             f"loading {folder}; look at the disk, and export again"
         )
-    return Written(type(net).__name__, dtype, found.folded, difference, cast, windows)
+    return Written(type(net).__name__, dtype, found.folded, difference, cast, windows, said)
 
 
 @contextmanager
@@ -148,23 +150,3 @@ def _tokens(run: Run) -> tuple[Tensor, str]:
         shape = (WINDOWS, run.model.context)
         drawn = torch.randint(run.model.vocab, shape, generator=generator(run.seed, "export"))
         return drawn, f"{WINDOWS} windows of {shape[1]} random tokens, as the run's data are not here"
-
-
-def _tokenizer(run: Run, folder: Path) -> None:
-    """Copy the run's tokenizer, a tokenizer.json or a folder with one, as transformers looks for it."""
-    given = run.data.options.get("tokenizer")
-    if not isinstance(given, str) or not given:
-        return
-    place = Path(given)
-    source = place if place.is_dir() else place.parent
-    file = place / "tokenizer.json" if place.is_dir() else place
-    if not file.is_file():
-        raise ConfigError(
-            f"the run's tokenizer must be a tokenizer.json, but there is none at {place}; restore it"
-        )
-    shutil.copyfile(file, folder / "tokenizer.json")
-    settings = source / "tokenizer_config.json"
-    content = settings.read_bytes() if settings.is_file() else b""
-    said = json.loads(content) if content else {"tokenizer_class": "PreTrainedTokenizerFast"}
-    said.setdefault("model_max_length", run.model.context)
-    (folder / "tokenizer_config.json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")

@@ -9,19 +9,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import honest_run
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from shard_writers import WRITERS, megatron
 
+from froude.checkpoint.run_store import RunStore
 from froude.config import ConfigError, Run
 from froude.corpora.formats import FORMATS
 from froude.material import Material
-from froude.train.api import build_source, material_of
+from froude.promote.verify import locate, verify_run
+from froude.store import Location
+from froude.train.api import Request, Unsupervised, build_source, material_of
 from froude.train.data.order import Batches, validation_windows
 from froude.train.data.shards import Shards
 from froude.train.data.soundness import check_corpus
+from froude.train.exact import environment
+from froude.train.worker import run_worker
 
 SHARDS = "froude.train.data.shards:Shards"
 #: Folder of tests/data/shards, format, whether it has documents.
@@ -276,12 +283,49 @@ def test_batches_and_evaluations_read_any_window(folder: Path, shards_run: Calla
 def test_local_shards_are_parts_of_a_mixture(folder: Path, shards_run: Callable[..., Run]) -> None:
     """Their `expect` is None, since there is nothing to fetch."""
     parts = [
-        {"name": name, "source": SHARDS, "path": str(folder / name), "weight": 1} for name in ("megatron", "dolma")
+        {"name": name, "source": SHARDS, "path": str(folder / name), "weight": 1}
+        for name in ("megatron", "dolma")
     ]
     source = build_source(shards_run("").replace(data={"parts": parts}), "train")
     batches = Batches(source, 0, 2, 3)
     slot = batches.slot(0, 0)
     assert (slot.tokens == np.concatenate([source.read(i, 1) for i in batches.windows(0, 0)])).all()
+
+
+class Interrupting(Unsupervised):
+    """Stops the run after its second step."""
+
+    def poll(self, step: int) -> Request:
+        return "stop" if step == 2 else "none"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [f[0] for f in FIXTURES])
+def test_a_run_on_them_goes_on_where_it_was_and_is_verified(folder: Path, tmp_path: Path, name: str) -> None:
+    changes = {
+        "model.width": 16,
+        "model.context": CONTEXT,
+        "model.vocab": 1000,
+        "workers": 1,
+        "eval_windows": 2,
+    }
+    sizes = {"slots": 4, "batch": 4 * CONTEXT, "tokens": 20 * CONTEXT}
+    data = {"source": SHARDS, "path": str(folder / name)}
+    run = honest_run.RUN.replace({**changes, **sizes}, data=data, name="large")
+    recipe = honest_run.sealed(tmp_path, run=run)
+    environment.make_deterministic(torch.device("cpu"))
+    meta = {"build": environment.describe(torch.device("cpu")), "material": material_of(run).to_dict()}
+    try:
+        for supervisor in (Interrupting, Unsupervised):
+            store = RunStore(Location.parse(tmp_path) / "runs/large", "large")
+            run_worker(run, store, supervisor(attempt=store.open_attempt(recipe.sha256, meta)), device="cpu")
+    finally:
+        torch.use_deterministic_algorithms(False)
+    study, _ = locate(str(tmp_path))
+    checks = {check.name: (check.passed, check.seen) for check in verify_run(study, recipe)}
+    assert all(passed for passed, _ in checks.values()), checks
+    assert checks["the log is one chain"][1].endswith("2 attempts")
+    assert "every digest is that of the corpus's tokens" in checks
 
 
 def test_every_format_is_met_here() -> None:

@@ -10,13 +10,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ship_texts import TEXTS
 from tiny_hf import CONFIGS, FAMILIES, config_file, run_of
 
 from froude.config import ConfigError, Run
+from froude.corpora import tokenizer as tokenizers
+from froude.corpora.prepare.whole import Options, prepare
+from froude.store import Location
 from froude.train import api
 from froude.train.hf import config as configs
 from froude.train.hf.directory import apart, write
 from froude.train.hf.folding import translated
+from froude.train.hf.tokenizer import SHARDS, tokenizer_of
 
 pytestmark = pytest.mark.slow
 
@@ -221,3 +226,28 @@ def test_the_tokenizer_comes_along(tmp_path: Path) -> None:
     write(run, weights_of(trained(run)), tmp_path / "out")
     said = json.loads((tmp_path / "out/tokenizer_config.json").read_text())
     assert said == {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 64}
+
+
+def test_parts_with_different_tokenizers_have_none_to_export(tmp_path: Path) -> None:
+    shards: dict[str, dict[str, Any]] = {}
+    for name, size in (("a", 300), ("b", 300), ("c", 310)):
+        texts, words = tmp_path / f"{name}.jsonl", tmp_path / f"{size}.json"
+        texts.write_text("".join(json.dumps({"text": f"{name} {text}"}) + "\n" for text in TEXTS))
+        words.write_bytes(tokenizers.trained(TEXTS, size))
+        prepare([str(texts)], Location.parse(tmp_path / name), Options(str(words), held_out=0.2))
+        shards[name] = {"name": name, "source": SHARDS, "path": str(tmp_path / name), "weight": 1}
+
+    def found(*names: str) -> tuple[Any, str]:
+        parts = [shards[name] for name in names] + [{"name": "kjv", "weight": 1}]
+        return tokenizer_of(Run(tokens=768, model={"vocab": 310}, data={"parts": parts}))
+
+    one, said = found("a", "b")
+    assert one.content == (tmp_path / "300.json").read_bytes()
+    assert said == f"sha256 {one.sha256}; that of kjv is not known"
+    none, why = found("a", "c")
+    assert none is None
+    assert why.startswith(f"none, as the run's data have different ones (SHA-256 a {one.sha256[:12]}, c ")
+    assert found()[0] is None
+    (tmp_path / "b/tokenizer.json").write_bytes((tmp_path / "310.json").read_bytes())
+    with pytest.raises(ConfigError, match=r"must be the one that the run's data were made with, SHA-256"):
+        found("b")

@@ -15,6 +15,7 @@ from tiny_hf import FAMILIES, config_file, run_of
 
 from froude.config import ConfigError, Run
 from froude.train import api
+from froude.train.hf import config as configs
 from froude.train.optimizers.fused import matrices
 from froude.train.probe.soundness import check_model
 from froude.train.trainer import Trainer
@@ -217,26 +218,39 @@ def test_a_module_without_a_type_here_is_named_with_its_parameter(
         api.build_model(run_of(config_file(tmp_path, "llama")), "meta")
 
 
-def test_a_checkpoint_is_a_start_where_the_run_computes_the_same(tmp_path: Path) -> None:
-    from froude.train.hf.directory import write
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_checkpoint_is_a_start_where_the_run_computes_the_same(family: str, tmp_path: Path) -> None:
+    from froude.train.hf.directory import apart, write
 
-    config = config_file(tmp_path, "qwen3")
-    first = run_of(config, "qwen3", {"parametrization": "sp"}, readout_sd=0.5)
-    weights = {name: p.detach() for name, p in api.build_model(first).named_parameters()}
+    config = config_file(tmp_path, family)
+    first = run_of(config, family, {"parametrization": "sp"}, readout_sd=0.5)
+    model = api.build_model(first)
+    drawn = torch.Generator().manual_seed(7)
+    with torch.no_grad():  # gains of one and biases of zero would hide one another's places
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=drawn) * 0.1)
+    weights = {name: p.detach() for name, p in model.named_parameters()}
     write(first, weights, tmp_path / "out", shard="100KB")
     assert len(json.loads((tmp_path / "out/model.safetensors.index.json").read_bytes())["weight_map"]) > 20
     options = {"config": str(tmp_path / "out"), "init": str(tmp_path / "out")}
 
     def second(**changes: Any) -> Run:
-        return run_of(config, "qwen3", {"parametrization": "sp", "seed": 1, **changes}, options=options)
+        return run_of(config, family, {"parametrization": "sp", "seed": 1, **changes}, options=options)
 
-    loaded = dict(api.build_model(second()).named_parameters())
+    started = api.build_model(second())
+    loaded = dict(started.named_parameters())
     assert all(torch.equal(loaded[name], value) for name, value in weights.items())
+    tokens = torch.arange(64).view(2, 32) * 37 % 256
+    theirs = configs.transformers().AutoModelForCausalLM.from_pretrained(
+        tmp_path / "out", dtype=torch.float32
+    )
+    with torch.no_grad():
+        assert apart(started.eval()(tokens), theirs.eval()(tokens).logits) <= 1e-6
     assert "the weights at the start" in api.material_of(second()).corpus
     with pytest.raises(ConfigError, match=r"mup multiplies logits by 0\.5 instead of 1"):
         api.build_model(second(parametrization="mup"))
     with pytest.raises(
-        ConfigError, match=r"must have the sizes of the checkpoint .* has model\.embed_tokens"
+        ConfigError, match=r"must have the sizes of the checkpoint .* has (model\.embed_tokens|transformer\.)"
     ):
         api.build_model(second().replace({"model.width": 96}))
     with pytest.raises(ConfigError, match=r"`model\.options\.init` must name a folder"):
