@@ -176,7 +176,6 @@ def parquet(study: Path) -> dict[str, tuple[int, int]]:
     }
 
 
-@pytest.mark.long
 def test_a_sweep_submitted_twice_resumes(submit: Submit, root: Path, tmp_path: Path) -> None:
     arguments = ["jobs/sweep.py", "tests/data/tiny_space.py", "--out", tmp_path / "study"]
     first = submit("sweep-1", *arguments)
