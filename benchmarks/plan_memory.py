@@ -67,8 +67,8 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
 
 #: What was seen of these figures while the arithmetic was made.
 CORRECTED = (
-    "The arithmetic was corrected on these very runs: as first written it was off by up to 19% (fsdp, blocks, chunked), "
-    "13% (blocks, bf16) and 9% (fsdp, exact), and right for the first lines of one worker."
+    "The arithmetic was corrected on these very runs: as first written it was off by up to 19% (fsdp, blocks, "
+    "chunked), 13% (blocks, bf16) and 9% (fsdp, exact), and right for the first lines of one worker."
 )
 
 
