@@ -102,7 +102,7 @@ def promote(
         )
     fits = fit(found)
     if time_steps:
-        from froude.launch.threads import cpus
+        from froude.sweep.preflight import cpus
 
         profile_named(profile)
         reserved = cpus([fits.target])

@@ -77,13 +77,12 @@ def sweep(
     from froude.launch.status import find_bad_trials, told
     from froude.launch.sweep import check_inputs, open_study
     from froude.launch.sweep import sweep as run_sweep
-    from froude.launch.threads import cpus
     from froude.promote.ladder.unfinished import none_finished
     from froude.space import load_space
     from froude.store import Location
     from froude.study import Study
     from froude.sweep.plan import memory
-    from froude.sweep.preflight import check_memory
+    from froude.sweep.preflight import check_memory, cpus
     from froude.sweep.progress import shown
     from froude.tracking import check as check_trackers
     from froude.tracking.process import tracked

@@ -77,7 +77,6 @@ def train(
     from froude.launch.elastic import train as train_run
     from froude.launch.knobs import in_force
     from froude.launch.readiness import spares_after
-    from froude.launch.threads import cpus
     from froude.promote.forecast import score
     from froude.promote.promotion import parameters
     from froude.promote.recipe import FILE, read
@@ -85,7 +84,7 @@ def train(
     from froude.store import Location, probe_writable
     from froude.study import Study
     from froude.sweep.plan import CLUSTER_BYTES, worker_bytes
-    from froude.sweep.preflight import check_memory
+    from froude.sweep.preflight import check_memory, cpus
     from froude.tracking import check as check_trackers
     from froude.tracking.process import tracked
     from froude.train.observers.downstream import check as check_evaluate

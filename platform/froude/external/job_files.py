@@ -73,13 +73,21 @@ def write_job(folder: Path, words: Sequence[str], told: Mapping[str, str], train
         command = f"srun --nodes={trainer.nodes} --ntasks={trainer.nodes} --kill-on-bad-exit=1 sh {NODE}"
     if trainer.time_limit:
         command = f"timeout -k {GRACE_SECONDS:g} {trainer.time_limit:g} {command}"
-    names = {"folder": shlex.quote(str(folder)), "stdout": STDOUT, "stderr": STDERR}
     # A copy, since froude need not be installed where a job runs.
     write(folder / GUARD.name, GUARD.read_text())
-    guarded = {"python": shlex.quote(sys.executable), "guard": GUARD.name, "grace": GRACE_SECONDS}
-    exports = "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items())
-    words_of_job = {"command": command, "exports": exports, "code": CODE, "seconds": SECONDS}
-    write(folder / JOB, _JOB.format(**words_of_job, **names, **guarded))
+    named = {
+        "folder": shlex.quote(str(folder)),
+        "exports": "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items()),
+        "python": shlex.quote(sys.executable),
+        "guard": GUARD.name,
+        "grace": GRACE_SECONDS,
+        "command": command,
+        "stdout": STDOUT,
+        "stderr": STDERR,
+        "seconds": SECONDS,
+        "code": CODE,
+    }
+    write(folder / JOB, _JOB.format(**named))
 
 
 def write_lists(place: Path, name: str, jobs: Mapping[str, Trainer]) -> list[Path]:

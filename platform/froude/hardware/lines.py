@@ -11,13 +11,10 @@ from froude.hardware.ways import DevicePlan, Way
 GB = 1e9
 #: What no number of workers takes away from one, and what does.
 LEFT = {
-    (
-        "gathered",
-        "copies",
-        "gradients",
-        "reducing",
-    ): "for tensors of a block or the embedding, which no strategy "
-    "splits; make the model narrower, or its vocabulary smaller",
+    ("gathered", "copies", "gradients", "reducing"): (
+        "for tensors of a block or the embedding, which no strategy splits; make the model narrower, or its vocabulary "
+        "smaller"
+    ),
     ("activations", "a block again"): "for what one window leaves for backward; shorten the context",
     ("logits", "half of the logits", "evaluation"): "for one window's logits; shorten the context",
 }

@@ -306,9 +306,8 @@ class _Told:
         most = max(bucket, self.sizes.largest / shards)
         if most < parameters / shards:
             return most, f"{most:,.0f} parameters of a bucket"
-        return parameters / shards, f"{parameters:,} parameters" + f" / {shards} workers that share" * (
-            shards > 1
-        )
+        on = f" / {shards} workers that share" if shards > 1 else ""
+        return parameters / shards, f"{parameters:,} parameters{on}"
 
     def _evaluation(self) -> Item:
         """Logits of a pass of an evaluation, and one block's tensors."""

@@ -6,10 +6,9 @@ from froude.config import ConfigError, Run
 from froude.hardware.sizes import PROCESS_BYTES
 from froude.launch import ray_internals
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
-from froude.launch.threads import cpus
 from froude.store import Location
 from froude.sweep.plan import worker_bytes
-from froude.sweep.preflight import cores, free_memory
+from froude.sweep.preflight import cores, cpus, free_memory
 
 BUSY_SECONDS = 120.0  # of an attempt, before nodes whose cores all work start spares
 

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from froude.config import ConfigError, Run
-
-
-def cpus(runs: Iterable[Run]) -> int:
-    """CPUs of the largest worker of these runs."""
-    return max((run.compute.threads for run in runs if not run.trainer.command), default=0) or 1
+from froude.sweep.preflight import cpus
 
 
 def reserved(device: str, threads: int) -> dict[str, float]:

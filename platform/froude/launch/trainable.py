@@ -21,11 +21,12 @@ from ray import tune
 from froude.config import ConfigError
 from froude.external.trial import Failed
 from froude.launch.commanded.nodes import resources, starts
-from froude.launch.threads import cpus, reserved
+from froude.launch.threads import reserved
 from froude.material import commands
 from froude.space import Trial
 from froude.store import Location
 from froude.sweep import trial_store
+from froude.sweep.preflight import cpus
 
 if TYPE_CHECKING:
     from froude.external.rows import Rows

@@ -13,7 +13,7 @@ from froude.hardware.sizes import EVAL_CHUNK, PROCESS_BYTES, Place
 from froude.promote.choice.batch import unknown
 from froude.promote.gate import PRODUCTION, Profile
 from froude.space import Space, Trial
-from froude.sweep.preflight import GIB, cores, free_memory
+from froude.sweep.preflight import GIB, cores, cpus, free_memory
 from froude.sweep.sizes import sizes_of
 from froude.sweep.speed import Speed, measure, model_size, step_flops
 
@@ -174,7 +174,7 @@ def plan(
     if space.target.trainer.command:
         size_of(space.target)
     own = [run for run in (*runs, space.target) if not run.trainer.command]
-    threads = max((run.compute.threads for run in own), default=0) or 1
+    threads = cpus(own)
     workers = workers or max(1, cores() // threads)
     speed = measure(own) if own else Speed([(1.0, 0.0)])
     words = dict.fromkeys(" ".join(r.trainer.command) for r in (*runs, space.target) if r.trainer.command)

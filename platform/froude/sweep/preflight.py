@@ -1,13 +1,14 @@
-"""What this machine has before anything starts: cores and free memory."""
+"""What this machine has before anything starts, cores and free memory, and how many CPUs a worker takes."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import psutil
 
-from froude.config import ConfigError
+from froude.config import ConfigError, Run
 
 GIB = 2**30
 CGROUP = Path("/sys/fs/cgroup")
@@ -16,6 +17,11 @@ CGROUP = Path("/sys/fs/cgroup")
 def cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cpus(runs: Iterable[Run]) -> int:
+    """CPUs of the largest worker of these runs."""
+    return max((run.compute.threads for run in runs if not run.trainer.command), default=0) or 1
 
 
 def free_memory() -> int:

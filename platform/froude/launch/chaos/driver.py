@@ -22,10 +22,10 @@ from typing import Any
 from froude.launch.cluster import SimulatedCluster, simulated
 from froude.launch.control_channel import Beat, ControlChannel
 from froude.launch.elastic import Progress, train
-from froude.launch.threads import cpus
 from froude.promote import recipe as recipes
 from froude.runlog import LogReader
 from froude.store import Location
+from froude.sweep.preflight import cpus
 
 MAX_FAILURES = 10_000  # the bound on failures in a row stays
 Say = Callable[..., None]

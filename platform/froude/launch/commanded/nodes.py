@@ -14,9 +14,9 @@ from froude.config import ConfigError, Run, Trainer
 from froude.external.process import Ended
 from froude.external.process import run as run_command
 from froude.external.trial import Start, prepare
-from froude.launch.threads import cpus
 from froude.material import Material
 from froude.space import Trial
+from froude.sweep.preflight import cpus
 
 
 class _Over(Exception):
