@@ -30,7 +30,7 @@ with simulated(2, log_dir=Path(sys.argv[2])) as cluster:
 """
 
 PROBE = """
-import json, platform, sys
+import json, os, platform, sys
 import ray
 import froude
 
@@ -40,6 +40,7 @@ def where():
 
 ray.init(logging_level="ERROR")
 print("PROBE", json.dumps([where(), ray.get(ray.remote(num_cpus=1)(where).remote())]), flush=True)
+os.getcwd()  # raises where another node's agent has unpacked the working directory anew, in this one's place
 """
 
 

@@ -148,8 +148,12 @@ class ClusterHost:
         return {"object_store_memory": self.object_store, "node_ip_address": address}
 
     def _worker_args(self) -> dict[str, Any]:
-        own = {name: value.format(node=self.started) for name, value in self.environment.items()}
-        return {**self._node_args(), "num_cpus": self.cpus, "env_vars": own}
+        number = self.started
+        own = {name: value.format(node=number) for name, value in self.environment.items()}
+        # Each node of a machine unpacks a job's working directory anew, deleting what is there: in a folder that nodes
+        # share (Ray's default, a session's), it would go away under the job's driver.
+        folder = f"runtime_resources_{number}"
+        return {**self._node_args(), "num_cpus": self.cpus, "env_vars": own, "runtime_env_dir_name": folder}
 
     @staticmethod
     def _describe(node: Any) -> dict[str, Any]:
