@@ -23,6 +23,7 @@ BASE = Run(
     optimizer={"lr": 2**-7, "clip": 0.5},
     schedule={"warmup_tokens": 1536},
 )
+SHARDS = Path(__file__).parents[1] / "data/shards"
 FIVE = {"slots": 5, "batch": 640, "tokens": 640 * 4, "schedule.warmup_tokens": 640}
 #: Large enough for torch to divide operations among threads: it does so beyond 32768 elements.
 WIDE = {"model.width": 128, **FIVE, "batch": 1280, "tokens": 1280 * 2}
@@ -109,15 +110,20 @@ MORE = {
         "schedule.ramp": [[1536, 2]],
         "tokens": 768 * 6,
     },
-    "token shards": {
-        "data.source": "froude.train.data.shards:Shards",
-        "data.path": str(Path(__file__).parents[1] / "data/shards/megatron"),
-        "model.vocab": 1000,
-        "resume": "shards",
+    **{
+        f"shards of {name}": {
+            "data.source": "froude.train.data.shards:Shards",
+            "data.path": str(SHARDS / name),
+            "model.vocab": 1000,
+            "model.context": 16,
+            "resume": f"shards-{name}",
+            **FIVE,
+        }
+        for name in ("megatron", "datatrove", "dolma", "datasets", "arrow", "parquet", "llm.c", "nanogpt")
     },
     "grouped, windowed, documents": {
         "data.source": "froude.train.data.shards:Shards",
-        "data.path": str(Path(__file__).parents[1] / "data/shards/megatron"),
+        "data.path": str(SHARDS / "megatron"),
         "model.vocab": 1000,
         "model.kv_heads": 1,
         "model.sliding_window": 24,
