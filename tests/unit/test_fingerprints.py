@@ -42,6 +42,7 @@ def test_a_run_keeps_its_fingerprint(fingerprint, settings):
     assert Run(**settings).fingerprint == fingerprint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", STUDIES)
 def test_a_search_space_keeps_its_fingerprints(name):
     space = load_space(SPACES / f"{name}.py")

@@ -60,6 +60,7 @@ def writer(place: Location) -> Writer:
 ACTIONS = st.tuples(st.integers(0, 1), st.sampled_from(["open", "save", "save", "save"]))
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(ACTIONS, max_size=12))
 def test_any_interleaving_of_two_attempts_is_one_chain(

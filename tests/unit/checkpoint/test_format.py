@@ -41,6 +41,7 @@ def tensors(draw: st.DrawFn) -> torch.Tensor:
     return data.t() if data.dim() == 2 and draw(st.booleans()) else data
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
 @given(
     state=st.dictionaries(NAMES, tensors(), min_size=1, max_size=6),
@@ -128,6 +129,7 @@ def test_a_missing_or_cut_file_is_corrupt(tmp_path: Path, index: int) -> None:
         load_state(run, parts, state)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
 def test_no_flipped_bit_of_a_manifest_passes(

@@ -41,6 +41,7 @@ def flip(path: Path, marker: bytes = b"") -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_where_it_stopped(place: Location, train: Train) -> None:
     store = RunStore(place, "large")
     assert store.load(state()) == {"step": 0, "tokens": 0, "scalars": {}}
@@ -154,6 +155,7 @@ def test_what_save_refuses(tmp_path: Path) -> None:
     assert len(LogReader(store.location).records()) == 1
 
 
+@pytest.mark.slow
 def test_the_newest_and_every_nth_checkpoint_are_kept(place):
     """What is given up is named in the log, then deleted; its ledger stays, and an older one is fallen back on."""
     keep = Keep(last=2, every=3)
@@ -215,6 +217,7 @@ def test_a_disk_that_fails_is_damage_and_other_errors_are_not(train, tmp_path, m
         store.load(state)
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_none_of_those_that_are_kept(place):
     """The one that was gone on from stays, until as many whole ones are there."""
     state = {"w": torch.zeros(1)}

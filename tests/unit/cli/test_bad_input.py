@@ -151,6 +151,7 @@ def test_a_local_study_of_several_hosts_is_refused(
     assert not (tmp_path / "study").exists()
 
 
+@pytest.mark.slow
 def test_a_recipe_edited_by_hand_is_refused(
     tmp_path: Path, small_study: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

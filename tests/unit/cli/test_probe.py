@@ -146,6 +146,7 @@ def test_help_lists_each_check(capsys: pytest.CaptureFixture[str]) -> None:
         assert ", ".join(contract.CHECKS) in text
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_it_probed_and_what_promotion_would_say(capsys: pytest.CaptureFixture[str]) -> None:
     write('"model": {"width": 32}')
     assert main(["plan", "mine.py"]) == 0
@@ -160,6 +161,7 @@ def test_a_plan_says_what_it_probed_and_what_promotion_would_say(capsys: pytest.
     assert found["probe"]["models"] == 1
 
 
+@pytest.mark.slow
 def test_training_a_recipe_looks_at_its_corpus(
     small_study: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -273,6 +273,7 @@ def test_a_text_that_changes_meanwhile_is_refused(lines: Lines, tokenizer: Path,
         prepare([str(path)], tmp_path / "out", Options(str(tokenizer)), progress=disturbed)
 
 
+@pytest.mark.slow
 def test_it_works_on_s3(lines: Lines, tokenizer: Path, tmp_path: Path, s3: Location) -> None:
     (s3 / "texts" / "a.jsonl").replace(lines(TEXTS).read_bytes())
     (s3 / "t" / "tokenizer.json").replace(tokenizer.read_bytes())

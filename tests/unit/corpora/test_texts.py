@@ -25,6 +25,7 @@ def read(*places: Path, size: int = 1 << 20, column: str = "text") -> list[str]:
     return [text for each in found for part in parts(each, size) for text in documents(part, column)]
 
 
+@pytest.mark.slow
 @given(
     written=st.lists(TEXT, max_size=12),
     size=st.integers(1, 90),

@@ -80,6 +80,7 @@ def test_exactness_is_tried_at_all_gpus(monkeypatch: pytest.MonkeyPatch, gpus: i
     assert asked == tried
 
 
+@pytest.mark.slow
 def test_a_process_that_fails_or_hangs_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (
         work(["nothing"], world=1, device="cpu", seconds=100).ended == "a process failed, KeyError: 'nothing'"

@@ -130,6 +130,7 @@ def test_what_leaves_the_band_is_an_alarm_once_and_a_nan_too(tmp_path, follow):
     assert follower.poll().diverged == "the loss was not finite at step 21"
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(
     pieces=st.lists(

@@ -155,6 +155,7 @@ LINES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(lines=LINES, cuts=st.lists(st.integers(0, 2000), max_size=5))
 def test_a_file_read_in_pieces_tells_what_it_tells_in_one(tmp_path_factory, lines, cuts):
     whole = "".join(json.dumps(line) + "\n" for line in lines).encode()

@@ -58,6 +58,7 @@ def test_children_that_a_command_leaves_behind_are_ended(tmp_path):
     assert gone((tmp_path / process.STDOUT).read_text())
 
 
+@pytest.mark.slow
 def test_a_time_limit_ends_a_command_that_hangs_and_will_not_listen(tmp_path, monkeypatch):
     monkeypatch.setattr(process, "GRACE_SECONDS", 0.2)
     deaf = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"

@@ -56,6 +56,7 @@ def test_a_recipe_has_the_published_size_and_is_planned(recipes, name):
     assert 0 < found.days(way) < 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_small_one_trains(recipes, name):
     run = recipes.small(getattr(recipes, name)())

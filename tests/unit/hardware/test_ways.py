@@ -91,6 +91,7 @@ def test_where_neither_more_nor_larger_devices_help_both_together_may():
     assert told(found)[-1] == f"fits nowhere here; would fit: {remedy}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "words"),
     [

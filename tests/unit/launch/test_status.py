@@ -117,6 +117,7 @@ def test_a_sweep_and_a_fit_of_which_all_diverged_fail_and_say_so(
     assert "to its end" not in said
 
 
+@pytest.mark.slow
 def test_a_promotion_of_a_study_that_is_not_done_still_says_to_go_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -97,6 +97,7 @@ def losses(folder: Path) -> list[float]:
     return Study(folder).steps().sort("step").collect()["loss"].to_list()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alone")
 def test_it_hears_of_every_step_and_evaluation_and_changes_no_bit(tmp_path: Path) -> None:
     tracker = Tracker()
@@ -110,6 +111,7 @@ def test_it_hears_of_every_step_and_evaluation_and_changes_no_bit(tmp_path: Path
     assert [row[1] for row in tracker.service if row[0] == "evaluation"] == [3, 6]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("alone")
 def test_it_goes_on_from_what_its_checkpoint_kept(tmp_path: Path) -> None:
     first, second = Tracker(lost_after=5), Tracker()

@@ -223,6 +223,7 @@ def test_warmups_do_not_enter_and_rows_may_be_sparse() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fit", [laws.curve.annealing, laws.curve.multi_power])
 def test_a_log_may_begin_before_the_first_update_and_end_at_a_rate_of_zero(
     fit: Callable[..., laws.CurveLaw],

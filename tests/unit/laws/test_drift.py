@@ -77,6 +77,7 @@ def test_a_seed_s_own_part_is_no_noise_and_order_and_unknown_seeds_do_not_matter
     assert unknown.shift == pytest.approx(0, abs=1e-4)
 
 
+@pytest.mark.slow
 def test_both_tests_hold_their_level_and_have_their_power() -> None:
     """At the bound at most 5% pass, with no drift at least 80%; 100 sweeps each of 108 runs with a noise of .4%."""
     down = -math.sqrt(2 * REGRET * 3 / 0.072) / math.log(16)
@@ -134,6 +135,7 @@ def test_an_optimum_at_an_edge_is_named() -> None:
     assert found.more(REGRET) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sizes", [{"tokens": (4e9,)}, {"tokens": (4e9,), "width": (512.0, 1024.0)}, {"width": (512.0,)}, {}]
 )

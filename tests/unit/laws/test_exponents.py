@@ -52,6 +52,7 @@ def test_intervals_cover_nine_worlds_of_ten(design: pl.DataFrame, name: str, wor
     assert abs(bias) < 0.015
 
 
+@pytest.mark.slow
 def test_decay_that_stays_while_tokens_move_gives_another_exponent(design: pl.DataFrame) -> None:
     """At a fixed decay the timescale falls as rate and tokens grow, so the rate is pulled to where it is best."""
     rows = part(design, "lr_tokens")

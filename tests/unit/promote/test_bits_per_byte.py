@@ -57,6 +57,7 @@ def test_the_laws_take_the_column_by_themselves() -> None:
     assert law.predict(**POINT).loss == pytest.approx(bits(**POINT), rel=0.01)
 
 
+@pytest.mark.slow
 def test_fit_takes_it_too(study: Location, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["fit", str(study), "--predict", "params=2e8,tokens=4e9"]
     assert main([*command, "--loss", "bits_per_byte", "--json"]) == 0

@@ -141,6 +141,7 @@ def planned(precision: str, *stages: Grid) -> list[str]:
     return [check.name for check in foretell(space, PRODUCTION, proxies=1.0, target=2.0).warnings]
 
 
+@pytest.mark.slow
 def test_a_plan_says_whether_the_cost_would_be_measured() -> None:
     sizes = [base("pairs", **{"model.width": width}) for width in (32, 64)]
     assert "one_precision" in planned("bf16")

@@ -26,6 +26,7 @@ def ladder(*, noise: float = 0.0, seed: int = 0, drop: float = 0.0, ratio: float
     return pl.DataFrame(rows, schema=["trial", "params", "tokens", "status", "loss"], orient="row")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ratio", [2.0, 2**0.5])
 def test_runs_of_a_law_are_in_no_doubt(ratio: float) -> None:
     assert not any(regime.doubts(ladder(noise=0.01, seed=seed, ratio=ratio)) for seed in range(200))

@@ -57,6 +57,7 @@ def made(tmp_path: Path, rows: pl.DataFrame, *, fresh: bool = False, **columns: 
     return make_study(str(tmp_path / "runs.csv"), str(tmp_path / "study"), columns=columns, fresh=fresh)
 
 
+@pytest.mark.slow
 def test_each_column_of_losses_has_a_law_and_a_forecast(tmp_path: Path) -> None:
     study = made(tmp_path, table())
     assert study.evals().group_by("split").len().sort("split").collect().rows() == [("code", 12), ("web", 12)]
@@ -102,6 +103,7 @@ def test_a_column_that_is_mapped_to_the_loss_is_no_set_of_its_own(tmp_path: Path
     assert study.meta["table"]["columns"]["loss"] == "loss_code"
 
 
+@pytest.mark.slow
 def test_the_command_line_tells_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table().rename({"loss_code": "loss_program_text"}).write_csv(tmp_path / "runs.csv")
     arguments = [

@@ -115,6 +115,7 @@ def test_a_refused_put_of_ones_own_bytes_counts_as_won(s3: Location) -> None:
     assert not file.create(b"theirs")
 
 
+@pytest.mark.slow
 @given(st.lists(st.binary(max_size=100), max_size=5))
 def test_replace_keeps_the_last(tmp_path_factory: pytest.TempPathFactory, contents: list[bytes]) -> None:
     file = Location.parse(tmp_path_factory.mktemp("replace")) / "f"
@@ -166,6 +167,7 @@ def test_probe_names_a_missing_bucket(s3: Location) -> None:
         probe_writable(Location.parse("s3://nowhere/x"))
 
 
+@pytest.mark.slow
 def test_probe_names_an_unreachable_endpoint(s3: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(ConfigError, match=r"check AWS_ENDPOINT_URL \(now http://127.0.0.1:9\)"):

@@ -67,6 +67,7 @@ def train(study: Location, name: str, *observers: Observer) -> None:
     run_worker(run, store, Unsupervised(store.open_attempt("recipe")), device="cpu", observers=observers)
 
 
+@pytest.mark.slow
 def test_new_rows_have_it_and_old_ones_are_null(tmp_path: Path) -> None:
     place = Location.parse(tmp_path)
     old = write(place, "old")

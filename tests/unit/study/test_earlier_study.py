@@ -67,6 +67,7 @@ def test_its_fits_have_the_same_numbers(study, capsys):
     assert said == near(kept)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [[], ["--rerun-changed"]])
 def test_a_sweep_trains_nothing_again(options, study, capsys, monkeypatch):
     def no_cluster(*_: object, **__: object) -> None:
@@ -98,6 +99,7 @@ def test_its_trials_would_have_the_same_losses_today(name, study):
     assert [{key: row[key] for key in kept[0]} for row in made] == near(kept, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_its_recipe_stays_when_it_is_promoted_again(study, capsys):
     before = hashes(study)
     said = json.loads(printed(capsys, "promote", str(study), *override_options(), "--json"))
@@ -105,6 +107,7 @@ def test_its_recipe_stays_when_it_is_promoted_again(study, capsys):
     assert hashes(study) == before
 
 
+@pytest.mark.slow
 def test_without_its_recipe_it_gives_the_same_one_but_for_the_rate(study, capsys):
     kept = read(str(study)).content()
     for name in ("recipe.toml", "forecast.json"):

@@ -220,6 +220,7 @@ def test_a_broken_log_is_named(tmp_path: Path) -> None:
         Study(place).commits()
 
 
+@pytest.mark.slow
 def test_an_unreachable_store_is_named(s3: Location, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     with pytest.raises(ConfigError, match=r"a study must be readable, but .*; check AWS_ENDPOINT_URL"):

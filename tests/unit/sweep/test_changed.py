@@ -81,6 +81,7 @@ def again(space, study, **more):
     return open_study(space, study, trust=True, fresh=False, **more)
 
 
+@pytest.mark.slow
 def test_another_corpus_is_refused_by_name(mine, study):
     swept(made(mine / "corpus.bin"), study)
     (mine / "corpus.bin").write_bytes(b"another corpus")

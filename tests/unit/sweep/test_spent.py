@@ -38,6 +38,7 @@ def test_a_trunk_counts_once_and_what_was_not_trained_not_at_all() -> None:
     assert trained_flops(trials) == pytest.approx(4 * 768 * (80 + 10 + 20 + 50))
 
 
+@pytest.mark.slow
 def test_proxies_are_held_against_the_whole_target(small_study: Path) -> None:
     target = fit(Study(small_study)).target
     assert run_flops(target) == pytest.approx(model_size(target)[0] * target.tokens)

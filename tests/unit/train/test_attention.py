@@ -134,6 +134,7 @@ def cut(T: int, *ends: int) -> Tensor:
     return torch.tensor([numbers[sum(t >= end for end in ends)] for t in range(T)])
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     heads=st.sampled_from((1, 2, 4, 6)),
@@ -175,6 +176,7 @@ def test_documents_of_a_window_are_as_if_alone() -> None:
     assert (apart - alone)[:, 10:].abs().min(-1).values.max() > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaling", ["llama3", "yarn"])
 @pytest.mark.parametrize(
     "factor, original, base", [(8.0, 8192, 500_000.0), (4.0, 64, 10_000.0), (1.5, 32, 100.0)]

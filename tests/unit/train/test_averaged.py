@@ -88,6 +88,7 @@ def test_neither_evaluations_nor_interruptions_change_a_bit(tmp_path: Path) -> N
     assert bits(*trained(tmp_path / "cut", RUN.replace(eval_every=2), 1, 3, STEPS)) == whole
 
 
+@pytest.mark.slow
 def test_an_export_is_what_was_evaluated(tmp_path: Path) -> None:
     place, record, loss = trained(tmp_path, RUN, STEPS)
     file = tmp_path / "out.safetensors"
@@ -161,6 +162,7 @@ def test_what_the_policy_leaves_out_moves_nothing() -> None:
     assert not same(trainer.state(), state)
 
 
+@pytest.mark.slow
 def test_a_spike_is_left_out_of_the_counters_too(tmp_path: Path) -> None:
     run = marked({3: NAN}, RUN.replace({"model.factory": "spiky:Spiky", "data.source": "spiky:Marked"}))
     run = run.replace(parametrization="sp")

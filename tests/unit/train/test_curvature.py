@@ -102,6 +102,7 @@ def gauss_newton_diagonal(flat: Tensor) -> Tensor:
     return torch.einsum("bvi,bvw,bwi->i", jacobian, middle, jacobian) / BATCH
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kind, diagonal", [(GaussNewton, gauss_newton_diagonal), (Hutchinson, hessian_diagonal)]
 )

@@ -24,6 +24,7 @@ def as_before():
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name, spec in OPTIMIZERS.items() if spec.unit in ("row", "model")])
 def test_an_optimizer_of_rows_has_the_same_bits_on_parts(name):
     settings = Optimizer(name=name)

@@ -159,6 +159,7 @@ def elastic(folder, run, *observers):
     return study.steps().sort("step").collect(), study.evals().collect()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["fast", "exact"])
 def test_a_proxy_and_an_elastic_run_of_one_worker_have_the_same_bits(tmp_path, reduction):
     run = BASE.replace({"reduction": reduction, "norms_every": 3, "noise_every": 2}, name="same")
@@ -185,6 +186,7 @@ class Tracker(Observer):
         self.losses.append(row["loss"])
 
 
+@pytest.mark.slow
 def test_a_tracker_hears_of_every_step_and_changes_no_bit(tmp_path):
     run = BASE.replace({"reduction": "exact", "eval_every": 5}, name="tracked")
     tracker = Tracker()

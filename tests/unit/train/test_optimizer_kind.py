@@ -76,6 +76,7 @@ def test_a_spec_has_the_state_with_which_the_class_starts(name: str) -> None:
         assert (ours[key].dtype, ours[key].device) == (tensor.dtype, tensor.device)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reduction", ["fast", "exact"])
 def test_by_its_import_path_it_is_trusted_first_and_trains_the_same_bits(
     tmp_path: Path, nadam: Spec, reduction: str

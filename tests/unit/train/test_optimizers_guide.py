@@ -100,6 +100,7 @@ def test_twenty_steps_of_adopt_are_the_formulas() -> None:
     assert np.abs(weight.detach().numpy() - expected).max() < 1e-12 * np.abs(expected - start).max()
 
 
+@pytest.mark.slow
 def test_adopt_trains_by_its_import_path_and_is_exact(files: Path) -> None:
     given = Run.from_toml((files / "adopt.toml").read_text(encoding="utf-8"))
     with pytest.raises(ConfigError, match="run only when trusted, but got adopt:SPEC"):

@@ -61,6 +61,7 @@ def actions(study: Study) -> list[tuple[int, str]]:
     return list(rows.select("batch", "action").iter_rows())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["adamw", "sophia_g"])
 @pytest.mark.parametrize("mark", [NAN, STEEP], ids=["gradient that is no number", "poisoned batch"])
 def test_an_update_that_would_do_harm_is_left_out(tmp_path: Path, mark: int, name: str) -> None:
@@ -242,6 +243,7 @@ def test_a_state_that_was_stored_decides_alike() -> None:
     assert made.state() == again.state()
 
 
+@pytest.mark.slow
 def test_norms_by_layer_are_those_of_the_whole_model(tmp_path: Path) -> None:
     run = RUN.replace({"tokens": 256 * 4, "norms_every": 2, "schedule.warmup_tokens": 0})
     study = train(tmp_path, run)

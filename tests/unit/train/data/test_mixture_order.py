@@ -40,6 +40,7 @@ def dealt(draw: st.DrawFn, most: int = WINDOWS) -> list[Stretch]:
     return [Stretch(first, shares) for first, shares in zip([0, *firsts], tables, strict=True)]
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(phases=dealt(), seed=SEEDS)
 @example(phases=[Stretch(0, normed([0.98999, 0.01001]))], seed=0)

@@ -103,6 +103,7 @@ def test_it_trains_and_its_rows_and_material_name_it() -> None:
     assert material.corpus != other.corpus
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_reads_each_of_its_tokens_once_and_has_the_same_bits(tmp_path: Path) -> None:
     assert trained(tmp_path / "cut", 2, 4, STEPS) == trained(tmp_path / "whole", STEPS)
     account = token_account(Study(tmp_path / "cut"), RUN.name, RUN)

@@ -35,6 +35,7 @@ def as_before() -> Any:
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_config_becomes_a_model_that_keeps_the_contract_and_trains(family: str, tmp_path: Path) -> None:
     run = run_of(config_file(tmp_path, family), family)

@@ -40,6 +40,7 @@ def bits(run: Run) -> tuple[list[Any], dict[str, Tensor]]:
     return [(r.loss, r.grad_norm) for r in results] + [trainer.evaluate()], trainer.state()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"reduction": "exact", "precision": "bf16", "micro_batch": 128}])
 def test_a_run_has_the_same_bits_and_names(changes: dict[str, Any]) -> None:
     series, state = bits(BASE.replace(changes))

@@ -96,6 +96,7 @@ def test_under_autocast_the_readout_has_its_gradient_in_fp32() -> None:
     assert errors[1] < 1.2 * errors[0] < 0.02  # bf16's own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measured", [tensor_bytes, allocated_bytes])
 def test_logits_of_a_vocabulary_of_50_000_take_a_fraction(measured: Any) -> None:
     """Of all tensors of a forward and a backward pass, whose other parts are far smaller than logits are."""

@@ -102,6 +102,7 @@ def _trainer(workers: int) -> Any:
     return SimpleNamespace(world=World(0, workers, torch.device("cuda")), flops_per_token=6e8)
 
 
+@pytest.mark.slow
 def test_a_runs_steps_have_their_times(tmp_path: Path) -> None:
     study = Location.parse(tmp_path / "study")
     store = RunStore(study / "runs" / "large", "large")

@@ -52,6 +52,7 @@ def values(study: Study, kind: str, step: int) -> dict[str, float]:
     return dict(rows.iter_rows())
 
 
+@pytest.mark.slow
 def test_rows_are_those_of_the_steps_states(tmp_path: Path) -> None:
     study, states = train(tmp_path, RUN)
     assert study.norms().collect()["step"].unique().sort().to_list() == [2, 4]
@@ -69,6 +70,7 @@ def test_rows_are_those_of_the_steps_states(tmp_path: Path) -> None:
     assert not study.events().collect().height
 
 
+@pytest.mark.slow
 def test_attention_logits_are_the_largest_that_softmax_is_given(tmp_path: Path) -> None:
     run = RUN.replace({"norms_every": 1, "tokens": 256})
     study, _ = train(tmp_path, run)
@@ -90,6 +92,7 @@ def test_attention_logits_are_the_largest_that_softmax_is_given(tmp_path: Path) 
     assert values(study, "attention_logit", 1)["blocks.0"] == pytest.approx(largest, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_momenta_have_the_singular_values_that_they_have(tmp_path: Path) -> None:
     study, states = train(tmp_path, RUN.replace({"optimizer": {"name": "muon"}}))
     rows = study.norms().filter(pl.col("kind").str.starts_with("momentum"), step=4).collect()
@@ -101,6 +104,7 @@ def test_momenta_have_the_singular_values_that_they_have(tmp_path: Path) -> None
     assert values(study, "second_moment", 4).keys() == {"embedding", "norm", "readout"}
 
 
+@pytest.mark.slow
 def test_a_kind_that_epsilon_holds_back_is_an_event(tmp_path: Path) -> None:
     study, _ = train(tmp_path, RUN.replace({"optimizer.eps": 1.0}))
     events = study.events().collect()
@@ -108,6 +112,7 @@ def test_a_kind_that_epsilon_holds_back_is_an_event(tmp_path: Path) -> None:
     assert "sqrt(v)/epsilon of hidden parameters is" in " ".join(events["why"])
 
 
+@pytest.mark.slow
 def test_watching_changes_no_bit(tmp_path: Path) -> None:
     watched = train(tmp_path / "watched", RUN)[1][-1]
     alone = train(tmp_path / "alone", RUN.replace(norms_every=0))[1][-1]

@@ -25,6 +25,7 @@ def campaign(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
+@pytest.mark.slow
 def test_faults_are_planted_where_they_are_said_to_be(campaign: Any) -> None:
     policies = {policy.name: policy for policy in campaign.POLICIES}
     calm = campaign.train(policies["off"], campaign.FAULTS[0], 0, steps=8)
