@@ -2,6 +2,7 @@
 
 The peer is the package's model with torch's fused attention in a loop as one writes it: its windows lie ready, loss,
 backward, `clip_grad_norm_`, torch's AdamW (fused; as quick as foreach or quicker here), with the same groups and rates.
+A second one compiles that model whole; ours by blocks, as `compute.compile` does.
 Sides train the same windows from the same weights, and take turns step by step; each turn gives a ratio. At one thread
 times are CPU seconds of that thread, so that other processes disturb little. Then the same step at one and two threads
 by the wall clock, which needs a quiet machine. And a step's matrix products alone, by the quicker of torch's libraries:
@@ -36,14 +37,14 @@ PEER = "plain PyTorch, fp32"
 Step = Callable[[int], tuple[float, float]]
 
 
-def run_of(width: int, head_dim: int, precision: str, kind: str) -> Run:
+def run_of(width: int, head_dim: int, precision: str, kind: str, compiled: bool = False) -> Run:
     return Run(
         tokens=BATCH * 1000,
         batch=BATCH,
         precision=precision,
         eval_windows=1,
         model={"width": width, "depth": 2, "context": CONTEXT, "head_dim": head_dim},
-        compute={"kernels": kind},
+        compute={"kernels": kind, "compile": "blocks" if compiled else "none"},
     )
 
 
@@ -59,10 +60,10 @@ def ours(run: Run, clock: Callable[[], float]) -> Step:
     return step
 
 
-def peer(run: Run, clock: Callable[[], float]) -> Step:
+def peer(run: Run, clock: Callable[[], float], compiled: bool = False) -> Step:
     """Seconds and loss of a step of a plain loop; drawing its data takes no time."""
     trainer = Trainer(run)
-    model = trainer.model
+    model = torch.compile(trainer.model, dynamic=False) if compiled else trainer.model
     optimizer = torch.optim.AdamW(
         parameter_groups(run, model), betas=(run.optimizer.beta1, run.optimizer.beta2), fused=True
     )
@@ -85,12 +86,16 @@ def peer(run: Run, clock: Callable[[], float]) -> Step:
 
 
 def sides_of(width: int, head_dim: int, clock: Callable[[], float]) -> dict[str, Step]:
-    found: dict[str, Step] = {PEER: peer(run_of(width, head_dim, "fp32", "plain"), clock)}
-    found["plain PyTorch, bf16"] = peer(run_of(width, head_dim, "bf16", "plain"), clock)
+    found: dict[str, Step] = {}
     for precision in ("fp32", "bf16"):
-        for kind in ("plain", "fast"):
+        plain = run_of(width, head_dim, precision, "plain")
+        found[f"plain PyTorch, {precision}"] = peer(plain, clock)
+        found[f"plain PyTorch compiled, {precision}"] = peer(plain, clock, compiled=True)
+    for precision in ("fp32", "bf16"):
+        for kind in ("plain", "fast", "fast and compiled"):
+            run = run_of(width, head_dim, precision, kind.split()[0], compiled="compiled" in kind)
             try:
-                found[f"{kind}, {precision}"] = ours(run_of(width, head_dim, precision, kind), clock)
+                found[f"{kind}, {precision}"] = ours(run, clock)
             except ConfigError as error:
                 print(error, flush=True)
     return found
@@ -194,7 +199,7 @@ def two_threads(widths: list[int], head_dim: int, turns: int) -> list[str]:
     ]
     for width in widths:
         for name, step in sides_of(width, head_dim, time.perf_counter).items():
-            if name.startswith("plain PyTorch"):
+            if name.startswith("plain PyTorch") or "compiled" in name:
                 continue
             rows: dict[int, list[tuple[float, float]]] = {1: [], 2: []}
             for number in range(WARM + turns):
@@ -234,7 +239,7 @@ def main() -> None:
         *([] if asked.one_thread else two_threads(asked.widths, asked.head_dim, asked.turns // 2)),
         "## What it does not show",
         "",
-        "- A peer that is compiled: `torch.compile` takes 5 to 17 seconds, longer than most proxies train.",
+        "- The time to compile, 5 to 17 seconds a process: longer than most proxies train.",
         "- Models by a factory of one's own: of fast kernels they have the matrix products only, and torch's fused",
         "  attention is slow beside those at short windows.",
         "- Windows beyond 64 tokens. Beyond 512 attention is torch's own in both.",

@@ -246,6 +246,13 @@ def test_more_ranks_than_the_cluster_has_are_refused(cluster, study):
         sweep(space(grid(run("five", workers=5, slots=12))), study, cluster)
 
 
+def test_a_precision_that_needs_a_gpu_is_refused_before_anything_is_deleted(cluster, study):
+    (study / "trials" / "kept.parquet").replace(b"of an earlier sweep")
+    with pytest.raises(ConfigError, match='"tf32" needs a GPU'):
+        sweep(space(grid(run("tf32", precision="tf32"))), study, cluster, fresh=True)
+    assert (study / "trials" / "kept.parquet").read() == b"of an earlier sweep"
+
+
 DRIVER = """
 import sys
 sys.path.insert(0, sys.argv[1])

@@ -6,7 +6,7 @@ import json
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from ipaddress import ip_address
 
@@ -54,6 +54,8 @@ def sweep(
     attempts, or a ConfigError in its first, becomes a `failed` row and is tried again by the next sweep. `skip_probe`
     names checks of the probe to pass over. Raises ConfigError for what the user can correct.
     """
+    if fresh:  # before anything is deleted
+        _check_cluster([trial for trials in space.planned().values() for trial in trials], cluster)
     agenda = open_study(
         space, study, trust=trust, fresh=fresh, rerun_changed=rerun_changed, skip_probe=skip_probe
     )
@@ -64,21 +66,11 @@ def sweep(
     import ray
 
     from froude.launch import ray_internals
-    from froude.launch.commanded.nodes import check_room
-    from froude.launch.threads import check_nodes
     from froude.launch.tuning import run as run_agenda
 
-    free = ray.cluster_resources()
     planned = [trial for _, trial in agenda.left()]
-    needed = max(trial.runs[0].min_workers for trial in planned)
-    if isinstance(cluster, SimulatedCluster) and needed > free.get("CPU", 0):
-        raise ConfigError(
-            f"a trial of {needed} workers needs as many CPUs, but the cluster has {free.get('CPU', 0):.0f}; "
-            "simulate more nodes"
-        )
-    one_machine = _one_machine()
-    check_room(planned)
-    check_nodes([run for trial in planned for run in trial.runs])
+    _check_cluster(planned, cluster)
+    free, one_machine = ray.cluster_resources(), _one_machine()
     at_once = concurrency or capacity(free, planned, one_machine)
     if one_machine:
         largest = max(
@@ -178,6 +170,29 @@ def capacity(cluster: dict[str, float], trials: list[Trial], one_machine: bool) 
         return int(cluster["GPU"])
     cpus = int(cluster.get("CPU", 1))
     return max(1, min(cpus, cores()) if one_machine else cpus)
+
+
+def _check_cluster(planned: Sequence[Trial], cluster: SimulatedCluster | ConnectedCluster) -> None:
+    """ConfigError if the cluster lacks what one of these trials needs; one of several machines may grow."""
+    import ray
+    import torch
+
+    from froude.launch.commanded.nodes import check_room
+    from froude.launch.threads import check_nodes
+    from froude.train.precision import products
+
+    free, runs = ray.cluster_resources(), [run for trial in planned for run in trial.runs]
+    needed = max(trial.runs[0].min_workers for trial in planned)
+    if isinstance(cluster, SimulatedCluster) and needed > free.get("CPU", 0):
+        raise ConfigError(
+            f"a trial of {needed} workers needs as many CPUs, but the cluster has {free.get('CPU', 0):.0f}; "
+            "simulate more nodes"
+        )
+    check_room(planned)
+    check_nodes(runs)
+    if _one_machine() and not free.get("GPU"):
+        for run in runs:
+            products.check(run, torch.device("cpu"))
 
 
 def _one_machine() -> bool:
