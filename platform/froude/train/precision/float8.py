@@ -35,7 +35,7 @@ def check(capability: tuple[int, int], device: str) -> None:
     if lacks:
         raise ConfigError(
             f'`precision` "fp8" needs torchao and a GPU of compute capability {LEAST[0]}.{LEAST[1]} or more, but '
-            f'{" and ".join(lacks)}; pip install torchao on such a GPU, or use "bf16"'
+            f'{" and ".join(lacks)}; pip install "torchao==0.18.*" on such a GPU, or use "bf16"'
         )
 
 

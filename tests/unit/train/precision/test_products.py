@@ -50,7 +50,7 @@ def test_fp8_names_the_hardware_and_the_library_that_are_missing(gpu: pytest.Mon
     ):
         products.check(run("fp8"), CUDA)
     gpu.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    with pytest.raises(ConfigError, match="or more, but torchao is not installed; pip install torchao"):
+    with pytest.raises(ConfigError, match=r"or more, but torchao is not installed; pip install .torchao==0"):
         products.check(run("fp8"), CUDA)
     gpu.setattr(importlib.util, "find_spec", lambda _: object())
     products.check(run("fp8"), CUDA)
@@ -110,6 +110,23 @@ def test_fp8_takes_hidden_matrices_with_sizes_that_it_can() -> None:
         torch.testing.assert_close(one, other)
     found[1].sum().backward()
     assert weights[0].grad is not None
+
+
+@pytest.mark.slow
+def test_torchaos_product_has_fp8s_errors_forward_and_backward() -> None:
+    draws = torch.Generator().manual_seed(0)
+    inputs, weight = (torch.randn(rows, 128, generator=draws).requires_grad_() for rows in (64, 96))
+    product = float8.torchao(emulate=True)(inputs, weight)
+    grad = torch.randn(64, 96, generator=draws)
+    product.backward(grad.to(product.dtype))
+    for found, left, right in (
+        (product, inputs, weight.T),
+        (inputs.grad, grad, weight),
+        (weight.grad, grad.T, inputs),
+    ):
+        assert found is not None
+        exact = left.double() @ right.double()
+        assert 0.01 < (found - exact).norm() / exact.norm() < 0.08
 
 
 def test_fp8_products_hold_for_a_forward_pass_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
