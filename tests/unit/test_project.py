@@ -115,7 +115,9 @@ def test_every_direct_dependency_is_in_the_tested_set(root: Path) -> None:
     assert str(tested["torch"].specifier) == "==2.13.0"
 
     extras = project["optional-dependencies"]
-    assert set(extras) == {"data", "hf", "notebooks", "optimizers", "wandb", "mlflow", "tensorboard", "dev"}
+    assert set(extras) == {
+        *("data", "fp8", "hf", "notebooks", "optimizers", "wandb", "mlflow", "tensorboard", "dev")
+    }
     for text in [*project["dependencies"], *(text for extra in extras.values() for text in extra)]:
         wanted = Requirement(text)
         if wanted.name != "froude":
