@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -156,6 +157,17 @@ def test_scalars_of_tensorflow_count_and_damage_is_named(tmp_path):
     content = file.read_bytes()
     file.write_bytes(content[:12] + b"\xff" * 8 + content[20:])
     with pytest.raises(ConfigError, match=r"TensorBoard file must be whole, but .* is damaged at byte 0"):
+        read(tmp_path, RUN)
+
+
+def test_a_package_that_is_lacking_is_named_and_what_has_just_begun_tells_nothing(tmp_path, monkeypatch):
+    (tmp_path / "offline-run-1").mkdir()
+    (tmp_path / "offline-run-1" / "run-1.wandb").touch()
+    (tmp_path / "other.db").write_text("no database")
+    assert "it wrote nothing" in read(tmp_path, RUN).lacking()
+    (tmp_path / "events.out.tfevents.1").touch()
+    monkeypatch.setitem(sys.modules, "tensorboardX.proto.event_pb2", None)
+    with pytest.raises(ConfigError, match=r"need the package tensorboardX, .* 'froude\[tensorboard\]'"):
         read(tmp_path, RUN)
 
 
