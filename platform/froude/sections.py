@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from froude.schedules import SCHEDULES, RampRate, Tail
-from froude.section import ConfigError, Section, drop_later, listing, one_of
+from froude.section import ConfigError, Section, did_you_mean, drop_later, listing, one_of
 
 Scalar = str | int | float | bool
 
@@ -30,6 +30,23 @@ ARCHITECTURE = (
     "mlp_bias",
     "parallel",
 )
+
+
+#: What a trainer may tell of a run by one name; `validation_loss_code` is the loss on a validation set `code`.
+TOLD = (
+    *("step", "tokens", "loss", "validation_loss", "status", "reason", "flops_per_token"),
+    *("params", "params_with_embeddings", "lr", "grad_norm", "tokens_per_second", "seconds"),
+)
+
+
+def check_series(series: Mapping[str, str], where: str) -> None:
+    """ConfigError unless each name that a trainer's series is to have is one of `TOLD`, or a validation set's."""
+    for name in series:
+        if name not in TOLD and not name.startswith("validation_loss_"):
+            raise ConfigError(
+                f"`{where}` gives a trainer's series the names of metrics, but {name!r} is none"
+                f"{did_you_mean(name, TOLD)}; known: {', '.join(TOLD)}"
+            )
 
 
 class Model(Section):
@@ -263,6 +280,7 @@ class Trainer(Section):
         "environment",
         "params",
         "flops_per_token",
+        "series",
     )
     #: What may differ without making it another run: resources, patience, and files, whose content is the material.
     UNFINGERPRINTED: ClassVar[tuple[str, ...]] = ("files", "nodes", "cpus", "gpus", "time_limit", "retries")
@@ -283,6 +301,9 @@ class Trainer(Section):
     )
     flops_per_token: float = Field(
         default=0.0, ge=0, description="forward and backward; 0: as told or counted, else 6 params"
+    )
+    series: dict[str, str] = Field(
+        default_factory=dict, description="the command's names for metrics, by froude's, where they differ"
     )
 
     @property
@@ -306,6 +327,12 @@ class Trainer(Section):
                 f'`trainer` takes lists of words, but got {value!r}; write e.g. ["python", "train.py", "{{run}}"]'
             )
         return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("series")
+    @classmethod
+    def _known(cls, value: dict[str, str]) -> dict[str, str]:
+        check_series(value, "trainer.series")
+        return value
 
     @model_validator(mode="after")
     def _needs_a_command(self) -> Self:

@@ -19,9 +19,19 @@ def follow(
     metrics: Annotated[
         str,
         typer.Option(
-            metavar="FILE", help="What the trainer appends to: JSON lines, or Parquet by the name's ending."
+            metavar="PATH",
+            help="What the trainer writes: a file of JSON lines, a .parquet file, or a folder of W&B (offline), "
+            "TensorBoard or MLflow.",
         ),
     ],
+    series: Annotated[
+        str,
+        typer.Option(
+            metavar="loss=NAME,…",
+            help="The trainer's names for metrics, by froude's; else those of `trainer.series`.",
+            show_default=False,
+        ),
+    ] = "",
     once: Annotated[
         bool, typer.Option("--once", help="Read what is there now, and end; for scripts.")
     ] = False,
@@ -40,13 +50,17 @@ def follow(
     from dataclasses import asdict
     from pathlib import Path
 
+    from froude.cli.options import pairs
     from froude.external.follow import Follower
     from froude.launch.display import Display
     from froude.promote.forecast import score
     from froude.promote.recipe import FILE, read
+    from froude.sections import check_series
     from froude.store import Location, probe_writable
     from froude.study import Study
 
+    names = pairs("--series", series)
+    check_series(names, "--series")
     place = Location.parse(recipe)
     found = read(place)
     study = place if (place / FILE).exists() else place.parent
@@ -58,15 +72,18 @@ def follow(
         kept = opened(register, study)
         probe_writable(kept)
     file = Path(metrics).expanduser().resolve()
-    follower = Follower(study, found, file)
+    follower = Follower(study, found, file, names)
     display = Display(quiet=as_json)
     display.stage("follow")
-    waited = False
+    waited, hint = False, ""
     try:
         while True:
             now = follower.poll(save=once)
             for line in now.new:
                 display.line(f"[follow] alarm: {line}")
+            if (unnamed := follower.tail.metrics.unnamed) and unnamed != hint:
+                hint = unnamed
+                display.line(f"[follow] {hint}")
             if now.step:
                 display.update(now.step / now.steps, now.words())
             elif not waited:

@@ -7,7 +7,7 @@ import math
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ from froude.train.rows import eval_row
 from froude.train.size import is_sized, size_of
 
 COMMIT_SECONDS = 30.0  # between two records, of those that are watched live
+SHARE = 9.0  # of time without reading what is read whole, by that of the reading: it takes a tenth of a CPU at most
+Seen = tuple[int, int, int]  # inode, size, and time of change
 
 
 @dataclass(frozen=True)
@@ -55,44 +57,45 @@ class Now:
 
 
 class Tail:
-    """A metrics file that grows, JSON lines or Parquet: what it tells, read again only where it has changed."""
+    """Metrics that grow, in a file or a tracker's folder: what they tell, read again only where they have changed.
 
-    def __init__(self, file: Path, run: Run, params: int) -> None:
-        self.file, self.run, self.params = file, run, params
-        self.metrics = Metrics(run, str(file))
-        self._seen: tuple[int, int, int] | None = None  # inode, size, and time of change
+    `series` are the trainer's names by ours; without it those of the run's trainer.
+    """
+
+    def __init__(self, file: Path, run: Run, params: int, series: Mapping[str, str] | None = None) -> None:
+        self.file, self.run, self.params, self.series = file, run, params, series or {}
+        self.metrics = self._none()
+        self._seen: tuple[Seen, ...] = ()
+        self._rest = 0.0  # when to read a folder again
         self._offset = self._lines = 0
         self._start = b""
 
     def read(self) -> Metrics:
         """Everything so far; ConfigError for a line that breaks a rule. A missing file has told nothing yet."""
-        try:
-            status = os.stat(self.file)
-        except FileNotFoundError:
+        folder = self.file.is_dir()
+        seen = tuple(_seen(sorted(self.file.rglob("*")) if folder else [self.file]))
+        if not seen or seen == self._seen or (began := time.monotonic()) < self._rest:
             return self.metrics
-        if self.file.is_dir():
-            raise ConfigError(
-                f"--metrics must be a file, but {self.file} is a folder; name the file that the trainer appends to"
-            )
-        seen = (status.st_ino, status.st_size, status.st_mtime_ns)
-        if seen == self._seen:
-            return self.metrics
-        if self.file.suffix == ".parquet":
-            metrics = Metrics(self.run, str(self.file))
-            for number, line in enumerate(lines(self.file), 1):
+        if folder or self.file.suffix == ".parquet":
+            metrics = self._none()
+            for number, line in enumerate(lines(self.file, metrics.series), 1):
                 self._take(metrics, line, number)
             self.metrics = metrics
+            self._rest = time.monotonic() + SHARE * (time.monotonic() - began)
         else:
-            self._grown(status.st_size)
+            self._grown(seen[0][1])
         self._seen = seen
         return self.metrics
+
+    def _none(self) -> Metrics:
+        return Metrics(self.run, str(self.file), self.series)
 
     def _grown(self, size: int) -> None:
         """Take the whole new lines in; a file that has shrunk, or begins otherwise, is another one."""
         with self.file.open("rb") as file:
             start = file.read(len(self._start) or 64)
             if size < self._offset or not start.startswith(self._start[: len(start)]):
-                self.metrics, self._offset, self._lines = Metrics(self.run, str(self.file)), 0, 0
+                self.metrics, self._offset, self._lines = self._none(), 0, 0
             file.seek(self._offset)
             content = file.read()
         whole = content[: content.rfind(b"\n") + 1]
@@ -115,9 +118,11 @@ class Tail:
 
 
 class Follower:
-    """Follows the recipe's run by a metrics file, and commits what it tells to the run's log in the study."""
+    """Follows the recipe's run by its metrics, and commits what they tell to the run's log in the study."""
 
-    def __init__(self, study: Location, recipe: Recipe, file: Path) -> None:
+    def __init__(
+        self, study: Location, recipe: Recipe, file: Path, series: Mapping[str, str] | None = None
+    ) -> None:
         self.study, self.recipe, self.run = study, recipe, recipe.run
         self.place = study / "runs" / recipe.run.name
         self.log = CommitLog(self.place)
@@ -127,7 +132,7 @@ class Follower:
                 f"a run that is followed must have a recipe for another trainer, but that of {self.run.name} is for "
                 "froude; `froude promote --for external` writes one"
             )
-        self.tail = Tail(file, self.run, _params(self.run))
+        self.tail = Tail(file, self.run, _params(self.run), series)
         self.finished = head is not None and head.kind == "finished"
         self._attempt: Record | None = None
         self._steps, self._evals = self._committed(lineage(self.log.records()))
@@ -261,6 +266,15 @@ def _params(run: Run) -> int:
     """Of the forecast's model, as its trainer or the package's own model says; 0 where only foreign code knows."""
     ours = run.model.factory.startswith("froude.")
     return size_of(run).params if is_sized(run) and (run.trainer.params or ours) else 0
+
+
+def _seen(files: Iterable[Path]) -> Iterator[Seen]:
+    for file in files:
+        try:
+            status = os.stat(file)
+        except FileNotFoundError:
+            continue
+        yield status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _same(one: float | None, other: float) -> bool:

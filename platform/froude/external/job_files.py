@@ -25,8 +25,8 @@ cd {folder} || exit 1
 {exports}
 FROUDE_ATTEMPT=$(($(ls | grep -c '^{code}-') + 1))
 export FROUDE_ATTEMPT
-for file in metrics.jsonl metrics.parquet; do
-    [ ! -e "$file" ] || mv "$file" "$(printf 'metrics-%03d' $(($(ls | grep -c '^metrics-') + 1))).${{file##*.}}"
+for file in metrics.jsonl metrics.parquet metrics; do
+    [ ! -e "$file" ] || mv "$file" "$(printf 'metrics-%03d' $(($(ls | grep -c '^metrics-') + 1)))${{file#metrics}}"
 done
 # What the command has started ends with it, and with this script, however that comes.
 set --

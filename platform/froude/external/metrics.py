@@ -1,4 +1,4 @@
-"""What a user's trainer tells of itself: JSON lines, or Parquet with the same columns, checked line by line."""
+"""What a user's trainer tells of itself: JSON lines, Parquet with the same columns, a tracker's folder; all checked."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from froude.config import Run
+from froude.external import tracker_folders
 from froude.section import ConfigError, did_you_mean
+from froude.sections import TOLD
 
 VALIDATION = "validation_loss"
 #: Numbers of a step's line that the steps frame has columns for.
 MEASURED = ("lr", "grad_norm", "tokens_per_second", "seconds")
 COUNTS = ("params", "params_with_embeddings")
-KNOWN = ("step", "tokens", "loss", VALIDATION, "status", "reason", "flops_per_token", *COUNTS, *MEASURED)
 #: What the tokens of a step may differ by from batch × step, as in a table of runs.
 TOLERANCE = 0.01
 
@@ -27,11 +28,13 @@ class Metrics:
     """What lines have told so far: losses by step, validation losses by set and step, the model's size.
 
     A step that is not after the one before it takes back what was told of it and of later steps: the trainer went back
-    to a checkpoint, or began anew. Losses are in nats per token, `tokens` are those trained on up to a step.
+    to a checkpoint, or began anew. Losses are in nats per token, `tokens` are those trained on up to a step. `series`
+    are the trainer's names by ours, where they differ; empty: as the run's trainer says.
     """
 
     run: Run
     where: str
+    series: Mapping[str, str] = field(default_factory=dict)
     steps: dict[int, dict[str, Any]] = field(default_factory=dict)
     evals: dict[tuple[int, str], float] = field(default_factory=dict)
     size: dict[str, float] = field(default_factory=dict)
@@ -40,10 +43,14 @@ class Metrics:
     went_back: bool = False
     _at: int = 0
 
+    def __post_init__(self) -> None:
+        self.series = self.series or self.run.trainer.series
+
     def add(self, line: Mapping[str, Any], number: int) -> None:
         """Take one line in, the file's `number`th, from 1; ConfigError if it breaks a rule."""
         at = f"line {number} of {self.where}"
-        self.unknown |= {key for key in line if key not in KNOWN and not key.startswith(f"{VALIDATION}_")}
+        line = _renamed(line, self.series)
+        self.unknown |= {key for key in line if key not in TOLD and not key.startswith(f"{VALIDATION}_")}
         for key in (*COUNTS, "flops_per_token"):
             if line.get(key) is not None:
                 self.size[key] = _positive(line[key], key, at, whole=key in COUNTS)
@@ -116,23 +123,46 @@ class Metrics:
         rule += f"FROUDE_METRICS ({self.where}), but "
         if last := max((step for step, split in self.evals if split == "validation"), default=None):
             return f"{rule}its last is of step {last}; evaluate after the last update, and count steps from 1"
-        other = sorted(self.unknown)
-        if other:
-            return f"{rule}it has only {', '.join(other[:4])}{did_you_mean(other[0], KNOWN)}; name it {VALIDATION}"
+        if other := self._others():
+            meant = did_you_mean(other[0], TOLD)
+            return (
+                f"{rule}it has only {', '.join(other)}{meant}; name it {VALIDATION}, or say its name in "
+                "`trainer.series`"
+            )
         what = f"losses up to step {self._at}" if self._at else "nothing"
         return f"{rule}it wrote {what}; append a JSON line with step and {VALIDATION} at the end"
+
+    def _others(self) -> list[str]:
+        """A few names that are no metric's, those of losses first."""
+        return sorted(self.unknown, key=lambda name: ("loss" not in name.lower(), name))[:4]
+
+    @property
+    def unnamed(self) -> str:
+        """Which loss is due and was not told, where there are other names that it may have; else empty."""
+        over = self._at >= self.run.steps and self.final is None
+        due = (VALIDATION if over else "") if self.steps else "loss"
+        if not due or not self.unknown:
+            return ""
+        names = ", ".join(self._others())
+        return f"{self.where} has no `{due}` yet, but {names}; --series {due}=NAME if it is one of these"
 
 
 def read(file: Path, run: Run) -> Metrics:
     """Everything that is in a metrics file, which may be missing; ConfigError for a line that breaks a rule."""
     metrics = Metrics(run, str(file))
-    for number, line in enumerate(lines(file), 1):
+    for number, line in enumerate(lines(file, metrics.series), 1):
         metrics.add(line, number)
     return metrics
 
 
-def lines(file: Path) -> Iterator[Mapping[str, Any]]:
-    """A file's rows: JSON lines, the last one left out while it is not whole, or Parquet by the name's ending."""
+def lines(file: Path, series: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
+    """A file's rows: JSON lines, the last one left out while it is not whole, or Parquet by the name's ending.
+
+    Of a folder those of the one run that a tracker wrote there, its losses being those that `series` names.
+    """
+    if file.is_dir():
+        yield from tracker_folders.rows(file, series)
+        return
     if file.suffix == ".parquet":
         yield from _parquet(file)
         return
@@ -200,6 +230,14 @@ def newest_step(file: Path) -> int:
         if isinstance(step, int):
             return step
     return 0
+
+
+def _renamed(line: Mapping[str, Any], series: Mapping[str, str]) -> Mapping[str, Any]:
+    """The line by our names; what is called so without being meant is left out."""
+    if not series:
+        return line
+    kept = {key: value for key, value in line.items() if key not in series and key not in series.values()}
+    return kept | {ours: line[theirs] for ours, theirs in series.items() if theirs in line}
 
 
 def _number(value: object, key: str, at: str) -> float:

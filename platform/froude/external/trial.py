@@ -145,7 +145,7 @@ def judged(
 
 
 def newest(folder: Path) -> Path:
-    """The metrics of the attempt that runs, or has just ended: JSON lines, or Parquet if there is any."""
+    """The metrics of the attempt that runs, or has just ended: JSON lines, Parquet if there is any, else a folder."""
     return _counting(folder / METRICS)
 
 
@@ -160,15 +160,17 @@ def set_aside(folder: Path) -> list[Path]:
     return list(past.values())
 
 
-def _kinds(file: Path) -> tuple[Path, Path]:
-    """An attempt's JSON lines and Parquet, of which it may have written either or both."""
-    return file.with_suffix(".jsonl"), file.with_suffix(".parquet")
+def _kinds(file: Path) -> tuple[Path, Path, Path]:
+    """An attempt's JSON lines, Parquet and tracker's folder, of which it may have written any."""
+    return file.with_suffix(".jsonl"), file.with_suffix(".parquet"), file.with_suffix("")
 
 
 def _counting(file: Path) -> Path:
-    """Parquet if there is any, else JSON lines."""
-    lines, parquet = _kinds(file)
-    return parquet if parquet.exists() else lines
+    """Parquet if there is any, else JSON lines, else a tracker's folder."""
+    lines, parquet, folder = _kinds(file)
+    if parquet.exists():
+        return parquet
+    return folder if folder.is_dir() and not lines.exists() else lines
 
 
 def _readable(file: Path, run: Run) -> Metrics | None:

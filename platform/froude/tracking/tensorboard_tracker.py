@@ -5,9 +5,8 @@ Its format holds numbers in single precision.
 
 from __future__ import annotations
 
-import struct
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from tensorboardX.proto.summary_pb2 import Summary
 from tensorboardX.record_writer import RecordWriter
 from tensorboardX.summary import text
 
+from froude.promote.imported_runs.tensorboard_files import FILES, events
 from froude.promote.imported_runs.wandb_files import flat
 from froude.tracking.tracker import Point, Subject
 
 ENDED = "froude-ended"  # an empty file beside those of a run that has ended
-LENGTH = struct.Struct("<Q")  # of a record; a CRC follows it, and one its data
 
 
 class TensorBoard:
@@ -38,7 +37,7 @@ class TensorBoard:
         # Whole, for a revision is another run: its key differs in its end only.
         self.folder = self.place / subject.study / f"{subject.name}-{subject.key}"
         self.folder.mkdir(parents=True, exist_ok=True)
-        before = sorted(self.folder.glob("events.out.tfevents.*"))
+        before = sorted(self.folder.glob(FILES))
         sent = (event.step for file in before for event in events(file) if event.HasField("summary"))
         last = max(sent, default=0)
         number = len(before)
@@ -74,15 +73,3 @@ class TensorBoard:
 
     def _write(self, event: Event) -> None:
         self.writer.write(event.SerializeToString())
-
-
-def events(file: Path) -> Iterator[Event]:
-    """The events of a file, up to one that was cut short."""
-    content, at = file.read_bytes(), 0
-    while at + LENGTH.size <= len(content):
-        (size,) = LENGTH.unpack_from(content, at)
-        data = content[at + LENGTH.size + 4 : at + LENGTH.size + 4 + size]
-        at += LENGTH.size + 4 + size + 4
-        if at > len(content):
-            return
-        yield Event.FromString(data)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tensorboardX import SummaryWriter
 
 from froude import Study
 from froude.attempts import history
 from froude.cli import main
 from froude.config import Run
-from froude.external.follow import Follower
+from froude.external.follow import Follower, Tail
 from froude.promote.forecast import BandPoint, Forecast
 from froude.promote.recipe import Recipe, seal
 from froude.promote.verify import verify_run
@@ -174,6 +175,48 @@ def test_the_verb_tells_alarms_and_the_score_and_keeps_it(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["actual"]["inside"] is False
 
 
+def board(folder: Path, tag: str, steps: Iterable[int], value: float) -> None:
+    with SummaryWriter(str(folder), filename_suffix=f".{tag[0]}{min(steps)}") as writer:
+        for step in steps:
+            writer.add_scalar(tag, value, step)
+
+
+def test_a_folder_of_a_tracker_is_followed_once_its_loss_is_named(tmp_path, capsys):
+    sealed(tmp_path)
+    logs = tmp_path / "logs"
+    words = ["follow", str(tmp_path / "study"), "--metrics", str(logs), "--once"]
+    names = [*words, "--series", "loss=train/loss,validation_loss=eval/loss"]
+
+    def said(words: list[str]) -> str:
+        assert main(words) == 0
+        return capsys.readouterr().out
+
+    assert "tells nothing yet" in said(names)
+    board(logs, "train/loss", range(1, 13), 3.0)
+    assert "has no `loss` yet, but train/loss; --series loss=NAME" in said(words)
+    assert "step 12 of 40, loss 3.000, band 2.900 to 3.100" in said(names)
+    board(logs, "train/loss", range(13, 41), 3.0)
+    board(logs, "eval/loss", [40], 3.125)
+    assert "has no `validation_loss` yet, but eval/loss" in said([*words, "--series", "loss=train/loss"])
+    assert "loss 3.125 nats per token; forecast 3.000" in said(names)
+    assert main([*words, "--series", "los=train/loss"]) == 2
+    assert "did you mean 'loss'?" in capsys.readouterr().err
+
+
+def test_a_folder_is_read_again_where_it_has_grown_and_rests_after_a_long_reading(tmp_path, monkeypatch):
+    monkeypatch.setattr("froude.external.follow.SHARE", 0.0)
+    tail = Tail(tmp_path, RUN, 0)
+    for step in (1, 2):
+        board(tmp_path, "loss", [step], 3.0)
+        assert tail.read().step == step
+    before = tail.metrics
+    assert tail.read() is before
+    monkeypatch.setattr("froude.external.follow.SHARE", 1e6)
+    for step in (3, 4):
+        board(tmp_path, "loss", [step], 3.0)
+        assert tail.read().step == 3
+
+
 def test_a_diverged_run_ends_with_an_error(tmp_path, capsys):
     sealed(tmp_path)
     (tmp_path / "m.jsonl").write_text('{"step": 3, "loss": NaN}\n')
@@ -200,9 +243,3 @@ def test_metrics_of_another_model_are_refused_and_leave_no_trace(tmp_path, follo
         follower.poll()
     follower.save()
     assert losses(tmp_path) == [3.0] * 10
-
-
-def test_a_folder_is_no_file_of_metrics(tmp_path, follow):
-    (tmp_path / "m.jsonl").mkdir()
-    with pytest.raises(ConfigError, match=r"--metrics must be a file, but .* is a folder"):
-        follow().poll()

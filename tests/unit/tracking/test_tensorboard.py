@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from froude.tracking.tensorboard_tracker import TensorBoard, events
+from froude.promote.imported_runs.tensorboard_files import events
+from froude.tracking.tensorboard_tracker import TensorBoard
 from froude.tracking.tracker import Point, Subject
 
 ABOUT = Subject("abc", "large", "study", "target", {"name": "large", "model": {"width": 16}})

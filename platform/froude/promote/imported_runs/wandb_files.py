@@ -52,6 +52,8 @@ def read(folder: Location) -> list[OfflineRun]:
 
 def messages(content: bytes, what: str) -> Iterator[bytes]:
     """The data of each record; where a process was killed, the last one is missing. ConfigError for damage."""
+    if not content:  # its writer has just begun
+        return
     if content[: len(MAGIC)] != MAGIC:
         raise ConfigError(
             f"a W&B file must begin with {MAGIC!r}, but {what} begins with {content[: len(MAGIC)]!r}; "
