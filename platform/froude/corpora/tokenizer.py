@@ -107,10 +107,24 @@ def _loaded(content: bytes, name: str) -> Tokenizer:
 
 def load(place: str | Location) -> Tokenizer:
     """The tokenizer of a local or s3:// file; ConfigError if it is none."""
+    return _loaded(_content(place), Location.parse(place).name)
+
+
+def _content(place: str | Location) -> bytes:
     location = Location.parse(place)
     with reported(location, "a tokenizer must be a file that can be read"):
-        content = location.read()
-    return _loaded(content, location.name)
+        return location.read()
+
+
+def sha256(place: str, planned: str) -> str:
+    """That of a run's tokenizer, for which the library is not needed; ConfigError unless it is the one `planned`, if any."""
+    found = hashlib.sha256(_content(place)).hexdigest()
+    if planned and planned != found:
+        raise ConfigError(
+            f"`data.options.tokenizer` must be the one that the run was planned with, SHA-256 {planned[:12]}…, but "
+            f"{place} has {found[:12]}…; restore it, or plan a run with the new one"
+        )
+    return found
 
 
 def trained(texts: Iterable[str], vocab: int) -> bytes:
