@@ -117,14 +117,19 @@ def _content(place: str | Location) -> bytes:
 
 
 def sha256(place: str, planned: str) -> str:
-    """That of a run's tokenizer, for which the library is not needed; ConfigError unless it is the one `planned`, if any."""
+    """That of a run's tokenizer, for which the library is not needed; ConfigError as `check_planned`."""
     found = hashlib.sha256(_content(place)).hexdigest()
+    check_planned(place, found, planned)
+    return found
+
+
+def check_planned(place: str, found: str, planned: str) -> None:
+    """ConfigError unless the SHA-256 of a run's tokenizer is the one that was planned, if any was."""
     if planned and planned != found:
         raise ConfigError(
             f"`data.options.tokenizer` must be the one that the run was planned with, SHA-256 {planned[:12]}…, but "
             f"{place} has {found[:12]}…; restore it, or plan a run with the new one"
         )
-    return found
 
 
 def trained(texts: Iterable[str], vocab: int) -> bytes:

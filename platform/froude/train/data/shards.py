@@ -106,7 +106,8 @@ class Shards(CorpusWindows):
     "uint32", "int32"), `column` of Parquet and Arrow (`input_ids`, or the only one of lists of whole numbers),
     `validation` (shards that are held out: a path, absolute or relative to `data.path`; "": documents are held out by
     a hash, unless a `data.json` beside the shards names those of the split "validation"), `held_out` (their share,
-    0.01), `tokenizer` (the tokenizer.json that made them: its hash is part of `sha256`, and must be that of `data.json`).
+    0.01), `tokenizer` (the tokenizer.json that made them: its hash is part of `sha256`, and must be that of
+    `data.json`, if there is one).
     """
 
     def __init__(self, run: Run, split: Split) -> None:
@@ -124,8 +125,8 @@ def _identity(corpus: Corpus, named: str, planned: str) -> str:
     if not named:
         if planned:
             raise ConfigError(
-                "`data.options.tokenizer_sha256` is of `data.options.tokenizer`, which is empty; name the tokenizer, or "
-                "leave out its hash"
+                "`data.options.tokenizer_sha256` is of `data.options.tokenizer`, which is empty; name the tokenizer, "
+                "or leave out its hash"
             )
         return corpus.sha256
     tokenizer = tokenizers.sha256(named, planned)

@@ -72,8 +72,9 @@ def _tokenizer(options: dict[str, Any]) -> tokenizers.Tokenizer:
             "`data.options.tokenizer` must name a tokenizer.json for TextTokens, but is empty; set it, or make one with "
             "`froude data train-tokenizer`"
         )
-    tokenizers.sha256(options["tokenizer"], options["tokenizer_sha256"])
-    return tokenizers.load(options["tokenizer"])
+    found = tokenizers.load(options["tokenizer"])
+    tokenizers.check_planned(options["tokenizer"], found.sha256, options["tokenizer_sha256"])
+    return found
 
 
 def _texts(path: str) -> list[texts.Input]:
