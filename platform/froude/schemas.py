@@ -44,7 +44,7 @@ TRIALS = pa.schema(
         ("attempts", _I),
         ("trial", _S),  # the trial that computed the row: a trunk with its branches is one trial
         ("workers", _I),
-        ("leaked", _F),  # share of the validation windows that are in the training split
+        ("leaked", _F),  # share of the validation windows, or documents, that are in the training split
         ("time", _TIME),
         ("error", _S),  # null unless failed
         # Null in rows that a version before them wrote.

@@ -107,10 +107,29 @@ def _loaded(content: bytes, name: str) -> Tokenizer:
 
 def load(place: str | Location) -> Tokenizer:
     """The tokenizer of a local or s3:// file; ConfigError if it is none."""
+    return _loaded(_content(place), Location.parse(place).name)
+
+
+def _content(place: str | Location) -> bytes:
     location = Location.parse(place)
     with reported(location, "a tokenizer must be a file that can be read"):
-        content = location.read()
-    return _loaded(content, location.name)
+        return location.read()
+
+
+def sha256(place: str, planned: str) -> str:
+    """That of a run's tokenizer, for which the library is not needed; ConfigError as `check_planned`."""
+    found = hashlib.sha256(_content(place)).hexdigest()
+    check_planned(place, found, planned)
+    return found
+
+
+def check_planned(place: str, found: str, planned: str) -> None:
+    """ConfigError unless the SHA-256 of a run's tokenizer is the one that was planned, if any was."""
+    if planned and planned != found:
+        raise ConfigError(
+            f"`data.options.tokenizer` must be the one that the run was planned with, SHA-256 {planned[:12]}…, but "
+            f"{place} has {found[:12]}…; restore it, or plan a run with the new one"
+        )
 
 
 def trained(texts: Iterable[str], vocab: int) -> bytes:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 #: Ray's own processes; resident bytes, measured.
 CLUSTER_BYTES = 1200 * 2**20
 VALUE_BYTES = 4  # of a number: fp32
+UNLIMITED = "no `trainer.time_limit` is set: a command that hangs is waited for without end; set seconds of an attempt"
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class StagePlan:
 class Plan:
     """A space's stages and its target; `workers` of `threads` at a time; bytes of memory; what is foretold.
 
-    `refusals`: what a worker like this machine would not start.
+    `refusals`: what a worker like this machine would not start. `unlimited`: a command has no time limit.
     """
 
     space: str
@@ -61,6 +62,7 @@ class Plan:
     batch: str
     commands: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
+    unlimited: bool = False
 
     @property
     def cost(self) -> float:
@@ -103,6 +105,7 @@ class Plan:
             head,
             *body,
             *(f"command: {command}" for command in self.commands),
+            *([UNLIMITED] if self.unlimited else []),
             "memory"
             + ", besides what a command takes" * bool(self.commands)
             + f": {self.worker_bytes / GIB:.1f} GiB a worker, {self.needed_bytes / GIB:.1f} GiB in all; "
@@ -206,6 +209,7 @@ def plan(
         tuple(
             _refusals([run for trials in planned.values() for t in trials for run in t.runs] + [space.target])
         ),
+        any(run.trainer.command and not run.trainer.time_limit for run in runs),
     )
 
 

@@ -60,7 +60,7 @@ def test_what_passes_by_little_is_said_and_what_only_running_tells_is_named() ->
     found = told(space())
     assert [check.name for check in found.close] == ["validation_leak", "seeds", "lr_points"]
     assert found.lines() == [
-        "close: validation_leak: must be <= 5% of the validation windows in the training data, and is 4.7%; "
+        "close: validation_leak: must be <= 5% of the validation data in the training data, and is 4.7%; "
         "hold the validation data out of the training data",
         "close: seeds: must be >= 2 seeds, and is 2 in lr_transfer, 2 in loss_law; repeat the stage's central runs "
         "with another seed",

@@ -175,7 +175,7 @@ def test_a_profile_has_bounds_of_its_own_by_name() -> None:
     bounds = {check.name: check.bound for check in judged({}, strict)}
     assert bounds["seeds"] == ">= 3 seeds"
     assert bounds["extrapolation_tokens"] == "<= 1.3× the largest proxy's tokens"
-    assert bounds["validation_leak"] == "<= 0.1% of the validation windows in the training data"
+    assert bounds["validation_leak"] == "<= 0.1% of the validation data in the training data"
     assert bounds["lr_interval"] == "<= 0.35 in ln rate, half-width"
 
 

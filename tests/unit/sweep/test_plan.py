@@ -57,6 +57,16 @@ def test_a_plan_counts_runs_tokens_flops_and_seconds(space):
     assert found.to_dict()["stages"][0]["name"] == "s"
 
 
+@pytest.mark.parametrize("limit", [0, 60.0])
+def test_a_plan_says_that_a_command_may_hang(limit):
+    run = RUN.replace(
+        {"trainer.command": ["true"], "trainer.params": 100, "trainer.time_limit": limit}, name="c"
+    )
+    space = Space("c", 0, (Grid("g", lambda rows: [Trial("t", (run,))], "loss_law"),), TARGET)
+    said = [line for line in plan(space, trust=True).lines() if "time_limit" in line]
+    assert said == ([planning.UNLIMITED] if not limit else [])
+
+
 def test_a_plan_gives_a_worker_its_threads(space, monkeypatch):
     one = plan(space, workers=1)
     space = replace(space, target=TARGET.replace({"compute.threads": 2}))

@@ -89,7 +89,7 @@ ONE_PRECISION: Rule[list[str]] = Rule(
 
 
 def leaked(case: Case) -> float | None:
-    """The largest share of validation windows that are in a training split, None where no trial says."""
+    """The largest share of validation data that are in a training split, None where no trial says."""
     shares = case.used["leaked"].drop_nulls()
     return float(shares.max()) if shares.len() else None  # type: ignore[arg-type]
 
@@ -102,7 +102,7 @@ def _held_out(share: float | None, bound: float) -> Finding:
 
 VALIDATION_LEAK = Rule(
     "validation_leak",
-    asks="<= {percent:g}% of the validation windows in the training data",
+    asks="<= {percent:g}% of the validation data in the training data",
     remedy="hold the validation data out of the training data",
     measure=leaked,
     find=_held_out,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from froude.config import ConfigError
+from froude.corpora import tokenizer as tokenizers
 from froude.corpora.corpus import Corpus, Options, open_corpus
 from froude.train.data import windows
 from froude.train.data.split import Split
@@ -24,6 +27,8 @@ DEFAULTS: dict[str, Scalar] = {
     "column": "",
     "validation": "",
     "held_out": 0.01,
+    "tokenizer": "",
+    "tokenizer_sha256": "",
 }
 
 
@@ -101,13 +106,30 @@ class Shards(CorpusWindows):
     "uint32", "int32"), `column` of Parquet and Arrow (`input_ids`, or the only one of lists of whole numbers),
     `validation` (shards that are held out: a path, absolute or relative to `data.path`; "": documents are held out by
     a hash, unless a `data.json` beside the shards names those of the split "validation"), `held_out` (their share,
-    0.01).
+    0.01), `tokenizer` (the tokenizer.json that made them: its hash is part of `sha256`, and must be that of
+    `data.json`, if there is one).
     """
 
     def __init__(self, run: Run, split: Split) -> None:
         windows.check_split(split)
         chosen = windows.options(run, DEFAULTS, "Shards")
+        named, planned = (chosen.pop(key) for key in ("tokenizer", "tokenizer_sha256"))
         corpus = open_corpus(run.data.path, Options(**chosen))
         super().__init__(run, split, corpus)
-        self.sha256 = corpus.sha256
+        self.sha256 = _identity(corpus, named, planned)
         windows.check_sha256(run, self.sha256, repr(run.data.path))
+
+
+def _identity(corpus: Corpus, named: str, planned: str) -> str:
+    """The corpus's SHA-256, with that of the tokenizer where one is named; ConfigError for one that did not make it."""
+    if not named:
+        if planned:
+            raise ConfigError(
+                "`data.options.tokenizer_sha256` is of `data.options.tokenizer`, which is empty; name the tokenizer, "
+                "or leave out its hash"
+            )
+        return corpus.sha256
+    tokenizer = tokenizers.sha256(named, planned)
+    for known in corpus.records:
+        known.check_tokenizer(named, tokenizer)
+    return hashlib.sha256(json.dumps([corpus.sha256, tokenizer]).encode()).hexdigest()

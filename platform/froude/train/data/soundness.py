@@ -69,7 +69,7 @@ def _check_split(run: Run, split: Split) -> int:
         )
     numbers = sorted({i * int(length) // WINDOWS for i in range(WINDOWS)} | {int(length) - 1})
     rows = [_read(source, number, 1, name, context) for number in numbers]
-    if run.model.documents:
+    if callable(getattr(source, "documents", None)):  # the gate's leak check reads them, whatever the model is given
         for number in numbers:
             _read(source, number, 1, name, context, "documents")
     for number, row in zip(numbers, rows, strict=True):

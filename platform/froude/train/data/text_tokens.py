@@ -72,18 +72,16 @@ def _tokenizer(options: dict[str, Any]) -> tokenizers.Tokenizer:
             "`data.options.tokenizer` must name a tokenizer.json for TextTokens, but is empty; set it, or make one with "
             "`froude data train-tokenizer`"
         )
-    found, named = tokenizers.load(options["tokenizer"]), options["tokenizer_sha256"]
-    if named and named != found.sha256:
-        raise ConfigError(
-            f"`data.options.tokenizer` must be the one that the run was planned with, SHA-256 {named[:12]}…, but "
-            f"{options['tokenizer']} has {found.sha256[:12]}…; restore it, or plan a run with the new one"
-        )
+    found = tokenizers.load(options["tokenizer"])
+    tokenizers.check_planned(options["tokenizer"], found.sha256, options["tokenizer_sha256"])
     return found
 
 
 def _texts(path: str) -> list[texts.Input]:
     if not path:
-        raise ConfigError("`data.path` must name a text, or a folder of texts, for TextTokens, but is empty; set it")
+        raise ConfigError(
+            "`data.path` must name a text, or a folder of texts, for TextTokens, but is empty; set it"
+        )
     found = texts.inputs([path])
     size = sum(each.size for each in found)
     if size > MOST_BYTES:

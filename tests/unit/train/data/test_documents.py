@@ -113,14 +113,15 @@ def test_a_source_or_a_model_without_is_an_error_before_anything_starts(packed: 
     check([packed()])
 
 
+@pytest.mark.parametrize("masked", [True, False])
 def test_documents_of_another_shape_are_named(
-    packed: Callable[..., Run], monkeypatch: pytest.MonkeyPatch
+    packed: Callable[..., Run], monkeypatch: pytest.MonkeyPatch, masked: bool
 ) -> None:
     import foreign_model
 
     monkeypatch.setattr(
         foreign_model.Counting, "documents", lambda self, first, n: np.zeros((n, 3), dtype=int), raising=False
     )
-    run = packed(**{"data.path": "", "data.source": "foreign_model:Counting"})
+    run = packed(**{"data.path": "", "data.source": "foreign_model:Counting", "model.documents": masked})
     with pytest.raises(ConfigError, match=r"documents\(first, 1\) must return integers \[1, context \+ 1\]"):
         check([run])

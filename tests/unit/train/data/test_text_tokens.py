@@ -76,13 +76,21 @@ def test_shards_of_the_same_texts_have_the_same_windows(tokens_run: TokensRun, t
     for shard_tokens in (1 << 28, 500):
         options = whole.Options(str(tmp_path / "tokenizer.json"), held_out=0.2, shard_tokens=shard_tokens)
         made = whole.prepare([run.data.path], tmp_path / f"out-{shard_tokens}", options)
-        changes = {"data.source": "froude.train.data.shards:Shards", "data.path": made.folder.url, "data.options": {}}
+        changes = {
+            "data.source": "froude.train.data.shards:Shards",
+            "data.path": made.folder.url,
+            "data.options": {},
+        }
         for split in ("train", "validation"):
             ours, theirs = build_source(run, split), build_source(run.replace(changes), split)
             assert ours.length == theirs.length
             assert np.array_equal(ours.read(0, ours.length), theirs.read(0, theirs.length))
             assert np.array_equal(ours.documents(0, ours.length), theirs.documents(0, theirs.length))
-            assert bytes_per_token(run, ours) == bytes_per_token(run, theirs) == made.bytes_per_token("validation")
+            assert (
+                bytes_per_token(run, ours)
+                == bytes_per_token(run, theirs)
+                == made.bytes_per_token("validation")
+            )
         assert len(made.shards) > 4 or shard_tokens == 1 << 28
 
 
@@ -121,7 +129,9 @@ def test_another_tokenizer_under_the_same_name_is_another_run(tokens_run: Tokens
     )
     (tmp_path / "tokenizer.json").write_bytes(trained(TEXTS, 290))
     # The run as it was planned is refused, in words, before anything starts.
-    with pytest.raises(ConfigError, match=rf"the run was planned with, SHA-256 {digest[:12]}….*tokenizer.json has"):
+    with pytest.raises(
+        ConfigError, match=rf"the run was planned with, SHA-256 {digest[:12]}….*tokenizer.json has"
+    ):
         build_source(planned, "train")
     # The same file planned anew is another run of other material, which a sweep does not mix with the old.
     now = tokens_run()
@@ -136,6 +146,38 @@ def test_another_tokenizer_under_the_same_name_is_another_run(tokens_run: Tokens
     found = compare(trial_store.read_all(place).values(), [space.target], Materials())
     assert list(found.changed) == ["t"]
     assert found.changed["t"][0].startswith("the corpus is")
+
+
+def test_a_tokenizer_that_is_named_for_shards_is_part_of_the_run(
+    tokens_run: TokensRun, tmp_path: Path
+) -> None:
+    named, shards = str(tmp_path / "tokenizer.json"), "froude.train.data.shards:Shards"
+    made = whole.prepare([tokens_run().data.path], tmp_path / "out", whole.Options(named, held_out=0.2))
+    plain = tokens_run({"data.source": shards, "data.path": made.folder.url, "data.options": {}})
+    run = plain.replace({"data.options.tokenizer": named})
+    assert run.data.options["tokenizer_sha256"] == load(named).sha256
+    assert run.fingerprint != plain.fingerprint
+    assert material_of(run).digest != material_of(plain).digest
+    before = material_of(run)
+    copy = tmp_path / "copy.json"
+    shutil.copy(named, copy)
+    moved = plain.replace({"data.options.tokenizer": str(copy)})
+    assert (moved.fingerprint, material_of(moved)) == (run.fingerprint, before)
+    with pytest.raises(ConfigError, match="which is empty; name the tokenizer"):
+        build_source(plain.replace({"data.options.tokenizer_sha256": "a" * 64}), "train")
+    copy.write_bytes(trained(TEXTS, 290))
+    with pytest.raises(ConfigError, match="must be the one that the run was planned with"):
+        build_source(moved, "train")
+    with pytest.raises(
+        ConfigError, match=r"must be read with the tokenizer that made them, tokenizer.json \(SHA-256"
+    ):
+        build_source(plain.replace({"data.options.tokenizer": str(copy)}), "train")
+    # Where nothing says what made the shards, another tokenizer is another corpus.
+    (made.folder / "data.json").path.unlink()
+    other, same = (
+        material_of(plain.replace({"data.options.tokenizer": str(each)})) for each in (copy, named)
+    )
+    assert other.digest != same.digest
 
 
 def test_losses_are_told_in_bits_per_byte(tokens_run: TokensRun) -> None:
@@ -198,8 +240,14 @@ def test_unusable_texts_are_refused(
         ({"data.options.colum": "text"}, r"did you mean `column`"),
         ({"data.options.column": "body"}, r"line 1 of .* has no 'body'"),
         ({"data.options.eod": "<end>"}, r"eod must be a token"),
-        ({"model.vocab": 299}, r"`model.vocab` must be at least 300 for the tokenizer tokenizer.json, but got 299"),
-        ({"data.sha256": "0" * 64}, r"`data.sha256` must be the SHA-256 of .*texts.jsonl' with tokenizer.json"),
+        (
+            {"model.vocab": 299},
+            r"`model.vocab` must be at least 300 for the tokenizer tokenizer.json, but got 299",
+        ),
+        (
+            {"data.sha256": "0" * 64},
+            r"`data.sha256` must be the SHA-256 of .*texts.jsonl' with tokenizer.json",
+        ),
         ({"data.options.cache": "s3://bucket/x"}, r"cache` must be a local folder"),
         ({"model.context": 4096}, r"at least one window of context \+ 1 = 4097 tokens, but holds"),
     ):
