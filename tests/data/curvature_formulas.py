@@ -64,7 +64,7 @@ def gauss_newton_bartlett(weights: Weights, x: Array, uniform: Array) -> dict[st
 def hutchinson(
     weights: Weights, x: Array, labels: NDArray[np.int64], u: Mapping[str, Array]
 ) -> dict[str, Array]:
-    """Algorithm 1; H u is the derivative of the gradient along u, by a complex step, which has no rounding to speak of."""
+    """Algorithm 1; H u is the derivative of the gradient along u, by a complex step, which has hardly any rounding."""
     step = 1e-30
     moved = {name: w + 1j * step * u[name] for name, w in weights.items()}
     found = gradients(moved, x, entropy_slope(labels))

@@ -31,7 +31,12 @@ def design() -> pl.DataFrame:
 
 def part(rows: pl.DataFrame, name: str) -> pl.DataFrame:
     """The rows of one exponent."""
-    base = {"batch": 768.0, "tokens": float(BASE.tokens), "timescale": STAGE.timescale, "half_life": HALF_LIFE}
+    base = {
+        "batch": 768.0,
+        "tokens": float(BASE.tokens),
+        "timescale": STAGE.timescale,
+        "half_life": HALF_LIFE,
+    }
     return rows.filter((pl.col(key) / base[key] - 1).abs() < 1e-6 for key in KNOBS[name].held if key in base)
 
 

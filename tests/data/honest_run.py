@@ -12,8 +12,8 @@ from froude.promote.forecast import Forecast
 from froude.promote.recipe import Recipe, seal
 from froude.promote.verify import locate, verify_run
 from froude.store import Location
-from froude.train.exact import environment
 from froude.train.api import Unsupervised
+from froude.train.exact import environment
 from froude.train.worker import run_worker
 
 FORECAST = Forecast(1.298, 1.251, 1.341, 0.9, False, "prior_driven", ("one split",), 1.42)

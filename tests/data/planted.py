@@ -60,7 +60,7 @@ def initialisation(run):
 def naive(run):
     """As a library's model comes: all matrices start with sd .02 at every width, logits are not divided."""
     model = output_multiplier(run)
-    for name, parameter in model.named_parameters():
+    for parameter in model.parameters():
         if parameter.ndim == 2:
             parameter.copy_(0.02 * torch.randn(parameter.shape))
     return model
@@ -137,6 +137,7 @@ RULES = parametrization.scales
 
 def wrong(kinds, **factors):
     """The rules of the parametrization, but for these kinds."""
+
     def rules(run, kind, **where):
         found = RULES(run, kind, **where)
         return replace(found, **factors) if kind in kinds else found
@@ -146,7 +147,7 @@ def wrong(kinds, **factors):
 
 @dataclass(frozen=True)
 class Bug:
-    """What is to be named, the runs whose code has it, and the rules that take the place of `parametrization.scales`."""
+    """What is to be named, the runs whose code has it, and rules that take the place of `parametrization.scales`."""
 
     name: str
     runs: list[Run]

@@ -46,7 +46,7 @@ def law(params: float, tokens: float) -> float:
 
 @dataclass(frozen=True)
 class World:
-    """What is true: exponents, optima of a run of `SHORT` tokens at `BATCH`, curvatures, the critical batch, the law."""
+    """The truth: exponents, optima of a run of `SHORT` tokens at `BATCH`, curvatures, the critical batch, the law."""
 
     lr: float
     warmup: float
@@ -103,7 +103,11 @@ class World:
         a, b, c = self.bends
         u = math.log(lr / best)
         away = 0.5 * a * u * u * (1 + 0.3 * max(u, 0.0))
-        return away + 0.5 * b * math.log(warmup / self.warmup) ** 2 + 0.5 * c * math.log(life / self.half_life) ** 2
+        return (
+            away
+            + 0.5 * b * math.log(warmup / self.warmup) ** 2
+            + 0.5 * c * math.log(life / self.half_life) ** 2
+        )
 
 
 REST = dict.fromkeys(("rest_lr", "rest_beta2"), pl.Float64)
@@ -114,10 +118,33 @@ BLANK: dict[str, Any] = {
 }  # fmt: skip
 
 
-def row(stage: str, name: str, loss: float, *, width: int = 64, tokens: int = SHORT, **more: Any) -> dict[str, Any]:
-    sizes = {"width": width, "params": 26 * width**2, "tokens": tokens, "batch": BATCH, "trial": name, "lr": 5.5e-3}
-    made = {**BLANK, **sizes, "stage": stage, "run": name, "fingerprint": name, "loss": loss, "seconds": 1.0, **more}
-    return {**made, "batch_final": made["batch"], "steps": tokens // made["batch"], "flops": 156.0 * width**2 * tokens}
+def row(
+    stage: str, name: str, loss: float, *, width: int = 64, tokens: int = SHORT, **more: Any
+) -> dict[str, Any]:
+    sizes = {
+        "width": width,
+        "params": 26 * width**2,
+        "tokens": tokens,
+        "batch": BATCH,
+        "trial": name,
+        "lr": 5.5e-3,
+    }
+    made = {
+        **BLANK,
+        **sizes,
+        "stage": stage,
+        "run": name,
+        "fingerprint": name,
+        "loss": loss,
+        "seconds": 1.0,
+        **more,
+    }
+    return {
+        **made,
+        "batch_final": made["batch"],
+        "steps": tokens // made["batch"],
+        "flops": 156.0 * width**2 * tokens,
+    }
 
 
 def rows(world: World, rng: np.random.Generator, *, noise: float = 0.003, trials: int = 16) -> pl.DataFrame:
@@ -128,7 +155,10 @@ def rows(world: World, rng: np.random.Generator, *, noise: float = 0.003, trials
 
     found = []
     for i in range(trials):
-        lr, warmup = 5.5e-3 * 2 ** rng.uniform(-2.5, 2.5), math.exp(rng.uniform(math.log(0.015), math.log(0.3)))
+        lr, warmup = (
+            5.5e-3 * 2 ** rng.uniform(-2.5, 2.5),
+            math.exp(rng.uniform(math.log(0.015), math.log(0.3))),
+        )
         life = half_life(BETA2, BATCH) * math.exp(rng.uniform(-1.5, 1.5))
         loss = noisy(1.9 * math.exp(world.cost(lr, warmup, life, world.lr)))
         more = {"lr": lr, "beta2": 0.5 ** (BATCH / life), "warmup_tokens": round(warmup * SHORT)}
@@ -140,7 +170,9 @@ def rows(world: World, rng: np.random.Generator, *, noise: float = 0.003, trials
             loss = noisy((1.9 - 0.1 * math.log2(width / 64)) * math.exp(cost))
             found.append(row("rates", f"w{width}-{i}-{seed}", loss, width=width, lr=lr, seed=seed))
     for batch in (64, 192, 384, 768, 1536, 3072):
-        needed = world.least_steps * (1 + world.critical / batch) * math.exp(0.03 * float(rng.standard_normal()))
+        needed = (
+            world.least_steps * (1 + world.critical / batch) * math.exp(0.03 * float(rng.standard_normal()))
+        )
         for i in range(14):
             steps = round(40 * 1.35**i)
             loss = GOAL - 0.5 * math.log(steps / needed)

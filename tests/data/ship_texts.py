@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 TEXTS = [
-    f"In the beginning there were {n} ships, and each was the {n}th of her line.\n" * (n % 4 + 1) for n in range(60)
+    f"In the beginning there were {n} ships, and each was the {n}th of her line.\n" * (n % 4 + 1)
+    for n in range(60)
 ]

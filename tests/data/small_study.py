@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from froude.config import Run
-from froude.sweep import trial_store
 from froude.space import Grid, Space, Trial
 from froude.store import Location
+from froude.sweep import trial_store
 
 TARGET = Run(
     name="large",
@@ -141,7 +141,9 @@ class Ladder:
             for steps in self.steps:
                 changes = {"model.width": width, "tokens": 768 * steps, "seed": seed}
                 changes |= {"parametrization": self.parametrization}
-                if self.parametrization == "sp":  # at its best rate, or the law's losses would have to be worse
+                if (
+                    self.parametrization == "sp"
+                ):  # at its best rate, or the law's losses would have to be worse
                     changes |= {"optimizer.lr": BEST_LR * 64 / width}
                 run = base("law", **changes).replace(name=f"w{width}-{steps}-s{seed}")
                 loss = law(params(run), run.tokens) * math.exp(self.noise * chance.standard_normal())

@@ -51,10 +51,16 @@ def config_file(folder: Path, family: str, **changes: Any) -> Path:
     return place
 
 
-def run_of(config: Path, family: str = "llama", changes: dict[str, Any] | None = None, /, **model: Any) -> Run:
+def run_of(
+    config: Path, family: str = "llama", changes: dict[str, Any] | None = None, /, **model: Any
+) -> Run:
     """An exact run of a few steps; the context is short, so that thirty of them take a second."""
     sizes = {"width": 64, "base_width": 32, "depth": 2, "context": 32, "head_dim": 16, "vocab": 256}
-    adapter = {"factory": "froude.train.hf:Model", "tied": family == "gpt2", "options": {"config": str(config)}}
+    adapter = {
+        "factory": "froude.train.hf:Model",
+        "tied": family == "gpt2",
+        "options": {"config": str(config)},
+    }
     content: dict[str, Any] = {
         "name": "large",
         "model": {**sizes, **adapter, **model},

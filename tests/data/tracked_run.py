@@ -10,16 +10,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from cut_runs import StopsAt
 import torch
 import torch.distributed as dist
+from cut_runs import StopsAt
 from spiky import NAN, marked
 
 from froude.checkpoint.retention import Keep
 from froude.checkpoint.run_store import RunStore
 from froude.config import Run
 from froude.store import Location
-from froude.train.api import Unsupervised
 from froude.train.observers import Observer
 from froude.train.stability import spikes
 from froude.train.worker import run_worker

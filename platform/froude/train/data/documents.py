@@ -1,6 +1,6 @@
 """Which document each token is of, for models that attend within documents: beside the tokens, in one tensor.
 
-Windows are int64 [n, context + 1], or with documents [n, 2, context + 1], so that slots and micro-batches cut both alike.
+Windows are int64 [n, context + 1], or with documents [n, 2, context + 1], so slots and micro-batches cut both alike.
 What is asked of windows outside of this module is asked through it.
 """
 
@@ -26,7 +26,7 @@ def inputs(windows: Tensor) -> tuple[Tensor, ...]:
 
 
 def labels(windows: Tensor) -> Tensor:
-    """The tokens that follow the inputs. The first of a document follows the last of the one before, and counts, too."""
+    """The tokens that follow the inputs. The first of a document follows the last of the one before, and counts."""
     return tokens_of(windows)[:, 1:]
 
 

@@ -30,7 +30,7 @@ DISPOSITIONS: dict[str, Disposition] = {"update": "trained", "skip": "skipped_by
 
 
 def rows(run: Run, attempt: int, step: int, drawn: Drawn, disposition: Disposition) -> list[dict[str, Any]]:
-    """Rows of a rank's slots of what was drawn at once: trained in the step that leads to `step`, or left out before it."""
+    """Rows of a rank's slots of what was drawn: trained in the step that leads to `step`, or left out before it."""
     shares = drawn.windows.tensor_split(len(drawn.slots))
     return [
         {

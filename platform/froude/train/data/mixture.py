@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -85,7 +86,7 @@ class Deal:
         self._seed, self._stretches = seed, stretches
         self._firsts = np.array([stretch.first for stretch in stretches])
         self._before = [np.zeros(len(stretches[0].shares), dtype=np.int64)]
-        for place, (stretch, after) in enumerate(zip(stretches, stretches[1:], strict=False)):
+        for place, (stretch, after) in enumerate(pairwise(stretches)):
             self._before.append(self._before[-1] + self._within(place, after.first - stretch.first))
 
     def taken(self, samples: int) -> Ints:
@@ -145,7 +146,8 @@ class Mixture:
         self._from_afar: dict[int, Callable[[Sequence[int]], None]] = {
             part: expect
             for part, source in enumerate(self._sources)
-            if (expect := getattr(source, "expect", None)) is not None  # as Shards have it, where they are local
+            if (expect := getattr(source, "expect", None))
+            is not None  # as Shards have it, where they are local
         }
         #: As Shards have it, where all parts tell documents apart.
         told = all(callable(getattr(source, "documents", None)) for source in self._sources)
@@ -252,12 +254,12 @@ class Mixture:
             most = f"`tokens` to at most {fits * run.batch:,}, or " if fits else ""
             raise ConfigError(
                 f"`data.parts` {part.name!r} may be used {part.epochs:g} times (`epochs`), but a run of {run.tokens:,} "
-                f"tokens uses its {self.parts[part.name].length:,} windows {used:.4g} times; lower {most}its weight, or "
-                "raise `epochs`"
+                f"tokens uses its {self.parts[part.name].length:,} windows {used:.4g} times; lower {most}its weight, "
+                "or raise `epochs`"
             )
 
     def _chosen(self, run: Run) -> Ints:
-        """Windows of the parts, evenly spread over each, as many as evaluations use and as shares allow, in one order."""
+        """Windows of the parts, evenly spread over each, as many as evaluations use and shares allow, in one order."""
         shares = self._stretches[-1].shares
         lengths = self._lengths.tolist()
         most = min(int(length / share) for length, share in zip(lengths, shares, strict=True) if share)

@@ -110,7 +110,9 @@ class Batches:
             )
         self.source, self.seed, self.windows_per_slot, self.slots = source, seed, windows_per_slot, slots
         self.documented = documented
-        self._own = functools.lru_cache(maxsize=4)(self._ask) if callable(getattr(source, "numbers", None)) else None
+        self._own = (
+            functools.lru_cache(maxsize=4)(self._ask) if callable(getattr(source, "numbers", None)) else None
+        )
 
     def windows(self, batch: int, slot: int, factor: int = 1) -> list[int]:
         """Numbers of the source's windows that a slot of a batch (both from 0) holds, in order.
@@ -147,7 +149,11 @@ class Batches:
         """Windows of the samples of a chunk in the source's own order."""
         samples = np.arange(chunk * CHUNK, (chunk + 1) * CHUNK)
         found = np.asarray(self.source.numbers(self.seed, samples))  # type: ignore[attr-defined]
-        if found.shape != samples.shape or found.dtype.kind not in "iu" or not _within(found, self.source.length):
+        if (
+            found.shape != samples.shape
+            or found.dtype.kind not in "iu"
+            or not _within(found, self.source.length)
+        ):
             raise ConfigError(
                 f"numbers(seed, samples) of {type(self.source).__name__} must return as many integers from 0 to "
                 f"{self.source.length - 1}, but returned {found.dtype} {list(found.shape)}, {found.min()} to "

@@ -37,7 +37,7 @@ class CorpusWindows:
 
     `documents(first, n)`, where the format has boundaries, else None: for each token of these windows the number, in
     all shards, of the document that it belongs to, int64 [n, context + 1]. `bytes_per_token` of the validation split
-    where a `data.json` beside the shards counts it, else None. `expect(numbers)`, on S3: windows that will be read soon.
+    where a `data.json` beside the shards counts it, else None. `expect(numbers)`, on S3: windows that are read soon.
     """
 
     sha256: str

@@ -42,11 +42,13 @@ def _mixed(run: Run) -> str:
     source = api.build_source(run, "train")
     used = source.epochs(run) if isinstance(source, Mixture) else {}
     shares = [
-        ", ".join(f"{name} {share:.4g}" for name, share in each.items() if share) for each in run.data.mixture()
+        ", ".join(f"{name} {share:.4g}" for name, share in each.items() if share)
+        for each in run.data.mixture()
     ]
     begins = [phase.tokens(run.tokens) for phase in run.data.phases]
     starts = [
-        f"from {tokens:,} tokens on{' (beyond its end)' if tokens >= run.tokens else ''} " for tokens in begins
+        f"from {tokens:,} tokens on{' (beyond its end)' if tokens >= run.tokens else ''} "
+        for tokens in begins
     ]
     told = "; ".join(f"{start}{share}" for start, share in zip(["", *starts], shares, strict=True))
     epochs = ", ".join(f"{name} {times:.3g}" for name, times in used.items())
@@ -69,7 +71,7 @@ def _check_split(run: Run, split: Split) -> int:
         )
     numbers = sorted({i * int(length) // WINDOWS for i in range(WINDOWS)} | {int(length) - 1})
     rows = [_read(source, number, 1, name, context) for number in numbers]
-    if callable(getattr(source, "documents", None)):  # the gate's leak check reads them, whatever the model is given
+    if callable(getattr(source, "documents", None)):  # the gate's leak check reads them in any case
         for number in numbers:
             _read(source, number, 1, name, context, "documents")
     for number, row in zip(numbers, rows, strict=True):
@@ -78,15 +80,13 @@ def _check_split(run: Run, split: Split) -> int:
     again = _read(source, numbers[-1] + 1 - pair, pair, name, context)
     if not np.array_equal(again[-1:], rows[-1]):
         raise ConfigError(
-            f"read() must return the same window each time, whatever it is read with, but window {numbers[-1]} of {name} "
-            "changed; make a window a function of its number alone"
+            f"read() must return the same window each time, whatever is read with it, but window {numbers[-1]} of "
+            f"{name} changed; make a window a function of its number alone"
         )
     return int(length)
 
 
-def _read(
-    source: Any, first: int, n: int, name: str, context: int, what: str = "read"
-) -> npt.NDArray[Any]:
+def _read(source: Any, first: int, n: int, name: str, context: int, what: str = "read") -> npt.NDArray[Any]:
     windows = call_user(f"{what}({first}, {n}) of {name}", getattr(source, what), first, n)
     found = np.asarray(windows)
     if found.shape != (n, context + 1) or found.dtype.kind not in "iu":

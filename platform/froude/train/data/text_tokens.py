@@ -69,8 +69,8 @@ class TextTokens(CorpusWindows):
 def _tokenizer(options: dict[str, Any]) -> tokenizers.Tokenizer:
     if not options["tokenizer"]:
         raise ConfigError(
-            "`data.options.tokenizer` must name a tokenizer.json for TextTokens, but is empty; set it, or make one with "
-            "`froude data train-tokenizer`"
+            "`data.options.tokenizer` must name a tokenizer.json for TextTokens, but is empty; set it, or make one "
+            "with `froude data train-tokenizer`"
         )
     found = tokenizers.load(options["tokenizer"])
     tokenizers.check_planned(options["tokenizer"], found.sha256, options["tokenizer_sha256"])
@@ -86,8 +86,8 @@ def _texts(path: str) -> list[texts.Input]:
     size = sum(each.size for each in found)
     if size > MOST_BYTES:
         raise ConfigError(
-            f"TextTokens is for at most {MOST_BYTES >> 20} MiB of text, but {path!r} has {size >> 20}; make shards of it "
-            "once, with `froude data prepare`, and train on those"
+            f"TextTokens is for at most {MOST_BYTES >> 20} MiB of text, but {path!r} has {size >> 20}; make "
+            "shards of it once, with `froude data prepare`, and train on those"
         )
     return found
 
@@ -137,7 +137,7 @@ def _check_documents(made: Record) -> None:
     for split, count in documents.items():
         if not count:
             raise ConfigError(
-                f"the {split} split must have a document, but the texts have {sum(documents.values())} in all, of which "
-                f"{made.content['held_out']:g} validate; a plain text file is one document: divide it, write JSON lines, "
-                "or train on its bytes with froude.train.data.text:TextFile"
+                f"the {split} split must have a document, but the texts have {sum(documents.values())} in all, of "
+                f"which {made.content['held_out']:g} validate; a plain text file is one document: divide it, write "
+                "JSON lines, or train on its bytes with froude.train.data.text:TextFile"
             )

@@ -34,9 +34,7 @@ class Windows:
         return self._windows[first : first + n]
 
 
-def cut(
-    stream: npt.NDArray[Any], context: int, *, split: Split, corpus: str
-) -> npt.NDArray[Any]:
+def cut(stream: npt.NDArray[Any], context: int, *, split: Split, corpus: str) -> npt.NDArray[Any]:
     """View [windows, context + 1] of a stream: window i starts at i * context; no input occurs twice."""
     if len(stream) <= context:
         raise ConfigError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -66,15 +67,18 @@ def test_a_step_and_an_evaluation_mask_other_documents_and_the_ledger_names_toke
     losses = [trainer.step(run, 0).loss for trainer in trainers]
     assert losses[0] != losses[1]
 
-    model, windows = trainers[0].model, torch.from_numpy(
-        validation_windows(api.build_source(run, "validation"), run.eval_windows, documented=True)
+    model, windows = (
+        trainers[0].model,
+        torch.from_numpy(
+            validation_windows(api.build_source(run, "validation"), run.eval_windows, documented=True)
+        ),
     )
     due = 0.0
     with torch.no_grad():
         for window in windows:
             tokens, owner = window
             starts = [0, *(np.flatnonzero(np.diff(owner[:-1])) + 1), run.model.context]
-            for first, end in zip(starts, starts[1:], strict=False):
+            for first, end in pairwise(starts):
                 due += float(summed_loss(model, tokens[None, first : end + 1], run))
     assert trainers[0].evaluate() == pytest.approx(due / (len(windows) * run.model.context), rel=1e-5)
 
@@ -84,7 +88,7 @@ def test_a_mixture_of_parts_with_documents_has_them(packed: Callable[..., Run], 
         {"name": name, "source": SHARDS, "path": str(root / "tests/data/shards" / name), "weight": 1}
         for name in ("megatron", "dolma")
     ]
-    run = packed(**{"data": {"parts": parts}})
+    run = packed(data={"parts": parts})
     for split in ("train", "validation"):
         source = api.build_source(run, split)  # type: ignore[arg-type]
         assert isinstance(source, Mixture)
@@ -97,18 +101,25 @@ def test_a_mixture_of_parts_with_documents_has_them(packed: Callable[..., Run], 
     assert np.array_equal(train.documents(length, 2), part.documents(0, 2))  # type: ignore[attr-defined]
     parts[1] |= {"path": str(root / "tests/data/shards/llm.c")}
     with pytest.raises(ConfigError, match=r"part 'dolma' .*but the train split of .*llm\.c does not"):
-        api.build_source(packed(**{"data": {"parts": parts}}), "train")
+        api.build_source(packed(data={"parts": parts}), "train")
 
 
 def test_a_source_or_a_model_without_is_an_error_before_anything_starts(packed: Callable[..., Run]) -> None:
     for run, says in (
-        (packed(**{"data.path": "", "data.source": "froude.train.data.kjv:KingJames"}), "KingJames does not; use one of"),
+        (
+            packed(**{"data.path": "", "data.source": "froude.train.data.kjv:KingJames"}),
+            "KingJames does not; use one of",
+        ),
         (packed(**{"data.source": "foreign_model:Counting"}), "the train split of .* does not"),
     ):
-        with pytest.raises(ConfigError, match=rf"`model.documents` needs a source that tells documents apart .*{says}"):
+        with pytest.raises(
+            ConfigError, match=rf"`model.documents` needs a source that tells documents apart .*{says}"
+        ):
             check([run])
     foreign = packed(**{"model.factory": "foreign_model:factory"})
-    with pytest.raises(ConfigError, match="a model whose forward takes `documents`, but that of foreign_model:factory"):
+    with pytest.raises(
+        ConfigError, match="a model whose forward takes `documents`, but that of foreign_model:factory"
+    ):
         check([foreign])
     check([packed()])
 

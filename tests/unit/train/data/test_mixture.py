@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import honest_run
 import numpy as np
 import polars as pl
 import pytest
@@ -16,24 +17,16 @@ from cut_runs import trained
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import honest_run
-
 from froude import Study
-from froude.checkpoint.run_store import RunStore
-from froude.checkpoint.tensors import digest
 from froude.config import ConfigError, Run
 from froude.promote.token_audit import misplaced
-from froude.runlog import LogReader
-from froude.store import Location
 from froude.train import api
-from froude.train.api import Unsupervised
 from froude.train.data import leak
 from froude.train.data.mixture import Mixture
 from froude.train.data.order import Batches
 from froude.train.data.soundness import check_corpus
 from froude.train.probe import contract
 from froude.train.trial import run_trial
-from froude.train.worker import run_worker
 
 #: A window's tokens say of which part and which number it is; the vocabulary is 256.
 MODULE = """
@@ -56,9 +49,17 @@ class Numbered:
 STEPS = 8
 
 
-def part(name: str, mark: int, length: int, weight: float, epochs: float = 0, **options: Any) -> dict[str, Any]:
+def part(
+    name: str, mark: int, length: int, weight: float, epochs: float = 0, **options: Any
+) -> dict[str, Any]:
     content = {"mark": mark, "length": length, **options}
-    return {"name": name, "source": "numbered:Numbered", "options": content, "weight": weight, "epochs": epochs}
+    return {
+        "name": name,
+        "source": "numbered:Numbered",
+        "options": content,
+        "weight": weight,
+        "epochs": epochs,
+    }
 
 
 PARTS = [part("web", 2, 300, 0.7), part("code", 3, 40, 0.2), part("math", 4, 7, 0.1)]
@@ -92,12 +93,20 @@ def drawn(windows: np.ndarray[Any, Any]) -> list[tuple[int, int]]:
 
 def samples(run: Run, number: int) -> list[tuple[int, int]]:
     source = Mixture(run, "train")
-    return drawn(np.concatenate([source.read(int(i), 1) for i in source.numbers(run.seed, np.arange(number))]))
+    return drawn(
+        np.concatenate([source.read(int(i), 1) for i in source.numbers(run.seed, np.arange(number))])
+    )
 
 
 @settings(max_examples=20)
-@given(lengths=st.lists(st.integers(1, 60), min_size=1, max_size=4), seed=st.integers(0, 2**31 - 1), data=st.data())
-def test_each_window_of_a_part_comes_once_an_epoch(lengths: list[int], seed: int, data: st.DataObject) -> None:
+@given(
+    lengths=st.lists(st.integers(1, 60), min_size=1, max_size=4),
+    seed=st.integers(0, 2**31 - 1),
+    data=st.data(),
+)
+def test_each_window_of_a_part_comes_once_an_epoch(
+    lengths: list[int], seed: int, data: st.DataObject
+) -> None:
     weights = data.draw(st.lists(st.floats(0.1, 1), min_size=len(lengths), max_size=len(lengths)))
     parts = [part(f"p{i}", i, n, w) for i, (n, w) in enumerate(zip(lengths, weights, strict=True))]
     late = [{"from_tokens": 16 * 100, "weights": {"p0": 1}}]
@@ -163,7 +172,9 @@ def test_an_order_of_a_users_own_is_asked_and_looked_at() -> None:
     source = Backwards(RUN, "train")
     assert Batches(source, 0, 4, 1).windows(0, 0) == [346, 345, 344, 343]
     source.off = 1
-    with pytest.raises(ConfigError, match=r"numbers\(seed, samples\) of Backwards .* 0 to 346, but returned .* 1 to 347"):
+    with pytest.raises(
+        ConfigError, match=r"numbers\(seed, samples\) of Backwards .* 0 to 346, but returned .* 1 to 347"
+    ):
         Batches(source, 0, 4, 1).windows(0, 0)
 
 
@@ -175,7 +186,9 @@ def test_validation_has_the_last_phases_weights_and_each_part_as_a_set() -> None
     assert Counter(mark for mark, _ in found) == {3: 9, 4: 3}
     assert sorted(number for mark, number in found if mark == 4) == [0, 3, 6]  # evenly over the part
     assert len(set(found)) == 12
-    assert Mixture(run.replace(eval_windows=999), "validation").length == 13  # code has ten, three quarters of it
+    assert (
+        Mixture(run.replace(eval_windows=999), "validation").length == 13
+    )  # code has ten, three quarters of it
     assert {name: each.length for name, each in api.validation_sets(run, source).items()} == {
         "web": 10,
         "code": 10,
@@ -185,7 +198,9 @@ def test_validation_has_the_last_phases_weights_and_each_part_as_a_set() -> None
 
 def test_its_content_is_its_parts_and_how_they_are_mixed() -> None:
     def changed(i: int, **change: Any) -> Run:
-        return RUN.replace({"data.parts": [each | (change if i == j else {}) for j, each in enumerate(PARTS)]})
+        return RUN.replace(
+            {"data.parts": [each | (change if i == j else {}) for j, each in enumerate(PARTS)]}
+        )
 
     runs = [
         RUN,
@@ -273,8 +288,8 @@ def test_a_limit_of_epochs_is_kept_or_the_run_refused() -> None:
     Mixture(limited(used), "train")
     with pytest.raises(
         ConfigError,
-        match=r"`data.parts` 'code' may be used 2 times \(`epochs`\), but a run of 16,384 tokens uses its 40 windows 5.\d+ "
-        r"times; lower `tokens` to at most ([\d,]+), or its weight, or raise `epochs`",
+        match=r"`data.parts` 'code' may be used 2 times \(`epochs`\), but a run of 16,384 tokens uses its 40 windows "
+        r"5.\d+ times; lower `tokens` to at most ([\d,]+), or its weight, or raise `epochs`",
     ) as error:
         Mixture(limited(2), "train")
     most = int(str(error.value).split("at most ")[1].split(", or")[0].replace(",", ""))
@@ -301,8 +316,8 @@ def test_the_probe_looks_at_every_part_and_says_what_is_used_how_often() -> None
 
 
 def test_what_one_part_trains_on_and_another_is_validated_on_is_a_leak() -> None:
-    for trained, found in ((6, 0.0), (5, 1.0)):  # half of all windows, and all of web's own set
-        parts = [part("web", 2, 100, 1, held_mark=5), part("code", trained, 50, 1, held_mark=7)]
+    for tokens, found in ((6, 0.0), (5, 1.0)):  # half of all windows, and all of web's own set
+        parts = [part("web", 2, 100, 1, held_mark=5), part("code", tokens, 50, 1, held_mark=7)]
         run = RUN.replace({"data.parts": parts, "data.phases": []})
         assert leak.leaked(run) == pytest.approx(found, abs=0.01)
 

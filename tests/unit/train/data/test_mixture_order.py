@@ -123,12 +123,16 @@ def test_a_seek_deals_one_period_wherever_it_goes() -> None:
     assert late[0] / late.sum() == pytest.approx(0.1, abs=1e-10)
 
 
-@given(weights=st.lists(st.integers(0, 1000), min_size=1, max_size=8).filter(any), total=st.integers(0, 10**6))
+@given(
+    weights=st.lists(st.integers(0, 1000), min_size=1, max_size=8).filter(any), total=st.integers(0, 10**6)
+)
 def test_whole_shares_keep_their_quota_and_their_sum(weights: list[int], total: int) -> None:
     shares = normed([float(weight) for weight in weights])
     counts = apportioned(shares, total)
     assert sum(counts) == total
-    assert all(int(share * total) <= n <= -int(-share * total // 1) for share, n in zip(shares, counts, strict=True))
+    assert all(
+        int(share * total) <= n <= -int(-share * total // 1) for share, n in zip(shares, counts, strict=True)
+    )
 
 
 def test_the_order_is_pinned() -> None:

@@ -1,4 +1,4 @@
-"""A source of tokens from outside the package: a module of one's own, named by a run; trusted, probed, trained, audited."""
+"""A source from outside the package: a module of one's own, named by a run: trusted, probed, trained, audited."""
 
 from __future__ import annotations
 
@@ -87,9 +87,11 @@ def test_it_is_code_that_needs_the_users_word() -> None:
 
 def test_the_probe_finds_it_sound_and_names_what_is_not(tmp_path: Path) -> None:
     contract.check([RUN])
-    with pytest.raises(ConfigError, match=r"must be integers from 0 to 15, .*own_source:Threes|set `model.vocab`"):
-        (tmp_path / "own_source.py").write_text(MODULE.replace("% self.vocab", "% 256"))
-        sys.modules.pop("own_source")
+    (tmp_path / "own_source.py").write_text(MODULE.replace("% self.vocab", "% 256"))
+    sys.modules.pop("own_source")
+    with pytest.raises(
+        ConfigError, match=r"must be integers from 0 to 15, .*own_source:Threes|set `model.vocab`"
+    ):
         contract.check([RUN.replace({"model.vocab": 16})])
 
 
