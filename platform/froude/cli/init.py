@@ -57,7 +57,7 @@ def init(
 ) -> None:
     """Write a small project of your own: a search space, what it needs, and a README of five lines.
 
-    Example: froude init towing --model hf:config.json --data s3://bucket/tokens
+    Example: froude init towing --model hf:config.json --data s3://bucket/texts
 
     Example: froude init towing --trainer "python train.py"
     """

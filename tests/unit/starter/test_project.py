@@ -172,7 +172,7 @@ def test_texts_in_a_bucket_get_a_tokenizer_of_their_own(
     run = load_space(tmp_path / "tank" / "search_space.py").target.replace(
         {"model.context": 16}, name="large"
     )
-    size = load(tmp_path / "tank" / "tokenizer.json").size
+    size = load(str(tmp_path / "tank" / "tokenizer.json")).size
     assert run.model.vocab >= size
     assert run.data.options["column"] == "body"
     assert build_source(run, "validation").length
