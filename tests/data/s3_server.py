@@ -77,11 +77,16 @@ def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> Location:
 
 def empty_bucket(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> Location:
     """A new bucket at a server that checks no secrets."""
+    return create_bucket(endpoint, f"bucket-{next(_numbers)}", monkeypatch)
+
+
+def create_bucket(endpoint: str, name: str, monkeypatch: pytest.MonkeyPatch) -> Location:
+    """A bucket of that name, and an environment that leads to it."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    bucket = Location.parse(f"s3://bucket-{next(_numbers)}")
+    bucket = Location.parse(f"s3://{name}")
     filesystem, name = bucket.fsspec()
     filesystem.call_s3("create_bucket", Bucket=name)
     return bucket

@@ -29,8 +29,14 @@ def init(
         ),
     ] = "",
     tokenizer: Annotated[
-        str, typer.Option(metavar="FILE", help="tokenizer.json that texts go through.", show_default=False)
+        str,
+        typer.Option(
+            metavar="FILE",
+            help="tokenizer.json that texts go through.",
+            show_default="the one beside the model's config.json, else one trained on them",
+        ),
     ] = "",
+    column: Annotated[str, typer.Option(metavar="NAME", help="Key or column that holds the text.")] = "text",
     trainer: Annotated[
         str,
         typer.Option(
@@ -39,26 +45,35 @@ def init(
     ] = "",
     context: Annotated[int, typer.Option(min=0, help="Tokens of a window.", show_default="128")] = 0,
     vocab: Annotated[
-        int, typer.Option(min=0, help="Size of the vocabulary.", show_default="the data's, else the model's")
+        int,
+        typer.Option(
+            min=0,
+            help="Size of the vocabulary, and of a tokenizer that is trained.",
+            show_default="the data's, else the model's; of a new tokenizer 1024",
+        ),
     ] = 0,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Write a small project of your own: a search space, what it needs, and a README of five lines.
 
-    Example: froude init towing --model hf:config.json --data s3://bucket/tokens
+    Example: froude init towing --model hf:config.json --data s3://bucket/texts
 
     Example: froude init towing --trainer "python train.py"
     """
     from pathlib import Path
 
+    from froude.launch.display import Display
     from froude.starter.project import Wishes, write
 
-    made = write(Path(folder).expanduser(), Wishes(model, data, tokenizer, trainer, context, vocab))
+    display = Display(quiet=as_json)
+    display.stage("tokenizer")
+    wishes = Wishes(model, data, tokenizer, trainer, context, vocab, column)
+    made = write(Path(folder).expanduser(), wishes, display.update)
     if as_json:
         emit({"files": [str(file) for file in made]})
         return
     for file in made:
-        print(f"wrote     {file}")
+        display.line(f"wrote     {file}")
     trust = " --trust" if trainer or "own" in (model, data) else ""
-    print(f"next      cd {folder} && froude plan search_space.py{trust}")
+    display.line(f"next      cd {folder} && froude plan search_space.py{trust}")

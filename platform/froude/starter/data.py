@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,21 +15,35 @@ from froude.corpora.files import File
 from froude.corpora.formats import format_of
 from froude.corpora.listing import with_companions
 from froude.corpora.prepare import inputs
+from froude.starter.tokenizer import Progress, Words, named, of_texts, quiet
 from froude.store import Location, reported
+from froude.train.data.text_tokens import texts_at
 
 
 @dataclass(frozen=True)
 class Corpus:
-    """A source with its options; a vocabulary of 0 is unknown."""
+    """A source with its options, and the tokenizer of texts; a vocabulary of 0 is unknown."""
 
     source: str = "froude.train.data.kjv:KingJames"
     path: str = ""
     options: dict[str, Any] = field(default_factory=dict)
     vocab: int = 256
+    words: Words | None = None
 
 
-def corpus(data: str, tokenizer: str) -> Corpus:
-    """Of `--data` and `--tokenizer`; ConfigError for what no source reads."""
+def corpus(
+    data: str,
+    tokenizer: str,
+    *,
+    column: str = "text",
+    model: Path | None = None,
+    vocab: int = 0,
+    progress: Progress = quiet,
+) -> Corpus:
+    """Of `--data`, `--tokenizer` and `--column`; ConfigError for what no source reads.
+
+    Texts without a tokenizer go through that of the folder `model`, else through one of `vocab` tokens, trained here.
+    """
     if tokenizer and (not data or data == "own"):
         raise ConfigError(
             f"--tokenizer is for texts, but --data is {data or 'not given'}; name texts, or leave it out"
@@ -37,6 +52,7 @@ def corpus(data: str, tokenizer: str) -> Corpus:
         return Corpus()
     if data == "own":
         return Corpus("my_data:MyData")
+    options = {} if column == "text" else {"column": column}
     path = Location.parse(data).url
     files = with_companions([each.open() for each in listing.find(path, "--data").files])
     texts = [url for url, file in files.items() if _is_text(url, file, path)]
@@ -54,7 +70,7 @@ def corpus(data: str, tokenizer: str) -> Corpus:
                 f"--tokenizer is for texts, but {path} has token shards; leave it out, and name the size of their "
                 "vocabulary with --vocab"
             )
-        return Corpus("froude.train.data.shards:Shards", path, {}, _vocab(Location(shards[0])))
+        return Corpus("froude.train.data.shards:Shards", path, options, _vocab(Location(shards[0])))
     if not documents:
         raise ConfigError(
             f"--data must have token shards or texts ({inputs.KNOWN}), but {path} has neither; name others"
@@ -63,21 +79,11 @@ def corpus(data: str, tokenizer: str) -> Corpus:
         raise ConfigError(
             f"texts must be a file or a folder, but --data is the pattern {path}; name its folder"
         )
-    if not tokenizer:
-        if documents[0].endswith(".txt") and len(files) == 1:
-            return Corpus("froude.train.data.text:TextFile", path)
-        raise ConfigError(
-            f"texts need --tokenizer FILE, but {documents[0]} came without; `froude data train-tokenizer` makes one"
-        )
-    from froude.corpora.tokenizer import load
-
-    words = load(tokenizer)
-    return Corpus(
-        "froude.train.data.text_tokens:TextTokens",
-        path,
-        {"tokenizer": str(Location.parse(tokenizer).url)},
-        words.size,
-    )
+    if not tokenizer and documents[0].endswith(".txt") and len(files) == 1:
+        return Corpus("froude.train.data.text:TextFile", path)
+    found = texts_at(path)
+    words = named(tokenizer) if tokenizer else of_texts(found, column, model, vocab, progress)
+    return Corpus("froude.train.data.text_tokens:TextTokens", path, options, words.vocab, words)
 
 
 def _is_text(url: str, file: File, path: str) -> bool:
@@ -89,8 +95,9 @@ def _is_text(url: str, file: File, path: str) -> bool:
 def _strings(file: File) -> bool:
     """Whether a Parquet file has a column of strings and none of token ids."""
     where = Location.parse(file.url)
-    with reported(where, "--data must be readable"), where.reader() as source:
-        types = pq.read_schema(source).types
+    filesystem, path = where.arrow()
+    with reported(where, "--data must be readable"):
+        types = pq.read_schema(path, filesystem=filesystem).types
     ids = any(pa.types.is_list(each) or pa.types.is_large_list(each) for each in types)
     return not ids and any(pa.types.is_string(each) or pa.types.is_large_string(each) for each in types)
 

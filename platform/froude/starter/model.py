@@ -17,7 +17,7 @@ class Shape:
     """A model's factory with its options, and the sizes that its user did not choose; a vocabulary of 0 is unknown.
 
     Widths are multiples of `unit`, 0 for that of a head: so that heads, and the keys that they share, are whole.
-    `config` is the text of its config.json, "" if it has none.
+    `config` is the text of its config.json, "" if it has none, `folder` where that lies.
     """
 
     factory: str = "froude.train.model:Transformer"
@@ -27,6 +27,7 @@ class Shape:
     vocab: int = 0
     tied: bool = False
     config: str = ""
+    folder: Path | None = None
 
 
 def shape(model: str) -> Shape:
@@ -66,6 +67,7 @@ def shape(model: str) -> Shape:
         vocab=vocab,
         tied=bool(config.get("model_type") == "gpt2" if tied is None else tied),
         config=text,
+        folder=file.parent,
     )
 
 

@@ -15,6 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from froude.config import ConfigError
 from froude.starter.data import Corpus, corpus
 from froude.starter.model import Shape, shape
+from froude.starter.tokenizer import Progress, quiet
 from froude.store import Location
 
 WINDOWS = 24  # of a step: divided evenly by one to four workers
@@ -38,15 +39,24 @@ class Wishes:
     trainer: str = ""
     context: int = 0
     vocab: int = 0
+    column: str = "text"
 
 
-def files(name: str, wishes: Wishes) -> Iterator[tuple[str, str]]:
-    """Each file's name and text."""
+def files(name: str, wishes: Wishes, progress: Progress = quiet) -> Iterator[tuple[str, bytes]]:
+    """Each file's name and content."""
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
         raise ConfigError(
             f"a project's folder must be named by letters, digits, `.`, `_` and `-`, but got {name!r}; rename it"
         )
-    model, data = shape(wishes.model), corpus(wishes.data, wishes.tokenizer)
+    model = shape(wishes.model)
+    data = corpus(
+        wishes.data,
+        wishes.tokenizer,
+        column=wishes.column,
+        model=model.folder,
+        vocab=wishes.vocab,
+        progress=progress,
+    )
     if data.path and 0 < wishes.vocab < data.vocab:
         raise ConfigError(
             f"--vocab must be at least {data.vocab} for {data.path}, but got {wishes.vocab}; raise it, or leave it out"
@@ -64,9 +74,10 @@ def files(name: str, wishes: Wishes) -> Iterator[tuple[str, str]]:
         "trainer": tuple(_absolute(word) for word in shlex.split(wishes.trainer)),
         "factory": model.factory,
         "config": CONFIG if model.config else "",
+        "here": bool(data.words and data.words.files),
         "source": data.source,
         "path": data.path,
-        "data_options": data.options,
+        "data_options": _data_options(data),
         "sizes": _sizes(model, data, wishes),
         "vocab_note": "" if wishes.vocab or data.vocab or model.vocab else ": correct it to your tokenizer's",
         "promote": " --for external" if wishes.trainer else "",
@@ -81,13 +92,24 @@ def files(name: str, wishes: Wishes) -> Iterator[tuple[str, str]]:
         autoescape=False,
     )
     for file in ("search_space.py", "README.md", "runtime_env.yaml"):
-        yield file, templates.get_template(f"{file}.j2").render(values)
+        yield file, templates.get_template(f"{file}.j2").render(values).encode()
     if model.config:
-        yield CONFIG, model.config
+        yield CONFIG, model.config.encode()
+    if data.words:
+        yield from data.words.files.items()
     if wishes.model == OWN:
-        yield "my_model.py", templates.get_template("my_model.py.j2").render()
+        yield "my_model.py", templates.get_template("my_model.py.j2").render().encode()
     if wishes.data == OWN:
-        yield "my_data.py", templates.get_template("my_data.py.j2").render()
+        yield "my_data.py", templates.get_template("my_data.py.j2").render().encode()
+
+
+def _data_options(data: Corpus) -> dict[str, str]:
+    """Each option as Python: files of the project are found from where it lies."""
+    found = {key: repr(value) for key, value in data.options.items()}
+    if data.words:
+        place = data.words.place
+        found["tokenizer"] = f'str(Path(__file__).with_name("{place}"))' if data.words.files else f'"{place}"'
+    return found
 
 
 def _absolute(word: str) -> str:
@@ -95,17 +117,17 @@ def _absolute(word: str) -> str:
     return str(Path(word).resolve()) if Path(word).is_file() else word
 
 
-def write(folder: Path, wishes: Wishes) -> list[Path]:
+def write(folder: Path, wishes: Wishes, progress: Progress = quiet) -> list[Path]:
     """Write a project into a new or empty folder; ConfigError, with nothing written, where there is something in it."""
     folder = folder.resolve()
-    made = list(files(folder.name, wishes))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigError(
             f"a project needs a new or an empty folder, but got {folder}; name another, or empty it"
         )
+    made = list(files(folder.name, wishes, progress))
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in made:
-        Location.parse(folder / name).replace(text.encode())
+    for name, content in made:
+        Location.parse(folder / name).replace(content)
     return [folder / name for name, _ in made]
 
 

@@ -189,6 +189,7 @@ def test_the_tokenizer_beside_the_shards_comes_along(
     assert export(study(tmp_path / "study", run), "--format", "hf", "--out", str(out)) == 0
     own, theirs = tokenizers.load(str(words)), AutoTokenizer.from_pretrained(out)
     assert f"| tokenizer | sha256 {own.sha256} |" in (out / "README.md").read_text()
+    assert (theirs.eos_token, theirs.eos_token_id) == own.end(None)
     for text in ("In the beginning ", "Ünïcode,  two spaces\n", "ships: 12345"):
         assert theirs(text)["input_ids"] == own.ids([text], "int64")[0].tolist()
         assert theirs.decode(theirs(text)["input_ids"]) == text

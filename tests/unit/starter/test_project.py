@@ -9,14 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from s3_server import empty_bucket, s3_server
+from ship_texts import TEXTS
 
 from froude.cli import main
 from froude.config import ConfigError
-from froude.corpora.tokenizer import trained
+from froude.corpora.tokenizer import load, trained
 from froude.space import load_space
 from froude.starter.project import Wishes, write
+from froude.train.api import build_source
+from froude.train.data import text_tokens
 from froude.train.hf.config import scaled
+
+__all__ = ["s3_server"]
 
 pytestmark = pytest.mark.slow
 
@@ -149,10 +157,54 @@ def test_what_cannot_be_read_leaves_nothing(tmp_path: Path, wishes: Wishes, mess
     assert not (tmp_path / "new").exists()
 
 
-def test_texts_need_a_tokenizer_and_a_folder_is_never_overwritten(tmp_path: Path) -> None:
+def test_texts_in_a_bucket_get_a_tokenizer_of_their_own(
+    tmp_path: Path, s3_server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parquet with a column that has another name; the project goes where its folder goes."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    bucket = empty_bucket(s3_server, monkeypatch)
+    pq.write_table(pa.table({"url": TEXTS, "body": TEXTS}), tmp_path / "a.parquet")
+    (bucket / "texts" / "a.parquet").replace((tmp_path / "a.parquet").read_bytes())
+    where = ["--data", (bucket / "texts").url, "--column", "body", "--vocab", "300"]
+    assert main(["init", str(tmp_path / "first"), *where]) == 0
+    assert (tmp_path / "first" / "tokenizer.json").read_bytes() == trained(TEXTS, 300)
+    (tmp_path / "first").rename(tmp_path / "tank")
+    run = load_space(tmp_path / "tank" / "search_space.py").target.replace(
+        {"model.context": 16}, name="large"
+    )
+    size = load(str(tmp_path / "tank" / "tokenizer.json")).size
+    assert run.model.vocab >= size
+    assert run.data.options["column"] == "body"
+    assert build_source(run, "validation").length
+    assert main(["init", str(tmp_path / "second"), *where[:2]]) == 2  # there is no column `text`
+    assert not (tmp_path / "second").exists()
+
+
+def test_a_models_own_tokenizer_comes_before_a_new_one(tmp_path: Path) -> None:
+    model, texts = tmp_path / "model", tmp_path / "texts.jsonl"
+    model.mkdir()
+    files = {
+        "tokenizer.json": trained(TEXTS, 290),
+        "tokenizer_config.json": b'{"eos_token": "<|endoftext|>"}',
+    }
+    for name, content in {**files, "config.json": json.dumps(LLAMA).encode()}.items():
+        (model / name).write_bytes(content)
+    texts.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    write(tmp_path / "new", Wishes(model=f"hf:{model}", data=str(texts)))
+    assert {name: (tmp_path / "new" / name).read_bytes() for name in files} == files
+    assert load_space(tmp_path / "new" / "search_space.py").target.model.vocab == 290
+
+
+def test_more_text_than_can_be_read_in_passing_is_for_prepare(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n')
-    with pytest.raises(ConfigError, match="--tokenizer"):
+    monkeypatch.setattr(text_tokens, "MOST_BYTES", 5)
+    with pytest.raises(ConfigError, match="make shards of it once, with `froude data prepare`"):
         write(tmp_path / "new", Wishes(data=str(tmp_path / "texts.jsonl")))
+
+
+def test_a_folder_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "search_space.py").write_text("mine")
     with pytest.raises(ConfigError, match="new or an empty folder"):

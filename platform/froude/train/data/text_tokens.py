@@ -58,7 +58,7 @@ class TextTokens(CorpusWindows):
             options["held_out"],
             shard_tokens=1 << 62,  # one pair a split
         )
-        found = _texts(run.data.path)
+        found = texts_at(run.data.path)
         self.sha256 = _identity(found, making, tokenizer.sha256)
         windows.check_sha256(run, self.sha256, f"{run.data.path!r} with {tokenizer.name}")
         made = _cached(run.data.path, making, _cache(options["cache"]) / self.sha256[:24])
@@ -77,7 +77,8 @@ def _tokenizer(options: dict[str, Any]) -> tokenizers.Tokenizer:
     return found
 
 
-def _texts(path: str) -> list[texts.Input]:
+def texts_at(path: str) -> list[texts.Input]:
+    """The texts of a file or folder; ConfigError where there are none, or more than TextTokens takes."""
     if not path:
         raise ConfigError(
             "`data.path` must name a text, or a folder of texts, for TextTokens, but is empty; set it"

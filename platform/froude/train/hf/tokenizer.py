@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,21 @@ from typing import Any
 from froude.config import ConfigError, Run
 from froude.corpora import corpus as corpora
 from froude.corpora import record
+from froude.corpora import tokenizer as tokenizers
 from froude.mixtures import Corpus
 from froude.store import Location, reported
 
 SHARDS = "froude.train.data.shards:Shards"
+TEXT_TOKENS = "froude.train.data.text_tokens:TextTokens"
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tokenizer.json, and the tokenizer_config.json beside it, empty without one."""
+    """A tokenizer.json, the tokenizer_config.json beside it, and the token that ended documents; empty if unknown."""
 
     content: bytes
     settings: bytes
+    end: str = ""
 
     @cached_property
     def sha256(self) -> str:
@@ -34,6 +37,8 @@ class Tokenizer:
         """Both files, as transformers looks for them."""
         said = json.loads(self.settings) if self.settings else {"tokenizer_class": "PreTrainedTokenizerFast"}
         said.setdefault("model_max_length", context)
+        if self.end and not said.get("eos_token"):
+            said["eos_token"] = self.end
         (folder / record.TOKENIZER).write_bytes(self.content)
         (folder / "tokenizer_config.json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
 
@@ -44,14 +49,16 @@ def tokenizer_of(run: Run) -> tuple[Tokenizer | None, str]:
     ConfigError for one that is not the one that the data were made with.
     """
     data: dict[str, Corpus] = {part.name: part for part in run.data.parts} or {"": run.data}
-    found = {name: {each.sha256: each for each in _tokenizers(one)} for name, one in data.items()}
-    every = {sha256: each for own in found.values() for sha256, each in own.items()}
+    found = {name: {(each.sha256, each.end): each for each in _tokenizers(one)} for name, one in data.items()}
+    every = {each.sha256: each for own in found.values() for each in own.values()}
     if not every:
         return None, "none was found, in `data.options` or beside the run's shards"
     if len(every) > 1:
-        each = [f"{name} {sha256[:12]}".strip() for name, own in found.items() for sha256 in own]
+        each = [f"{name} {sha256[:12]}".strip() for name, own in found.items() for sha256, _ in own]
         return None, f"none, as the run's data have different ones (SHA-256 {', '.join(each)})"
     ((sha256, one),) = every.items()
+    if len({each.end for own in found.values() for each in own.values()}) > 1:
+        one = replace(one, end="")
     unknown = [name for name, own in found.items() if not own]
     return one, f"sha256 {sha256}" + (f"; that of {', '.join(unknown)} is not known" if unknown else "")
 
@@ -66,6 +73,9 @@ def _tokenizers(data: Corpus) -> Iterator[Tokenizer]:
             raise ConfigError(
                 f"the run's tokenizer must be a tokenizer.json, but there is none at {place}; restore it"
             )
+        if data.source == TEXT_TOKENS:
+            ended = tokenizers.load(place).end(str(data.options.get("eod", "")) or None)
+            found = replace(found, end=ended[0] if ended else "")
         yield found
     elif data.source == SHARDS:
         options: dict[str, Any] = dict(data.options)
@@ -73,10 +83,11 @@ def _tokenizers(data: Corpus) -> Iterator[Tokenizer]:
             shards = corpora.open_corpus(data.path, corpora.Options(**options))
         except ConfigError:
             return  # the data are not here
-        made = {known.folder.url: known.tokenizer.get("sha256", "") for known in shards.records}
+        made = {known.folder.url: known.tokenizer for known in shards.records}
         for folder in dict.fromkeys([*made, *(Location(file.url).parent.url for file in shards.files)]):
-            if (found := _read(Location(folder) / record.TOKENIZER, made.get(folder, ""))) is not None:
-                yield found
+            known = made.get(folder, {})
+            if (found := _read(Location(folder) / record.TOKENIZER, known.get("sha256", ""))) is not None:
+                yield replace(found, end=(known.get("eod") or {}).get("token", ""))
 
 
 def _read(place: Location, sha256: str) -> Tokenizer | None:

@@ -10,7 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from s3_server import empty_bucket
 from ship_texts import TEXTS
 
 from froude.config import ConfigError, Run
@@ -92,6 +95,37 @@ def test_shards_of_the_same_texts_have_the_same_windows(tokens_run: TokensRun, t
                 == made.bytes_per_token("validation")
             )
         assert len(made.shards) > 4 or shard_tokens == 1 << 28
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_texts_on_s3_have_the_same_windows(
+    tokens_run: TokensRun, tmp_path: Path, s3_server: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    bucket, local = empty_bucket(s3_server, monkeypatch), tmp_path / "texts"
+    local.mkdir()
+    for name, texts in (("a", TEXTS[:25]), ("b", TEXTS[25:])):
+        file = local / f"{name}.{kind}"
+        if kind == "parquet":
+            rows = pa.table({"number": range(len(texts)), "text": texts})
+            pq.write_table(rows, file, row_group_size=10)
+        else:
+            file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+        (bucket / "texts" / file.name).replace(file.read_bytes())
+    (bucket / "tokenizer.json").replace((tmp_path / "tokenizer.json").read_bytes())
+    here = tokens_run({"data.path": str(local)})
+    there = tokens_run(
+        {
+            "data.path": (bucket / "texts").url,
+            "data.options.tokenizer": (bucket / "tokenizer.json").url,
+            "data.options.cache": str(tmp_path / "another"),  # so that it is made of what lies on S3
+        }
+    )
+    for split in ("train", "validation"):
+        ours, theirs = build_source(here, split), build_source(there, split)
+        assert theirs.sha256 == ours.sha256
+        assert theirs.length == ours.length
+        assert np.array_equal(theirs.read(0, theirs.length), ours.read(0, ours.length))
+        assert np.array_equal(theirs.documents(0, theirs.length), ours.documents(0, ours.length))
 
 
 def test_it_is_tokenised_once_wherever_it_lies(

@@ -21,7 +21,7 @@ from froude.train import api
 from froude.train.hf import config as configs
 from froude.train.hf.directory import apart, write
 from froude.train.hf.folding import translated
-from froude.train.hf.tokenizer import SHARDS, tokenizer_of
+from froude.train.hf.tokenizer import SHARDS, TEXT_TOKENS, tokenizer_of
 
 pytestmark = pytest.mark.slow
 
@@ -226,6 +226,28 @@ def test_the_tokenizer_comes_along(tmp_path: Path) -> None:
     write(run, weights_of(trained(run)), tmp_path / "out")
     said = json.loads((tmp_path / "out/tokenizer_config.json").read_text())
     assert said == {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 64}
+
+
+def test_the_token_that_ended_documents_is_told_unless_the_settings_have_one(tmp_path: Path) -> None:
+    words = tmp_path / "tokenizer.json"
+    words.write_bytes(tokenizers.trained(TEXTS, 300))
+    options = {"tokenizer": str(words)}
+
+    def told(*parts: dict[str, Any]) -> Any:
+        one, _ = tokenizer_of(Run(tokens=768, model={"vocab": 300}, data={"parts": list(parts)}))
+        assert one is not None
+        one.write(tmp_path, 64)
+        said = json.loads((tmp_path / "tokenizer_config.json").read_text()).get("eos_token")
+        (tmp_path / "tokenizer_config.json").unlink()
+        return said
+
+    plain = {"name": "a", "weight": 1, "source": TEXT_TOKENS, "path": "a.jsonl", "options": options}
+    other = plain | {"name": "b", "options": options | {"eod": "s"}}
+    assert told(plain) == "<|endoftext|>"
+    assert told(other) == "s"
+    assert told(plain, other) is None
+    (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "</s>"}')
+    assert told(plain) == "</s>"
 
 
 def test_parts_with_different_tokenizers_have_none_to_export(tmp_path: Path) -> None:

@@ -1,0 +1,52 @@
+"""Which tokenizer a new project's texts go through: the one named, the model's own, or one trained on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from froude.corpora import record
+from froude.corpora import tokenizer as tokenizers
+from froude.corpora.prepare.inputs import Input
+from froude.corpora.prepare.texts import all_documents
+from froude.store import Location
+
+VOCAB = 1024  # of one that is trained: small, as all that a new project tries
+SETTINGS = "tokenizer_config.json"
+
+#: Told a share (0 to 1) and what is done of it.
+Progress = Callable[[float, str], None]
+
+
+def quiet(share: float, what: str) -> None:
+    """Says nothing."""
+
+
+@dataclass(frozen=True)
+class Words:
+    """A tokenizer's size and place; where that is in the project, the files that it is made of, by name."""
+
+    vocab: int
+    place: str
+    files: dict[str, bytes] = field(default_factory=dict)
+
+
+def of_texts(
+    found: list[Input], column: str, model: Path | None, vocab: int, progress: Progress = quiet
+) -> Words:
+    """The tokenizer that lies in the folder of a model's config.json, else a new one of `vocab` tokens (0: VOCAB)."""
+    own = model / record.TOKENIZER if model else None
+    if own is not None and own.is_file():
+        files = {own.name: own.read_bytes()}
+        if (settings := own.with_name(SETTINGS)).is_file():
+            files[SETTINGS] = settings.read_bytes()
+    else:
+        files = {record.TOKENIZER: tokenizers.trained(all_documents(found, column, progress), vocab or VOCAB)}
+    size = tokenizers.Tokenizer(files[record.TOKENIZER], str(own or record.TOKENIZER)).size
+    return Words(size, record.TOKENIZER, files)
+
+
+def named(place: str) -> Words:
+    """The tokenizer.json of `--tokenizer`, which stays where it is."""
+    return Words(tokenizers.load(place).size, Location.parse(place).url)
