@@ -168,9 +168,11 @@ def test_a_run_without_its_recipe_is_no_hf_directory(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("remote", [False, True], ids=["local", "s3"])
-def test_the_tokenizer_beside_the_shards_comes_along(
-    remote: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("remote", "named"), [(False, False), (True, False), (False, True)], ids=["local", "s3", "named"]
+)
+def test_the_tokenizer_of_the_shards_comes_along(
+    remote: bool, named: bool, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from transformers import AutoTokenizer
 
@@ -184,7 +186,8 @@ def test_the_tokenizer_beside_the_shards_comes_along(
             (bucket / "shards" / file.name).replace(file.read_bytes())
         shards = (bucket / "shards").url
     run = run_of(config_file(tmp_path, "llama"), vocab=300)
-    run = run.replace(data={"source": SHARDS, "path": shards, "options": {"held_out": 0.2}}, name="large")
+    options = {"held_out": 0.2, **({"tokenizer": str(words)} if named else {})}
+    run = run.replace(data={"source": SHARDS, "path": shards, "options": options}, name="large")
     out = tmp_path / "out"
     assert export(study(tmp_path / "study", run), "--format", "hf", "--out", str(out)) == 0
     own, theirs = tokenizers.load(str(words)), AutoTokenizer.from_pretrained(out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -76,18 +76,30 @@ def _tokenizers(data: Corpus) -> Iterator[Tokenizer]:
         if data.source == TEXT_TOKENS:
             ended = tokenizers.load(place).end(str(data.options.get("eod", "")) or None)
             found = replace(found, end=ended[0] if ended else "")
+        elif data.source == SHARDS and (shards := _shards(data)):
+            ends = {_end(known.tokenizer) for known in shards.records}
+            found = replace(found, end=ends.pop() if len(ends) == 1 else "")
         yield found
-    elif data.source == SHARDS:
-        options: dict[str, Any] = dict(data.options)
-        try:
-            shards = corpora.open_corpus(data.path, corpora.Options(**options))
-        except ConfigError:
-            return  # the data are not here
+    elif data.source == SHARDS and (shards := _shards(data)):
         made = {known.folder.url: known.tokenizer for known in shards.records}
         for folder in dict.fromkeys([*made, *(Location(file.url).parent.url for file in shards.files)]):
             known = made.get(folder, {})
             if (found := _read(Location(folder) / record.TOKENIZER, known.get("sha256", ""))) is not None:
-                yield replace(found, end=(known.get("eod") or {}).get("token", ""))
+                yield replace(found, end=_end(known))
+
+
+def _shards(data: Corpus) -> corpora.Corpus | None:
+    """The token shards of a run, None where they are not here."""
+    options: dict[str, Any] = {k: v for k, v in data.options.items() if not k.startswith("tokenizer")}
+    try:
+        return corpora.open_corpus(data.path, corpora.Options(**options))
+    except ConfigError:
+        return None
+
+
+def _end(known: Mapping[str, Any]) -> str:
+    """The token that ended documents, by what `data.json` says of their tokenizer."""
+    return str((known.get("eod") or {}).get("token", ""))
 
 
 def _read(place: Location, sha256: str) -> Tokenizer | None:
