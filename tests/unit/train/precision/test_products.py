@@ -113,6 +113,7 @@ def test_fp8_takes_hidden_matrices_with_sizes_that_it_can() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("torchao") is None, reason="needs torchao, the extra fp8")
 def test_torchaos_product_has_fp8s_errors_forward_and_backward() -> None:
     draws = torch.Generator().manual_seed(0)
     inputs, weight = (torch.randn(rows, 128, generator=draws).requires_grad_() for rows in (64, 96))
