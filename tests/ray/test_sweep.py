@@ -16,9 +16,10 @@ import polars as pl
 import pytest
 
 from froude.config import ConfigError, Run
+from froude.external import jobs
 from froude.launch import tuning
 from froude.launch.cluster import SimulatedCluster, simulated
-from froude.launch.sweep import sweep
+from froude.launch.sweep import open_study, sweep
 from froude.space import Grid, LogUniform, Search, Space, Trial
 from froude.store import Location
 from froude.study import Study
@@ -34,22 +35,7 @@ BASE = Run(
     device="cpu",
 )
 
-FRAGILE = """
-from pathlib import Path
-from froude.config import ConfigError
-from froude.train.model import Transformer
-
-class Fragile(Transformer):
-    def __init__(self, run):
-        super().__init__(run)
-        self.broken = Path(run.model.options["broken"])
-        self.kind = ConfigError if run.model.options.get("for_good") else OSError
-
-    def forward(self, tokens):
-        if self.broken.exists():
-            raise self.kind("the disk is on fire")
-        return super().forward(tokens)
-"""
+FRAGILE = (Path(__file__).parents[1] / "data" / "fragile.py").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +244,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import test_sweep
 from froude.launch.cluster import connect
-from froude.launch.sweep import sweep
+from froude.launch.sweep import open_study, sweep
 from froude.store import Location
 with connect(sys.argv[2]) as cluster:
     sweep(test_sweep.space(test_sweep.grid(*test_sweep.long_runs(5))), Location.parse(sys.argv[3]), cluster)
@@ -339,3 +325,22 @@ def test_commands_train_trials_on_one_node_and_on_two(cluster, study, monkeypatc
     too_many = run("wide", trainer={"command": command, "nodes": 9})
     with pytest.raises(ConfigError, match=r"9 with 1 CPUs and 0 GPUs each, but the cluster has 2 such"):
         sweep(Space("tiny", 0, (grid(*made, too_many),), target), study, cluster, trust=True)
+
+
+def test_jobs_by_a_shell_make_the_study_that_the_cluster_makes(cluster, study, monkeypatch, tmp_path):
+    (tmp_path / "train.py").write_text(TRAINER.replace("STEPS", str(STEPS)))
+    monkeypatch.chdir(tmp_path)
+    command = ["{python}", "-I", "-S", "train.py"]
+    tried = [run(f"s{seed}", seed=seed, trainer={"command": command, "retries": 1}) for seed in (1, 2)]
+    work = Space("tiny", 0, (grid(*tried),), run("large", trainer={"command": command, "params": 1000}))
+    sweep(work, study, cluster, trust=True)
+    other, place = Location.parse(tmp_path / "other"), tmp_path / "jobs"
+    jobs.write_jobs(open_study(work, other, trust=True, fresh=False), work, other, place)
+    for _ in range(2):
+        subprocess.run(["sh", "jobs.txt"], cwd=place, check=False)
+        state = jobs.ingest(place)
+    assert state.done == ["s1", "s2"]
+    for frame in ("trials", "steps", "evals"):
+        here, there = (getattr(Study(each), frame)().collect() for each in (study, other))
+        kept = [name for name in here.columns if name not in ("time", "seconds")]
+        assert here.select(kept).sort(pl.all()).equals(there.select(kept).sort(pl.all())), frame
