@@ -225,6 +225,9 @@ def page(rows: list[dict[str, Any]], machine: str) -> str:
 
 {head}
 {chr(10).join(lines)}
+
+What it does not show: wider and deeper models, long windows, where rounding of RoPE and norms may add up, other
+precisions than fp32, GPUs. Studies are of minutes; what they are too small for is overridden, as the column says.
 """
 
 
