@@ -169,11 +169,11 @@ class Search:
         number = len(past.trials)
         if number == self.trials:
             return None
-        found = past.stored(self._name(number))
-        if found is not None and set(found.params) == set(self.axes):
-            return [self.trial(number, found.params)]
         if number == 0:
             return [self.trial(0, self.default)]
+        found = past.stored(self._name(number))
+        if found is not None and self._could_be(found.params):
+            return [self.trial(number, found.params)]
         known = past.trials[: max(0, number - self.parallel + 1)] if number > self.startup else []
         rows = [past.outcome(trial) for trial in known]
         results = [(trial.params, _loss(row)) for trial, row in zip(known, rows, strict=True) if row]
@@ -181,6 +181,10 @@ class Search:
             return None
         key, by_chance = f"{past.seed}:{self.name}:{number}", number <= self.startup
         return [self.trial(number, propose(self.axes, results, key=key, by_chance=by_chance))]
+
+    def _could_be(self, params: Mapping[str, Scalar]) -> bool:
+        """Whether these values lie on the axes; the study's may be of a search as it was before it was edited."""
+        return set(params) == set(self.axes) and all(params[key] in axis for key, axis in self.axes.items())
 
     def _name(self, number: int) -> str:
         return f"{self.name}-{number:02d}"

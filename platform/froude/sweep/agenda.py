@@ -195,7 +195,7 @@ def _difference(trial: Trial, stored: Stored) -> str:
             return f"settings (run {name} instead of {', '.join(want)})"
         if want[name].fingerprint != fingerprint and want[name].proxy_fingerprint_0_1 != fingerprint:
             before = next((run for run in stored.trial.runs if run.name == name), None)
-            keys = before.differences(want[name]) if before else []
+            keys = want[name].differences(before) if before else []
             return f"settings ({', '.join(keys[:4]) or 'its fingerprint differs'})"
     if len(have) < len(want):
         losses = [loss for loss in stored.rows["loss"].to_pylist() if loss is not None]

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from played_sweep import play
 from s3_server import empty_bucket, s3_server
 from ship_texts import TEXTS
 
@@ -20,6 +23,7 @@ from froude.config import ConfigError
 from froude.corpora.tokenizer import load, trained
 from froude.space import load_space
 from froude.starter.project import Wishes, write
+from froude.sweep.agenda import Agenda
 from froude.train.api import build_source
 from froude.train.data import text_tokens
 from froude.train.hf.config import scaled
@@ -130,6 +134,18 @@ def test_a_trainer_of_ones_own(tmp_path: Path) -> None:
     assert "froude follow" in readme
     assert "--trust" in readme
     assert "loss_law" in planned(tmp_path / "outside", "--trust")
+
+
+@pytest.mark.parametrize("trainer", ["", "python train.py"])
+def test_a_study_whose_best_rate_lies_at_an_edge_ends_and_leaves_the_rest_to_the_gate(
+    tmp_path: Path, trainer: str
+) -> None:
+    write(tmp_path / "tank", Wishes(trainer=trainer))
+    agenda = Agenda(load_space(tmp_path / "tank" / "search_space.py"), {})
+    play(agenda, lambda run: 3.0 - 0.1 * math.log2(run.optimizer.lr * (run.model.width if trainer else 1)))
+    assert agenda.done
+    rates = agenda.rows(["lr_transfer"]).filter(pl.col("width") == 32)["lr"]
+    assert agenda.rows(["loss_law"]).filter(pl.col("width") == 32)["lr"].unique().to_list() == [rates.max()]
 
 
 def test_sizes_of_a_config_must_be_there_and_positive(tmp_path: Path) -> None:

@@ -136,6 +136,20 @@ def test_a_search_on_other_axes_is_refused():
         Agenda(space(smaller), first.results)
 
 
+def test_a_search_that_was_edited_keeps_only_what_it_could_have_given():
+    def on(low, high, default=1e-2):
+        axes = {"optimizer.lr": LogUniform(low, high), "batch": Choice((384, 768))}
+        return space(Search("s", BASE, axes, 6, 2, {"optimizer.lr": default, "batch": 768}))
+
+    first = Agenda(space(), {})
+    play(first, parabola)
+    assert Agenda(on(1e-5, 1.0), first.results).done
+    with pytest.raises(ConfigError, match=r"'s-00' with other settings \(optimizer.lr 0.01 instead of 2.0\)"):
+        Agenda(on(1.0, 4.0, default=2.0), first.results)
+    with pytest.raises(ConfigError, match=r"'s-0[1-5]' with other settings .*--rerun-changed"):
+        Agenda(on(0.0099, 0.0101), first.results)
+
+
 def branched(*steps, stop_loss=None):
     runs = tuple(BASE.replace(name=f"b-n{n}", tokens=768 * n) for n in steps)
     return Trial("b", runs, stop_loss=stop_loss)

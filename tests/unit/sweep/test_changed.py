@@ -135,7 +135,7 @@ def test_other_settings_are_named_and_may_be_trained_again_too(mine, study):
     other = Space(
         "x", 0, (Grid("g", lambda rows: [Trial(r.name, (r,)) for r in runs], role="loss_law"),), runs[0]
     )
-    with pytest.raises(ConfigError, match=r"other settings \(optimizer.beta2 0.99 instead of 0.95\)"):
+    with pytest.raises(ConfigError, match=r"other settings \(optimizer.beta2 0.95 instead of 0.99\)"):
         again(other, study)
     agenda = again(other, study, rerun_changed=True)
     assert set(agenda.changed) == {"a", "b"}

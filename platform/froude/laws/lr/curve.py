@@ -208,7 +208,7 @@ def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
 
     if rates.size < MIN_RATES:
         without = f" (left out: {found})" if (found := left_out(sample)) else ""
-        return nothing("too_few_points", f"{rates.size} finished rates; needs {MIN_RATES}{without}")
+        return nothing("too_few_points", f"{rates.size} rates that can be fitted; needs {MIN_RATES}{without}")
     if np.ptp(y) <= 1e-9 * y.max():
         return nothing("flat", "all losses are equal")
     tried = np.log(np.concatenate([sample["lr"], sample.columns["lr"][sample.diverged]]))

@@ -316,7 +316,7 @@ class _Search:
             ("edge", "the optimum lies at an edge of the rates tried"),
             ("not_convex", "the curves have no common minimum"),
             ("flat", "the curve does not place the optimum within a factor of 2"),
-            ("too_few_points", f"fewer than {MIN_RATES} finished rates"),
+            ("too_few_points", f"fewer than {MIN_RATES} rates that can be fitted"),
         )
         found = [
             (status, f"{self.over} {', '.join(named[status])}: {text}")
