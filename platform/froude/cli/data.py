@@ -121,7 +121,7 @@ def _made(corpus: Record) -> Iterator[str]:
         told = f", {each:.3f} bytes a token" if each else ""
         yield f"{split:<11} {counted(counts['documents'], 'document')}, {counted(counts['tokens'], 'token')}{told}"
     if content["held_out"] and not corpus.splits["validation"]["documents"]:
-        yield "            no document is held out: there is only one (a plain text file is one document)"
+        yield "            no document is held out: all are one (a plain text file is one, equal documents are one)"
     repeats = sum(counts["duplicates"] for counts in corpus.splits.values())
     what = "dropped" if content["drop_duplicates"] else "kept; --drop-duplicates leaves them out"
     yield f"duplicates  {f'{repeats:,}, {what}' if repeats else 'none'}"
@@ -208,7 +208,8 @@ def verify(
         for each in bad:
             display.line(f"{each.name} {each.wrong}")
         they = "are what they were" if len(found) != 1 else "is what it was"
-        display.line(f"{len(found) - len(bad)} of {counted(len(found), 'file')} {they}")
+        remedy = "; restore the others, or prepare the data again" if bad else ""
+        display.line(f"{len(found) - len(bad)} of {counted(len(found), 'file')} {they}{remedy}")
     return FAILED if bad else None
 
 
@@ -225,6 +226,7 @@ def train_tokenizer(
 
     Example: froude data train-tokenizer texts/ --vocab 4096 --out tokenizer.json
     """
+    from froude.config import ConfigError
     from froude.corpora.prepare.inputs import inputs
     from froude.corpora.prepare.texts import all_documents
     from froude.corpora.tokenizer import Tokenizer, trained
@@ -232,6 +234,9 @@ def train_tokenizer(
     from froude.store import Location, reported
 
     found, target = inputs(texts), Location.parse(out)
+    with reported(target, "the tokenizer must be writable"):
+        if target.exists():
+            raise ConfigError(f"--out must be a new file, but {target} is there; name another, or remove it")
     display = Display(quiet=as_json)
     display.stage("tokenizer")
     content = trained(all_documents(found, column, display.update), vocab)

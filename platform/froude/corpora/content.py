@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from froude.config import ConfigError
 from froude.corpora.files import File
 from froude.store import Location, reported
 
@@ -16,11 +17,12 @@ BLOCK, MOST = 1 << 16, 1 << 12
 PIECE = 1 << 23
 
 
-def sha256(files: Sequence[File]) -> str:
+def sha256(files: Sequence[File], known: Mapping[str, str] | None = None) -> str:
     """SHA-256 (64 hex digits) of files in this order, local or on S3, wherever they lie and whatever they are called.
 
     Of more than WHOLE bytes in all it is that of a manifest: each file's size, and the hash of blocks of it. That
-    detects another corpus, another version or a truncated file, but not an edit between the blocks.
+    detects another corpus, another version or a truncated file, but not an edit between the blocks. ConfigError for a
+    file that is read whole and has another hash than is `known` of its URL.
     """
     sampled = sum(file.size for file in files) > WHOLE
     total = hashlib.sha256(b"sampled" if sampled else b"whole")
@@ -36,6 +38,11 @@ def sha256(files: Sequence[File]) -> str:
             for later in parts[i + 1 : i + 9]:
                 file.expect(*later)
             part.update(file.read(offset, length).data)
+        if not sampled and part.hexdigest() != (wanted := (known or {}).get(file.url, part.hexdigest())):
+            raise ConfigError(
+                f"a shard must be the one that data.json lists, SHA-256 {wanted[:12]}…, but {file.url} has "
+                f"{part.hexdigest()[:12]}…; restore it, or prepare the data again"
+            )
         total.update(file.size.to_bytes(8, "little") + part.digest())
     return total.hexdigest()
 

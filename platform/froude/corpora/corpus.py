@@ -79,12 +79,13 @@ class Corpus:
 
     @functools.cached_property
     def sha256(self) -> str:
-        """Names the content and what is made of it; the same wherever it lies."""
+        """Names the content and what is made of it, the same wherever it lies; ConfigError if data.json has another."""
         chosen = {"format": self.kind, "dtype": "", "column": ""}
         if setting := FORMATS[self.kind].setting:
             chosen[setting] = str(getattr(self.options, setting))
         split = len(self.training) if self.held else self.options.held_out
-        text = json.dumps([chosen, split, content.sha256(self.files)], sort_keys=True)
+        known = {url: sha256 for record in self.records for url, sha256 in record.hashes.items()}
+        text = json.dumps([chosen, split, content.sha256(self.files, known)], sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 

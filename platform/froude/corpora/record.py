@@ -28,6 +28,11 @@ class Record:
         return list(self.content["shards"])
 
     @property
+    def hashes(self) -> dict[str, str]:
+        """SHA-256 of each file by its URL."""
+        return {f"{self.folder.url.rstrip('/')}/{row['name']}": row["sha256"] for row in self.shards}
+
+    @property
     def splits(self) -> Mapping[str, Mapping[str, Any]]:
         """documents, tokens, bytes and duplicates of each split; empty where a tokenizer did not make it here."""
         return dict(self.content.get("splits", {}))

@@ -45,6 +45,8 @@ PREPARE = ["prepare", "texts.jsonl", "--tokenizer", "t.json", "--out", "out", "-
 
 
 def test_from_texts_to_verified_shards(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["data", "train-tokenizer", "texts.jsonl", "--vocab", "300", "--out", "t.json"]) == 2
+    assert "--out must be a new file, but " in capsys.readouterr().err
     out = said(["train-tokenizer", "texts.jsonl", "--vocab", "300", "--out", "t2.json"], capsys)
     assert out.splitlines()[-1] == f"{texts.parent / 't2.json'}: 300 tokens"
     assert Path("t2.json").read_bytes() == Path("t.json").read_bytes()
@@ -70,7 +72,7 @@ def test_from_texts_to_verified_shards(texts: Path, capsys: pytest.CaptureFixtur
     shard.write_bytes(shard.read_bytes()[:-1])
     lines = said(["verify", "out"], capsys, code=1).splitlines()
     assert lines[-2].startswith("train-00000.bin has ")
-    assert lines[-1] == "4 of 5 files are what they were"
+    assert lines[-1] == "4 of 5 files are what they were; restore the others, or prepare the data again"
     found = json.loads(said(["verify", "out", "--json"], capsys, code=1))
     assert [each["name"] for each in found["differing"]] == ["train-00000.bin"]
     assert "a shard must have the size that" in refused(["stats", "out"], capsys)
@@ -130,7 +132,7 @@ def test_one_document_and_a_small_vocabulary_are_told(
 ) -> None:
     Path("one.txt").write_text("abab abab")
     out = said(["prepare", "one.txt", "--tokenizer", "t.json", "--out", "one"], capsys)
-    assert "no document is held out: there is only one (a plain text file is one document)" in out
+    assert "no document is held out: all are one (a plain text file is one," in out
     assert "duplicates  none" in out
     out = said(["train-tokenizer", "one.txt", "--vocab", "5000", "--out", "few.json"], capsys)
     assert out.splitlines()[-1].endswith(

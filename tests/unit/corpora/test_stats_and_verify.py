@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from ship_texts import TEXTS
 
-from froude.config import ConfigError
+from froude.cli import main
+from froude.config import ConfigError, Run
 from froude.corpora import record
 from froude.corpora.corpus import Options as Reading
 from froude.corpora.corpus import open_corpus
@@ -20,6 +21,7 @@ from froude.corpora.stats import QUANTILES, stats
 from froude.corpora.tokenizer import load, trained
 from froude.corpora.verify import verify, write
 from froude.store import Location
+from froude.train.api import build_source
 
 Lines = Callable[..., Path]
 
@@ -192,3 +194,23 @@ def test_there_must_be_shards_and_a_record_of_ours(tmp_path: Path, corpus: Path)
             stats(str(corpus))
         with pytest.raises(ConfigError, match=r"data.json must list shards by name, size and sha256"):
             list(verify(str(corpus)))
+
+
+@pytest.mark.parametrize("name", ["train-00000.idx", "validation-00000.bin"])
+def test_a_file_that_data_json_lists_is_missed_and_so_is_a_changed_bit(tmp_path: Path, name: str) -> None:
+    """Without its .idx a .bin would be read as another format's; without its validation others would be held out."""
+    texts, shards = tmp_path / "texts.jsonl", tmp_path / "shards"
+    texts.write_text("".join(json.dumps({"text": f"{i} " * 50}) + "\n" for i in range(200)))
+    (tmp_path / "tokenizer.json").write_bytes(trained(iter(["0 1 2 3"]), 300))
+    made = ["data", "prepare", str(texts), "--out", str(shards), "--eod", "", "--held-out", "0.2"]
+    assert main([*made, "--tokenizer", str(tmp_path / "tokenizer.json")]) == 0
+    data = {"source": "froude.train.data.shards:Shards", "path": str(shards)}
+    run = Run(tokens=768, data=data, model={"vocab": 512, "context": 32})
+    build_source(run, "train")
+    content = (shards / name).read_bytes()
+    (shards / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(ConfigError, match=rf"(that data.json lists, SHA-256 .*|in order), but .*{name} has"):
+        build_source(run, "train")
+    (shards / name).unlink()
+    with pytest.raises(ConfigError, match=f"has no {name}"):
+        build_source(run, "train")

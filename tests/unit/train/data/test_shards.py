@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import random
@@ -250,8 +251,11 @@ def test_data_json_says_what_is_held_out_and_how_much_text_it_is(
     megatron(tmp_path / "x", documents)
     assert build_source(shards_run(tmp_path), "train").bytes_per_token is None
     megatron(tmp_path / "y", documents[:9])
-    sizes = {name: (tmp_path / name).stat().st_size for name in ("x.bin", "y.bin", "y.idx")}
-    listed = [{"name": name, "size": size, "sha256": "", "split": "train"} for name, size in sizes.items()]
+    files = {name: (tmp_path / name).read_bytes() for name in ("x.bin", "y.bin", "y.idx")}
+    listed = [
+        {"name": name, "size": len(content), "sha256": hashlib.sha256(content).hexdigest(), "split": "train"}
+        for name, content in files.items()
+    ]
     count = len(joined(documents[:9]))
     said = {"version": 1, "splits": {"validation": {"tokens": count, "bytes": count * 4}}, "shards": listed}
     (tmp_path / "data.json").write_text(json.dumps(said))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import os
 import struct
 from collections.abc import Callable
@@ -16,12 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 from shard_writers import arrow, dolma, headerless, llmc, megatron, parquet, stream, table
 
-from froude.cli import main
 from froude.config import ConfigError, Run
-from froude.corpora.tokenizer import trained
-from froude.train.api import build_source
 from froude.train.data.shards import Shards
 
+SHARDS = "froude.train.data.shards:Shards"
 DOCUMENTS = [[i % 90 for i in range(n)] for n in (40, 0, 70, 130, 5)]
 
 
@@ -31,7 +28,7 @@ def open_shards(make_run: Callable[..., Run], tmp_path: Path) -> Callable[..., S
 
     def make(path: str = "", **options: Any) -> Shards:
         changes = {
-            "data.source": "froude.train.data.shards:Shards",
+            "data.source": SHARDS,
             "data.path": str(tmp_path / path) if "://" not in path else path,
             "data.options": options,
             "model.context": 8,
@@ -252,7 +249,7 @@ def test_options_that_do_not_fit_are_one_clear_error(
 
 
 def test_an_empty_path_is_an_error(make_run: Callable[..., Run]) -> None:
-    run = make_run({"data.source": "froude.train.data.shards:Shards"})
+    run = make_run({"data.source": SHARDS})
     with pytest.raises(ConfigError, match=r"`data.path` must name token shards: .* but is empty; set it"):
         Shards(run, "train")
 
@@ -330,21 +327,3 @@ def test_too_much_to_hash_asks_for_shards_to_hold_out(
         open_shards()
     headerless(tmp_path / "held", DOCUMENTS)
     assert open_shards(validation="held.bin").length == 1 << 27
-
-
-@pytest.mark.parametrize("name", ["train-00000.idx", "validation-00000.bin"])
-def test_a_file_that_data_json_lists_is_missed(tmp_path: Path, name: str) -> None:
-    """Without its .idx a .bin would be read as another format's; without its validation others would be held out."""
-    texts = tmp_path / "texts.jsonl"
-    texts.write_text("".join(json.dumps({"text": f"{i} " * 50}) + "\n" for i in range(200)))
-    (tmp_path / "tokenizer.json").write_bytes(trained(iter(["0 1 2 3"]), 300))
-    shards = tmp_path / "shards"
-    tokenizer = str(tmp_path / "tokenizer.json")
-    made = ["data", "prepare", str(texts), "--tokenizer", tokenizer, "--out", str(shards), "--eod", ""]
-    assert main([*made, "--held-out", "0.2"]) == 0
-    data = {"source": "froude.train.data.shards:Shards", "path": str(shards)}
-    run = Run(tokens=768, data=data, model={"vocab": 512, "context": 32})
-    build_source(run, "train")
-    (shards / name).unlink()
-    with pytest.raises(ConfigError, match=f"has no {name}"):
-        build_source(run, "train")
