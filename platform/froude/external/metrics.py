@@ -92,7 +92,7 @@ class Metrics:
         if value != value // 1 or not least <= value <= self.run.steps:
             raise ConfigError(
                 f"`step` must be the number of updates so far, {least} to {self.run.steps}, but {at} has {value:g}; "
-                "count from 1, after the first update"
+                "count from 1, after the first update, or name a series that does so in `trainer.series` as step"
             )
         return int(value)
 
@@ -124,13 +124,19 @@ class Metrics:
         if last := max((step for step, split in self.evals if split == "validation"), default=None):
             return f"{rule}its last is of step {last}; evaluate after the last update, and count steps from 1"
         if other := self._others():
+            if named := self.series.get(VALIDATION):
+                return f"{rule}`trainer.series` calls it {named!r}, but it has {', '.join(other)}; correct the name"
             meant = did_you_mean(other[0], TOLD)
             return (
                 f"{rule}it has only {', '.join(other)}{meant}; name it {VALIDATION}, or say its name in "
                 "`trainer.series`"
             )
         what = f"losses up to step {self._at}" if self._at else "nothing"
-        return f"{rule}it wrote {what}; append a JSON line with step and {VALIDATION} at the end"
+        place = Path(self.where)
+        if place.is_dir():
+            return f"{rule}it has {what}; log {VALIDATION} at that step"
+        beside = f" (the folder {place.stem} beside it is not read)" if place.with_suffix("").is_dir() else ""
+        return f"{rule}it wrote {what}{beside}; append a JSON line with step and {VALIDATION} at the end"
 
     def _others(self) -> list[str]:
         """A few names that are no metric's, those of losses first."""

@@ -115,6 +115,18 @@ def test_what_an_unfinished_run_lacks_is_told(tmp_path, lines, words):
         raise AssertionError(read(told(tmp_path, *lines), RUN).lacking())
 
 
+def test_what_a_folder_lacks_is_told_as_of_a_folder(tmp_path):
+    told(tmp_path, {"step": 9, "loss": 1.0})
+    (tmp_path / "metrics").mkdir()
+    assert (
+        "(the folder metrics beside it is not read); append"
+        in read(tmp_path / "metrics.jsonl", RUN).lacking()
+    )
+    assert (
+        read(tmp_path / "metrics", RUN).lacking().endswith("it has nothing; log validation_loss at that step")
+    )
+
+
 def test_a_line_that_is_being_written_is_left_for_later(tmp_path):
     file = told(tmp_path, {"step": 1, "loss": 2.0})
     file.write_text(file.read_text() + '{"step": 2, "lo')

@@ -155,16 +155,21 @@ def test_scalars_of_tensorflow_count_and_damage_is_named(tmp_path):
     assert [row["loss"] for row in read(tmp_path, RUN).steps.values()] == [3.5, 2.5]
     (file,) = tmp_path.iterdir()
     content = file.read_bytes()
-    file.write_bytes(content[:12] + b"\xff" * 8 + content[20:])
-    with pytest.raises(ConfigError, match=r"TensorBoard file must be whole, but .* is damaged at byte 0"):
-        read(tmp_path, RUN)
+    for place in (0, 12, len(content) - 30):  # a length, data, and data of the last record
+        file.write_bytes(content[:place] + bytes([content[place] ^ 4]) + content[place + 1 :])
+        with pytest.raises(
+            ConfigError, match=r"TensorBoard file must be whole, but .* is damaged at byte \d+;"
+        ):
+            read(tmp_path, RUN)
+    file.write_bytes(content[:-7])  # as a process leaves it that is killed
+    assert [row["loss"] for row in read(tmp_path, RUN).steps.values()] == [3.5]
 
 
 def test_a_package_that_is_lacking_is_named_and_what_has_just_begun_tells_nothing(tmp_path, monkeypatch):
     (tmp_path / "offline-run-1").mkdir()
     (tmp_path / "offline-run-1" / "run-1.wandb").touch()
     (tmp_path / "other.db").write_text("no database")
-    assert "it wrote nothing" in read(tmp_path, RUN).lacking()
+    assert "it has nothing" in read(tmp_path, RUN).lacking()
     (tmp_path / "events.out.tfevents.1").touch()
     monkeypatch.setitem(sys.modules, "tensorboardX.proto.event_pb2", None)
     with pytest.raises(ConfigError, match=r"need the package tensorboardX, .* 'froude\[tensorboard\]'"):
@@ -208,7 +213,9 @@ def test_a_trial_s_attempts_have_a_folder_each(tmp_path, commanded):
     assert (rows.trials[0]["loss"], rows.trials[0]["attempts"], told(rows.steps)) == (3.5, 2, EXPECTED)
     code = STORE.replace('"val"', '"eval"').replace("attempt == 1", "False")
     trial = Trial("t", (commanded(code, trainer__series=NAMES, trainer__retries=5),))
-    with pytest.raises(ConfigError, match="has only eval; name it validation_loss"):
+    with pytest.raises(
+        ConfigError, match=r"`trainer.series` calls it 'val', but it has eval; correct the name"
+    ):
         run_trial(trial, tmp_path / "other", material=Material(), roots=[os.getcwd()])
 
 

@@ -11,6 +11,7 @@ from froude.config import ConfigError
 
 FILES = "events.out.tfevents.*"
 LENGTH = struct.Struct("<Q")  # of a record; a CRC follows it, and one its data
+CRC = struct.Struct("<I")
 #: Scalars of TensorFlow 2 are tensors: their types' numbers, the field of each, and how its bytes are packed.
 TENSORS = {1: ("float_val", "<f"), 2: ("double_val", "<d")}
 
@@ -20,6 +21,7 @@ def events(file: Path) -> Iterator[Any]:
     try:
         from google.protobuf.message import DecodeError
         from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.record_writer import masked_crc32c
     except ImportError:
         raise ConfigError(
             "TensorBoard's files need the package tensorboardX, which is not installed here; "
@@ -28,10 +30,14 @@ def events(file: Path) -> Iterator[Any]:
     content, at = file.read_bytes(), 0
     while at + LENGTH.size <= len(content):
         (size,) = LENGTH.unpack_from(content, at)
-        data = content[at + LENGTH.size + 4 : at + LENGTH.size + 4 + size]
-        if (end := at + LENGTH.size + 4 + size + 4) > len(content):
+        begin, end = at + LENGTH.size + 4, at + LENGTH.size + 4 + size + 4
+        head, data = content[at : at + LENGTH.size], content[begin : end - 4]
+        whole = content[begin - 4 : begin] == CRC.pack(masked_crc32c(head))
+        if (whole and end > len(content)) or begin > len(content):
             return
         try:
+            if not whole or content[end - 4 : end] != CRC.pack(masked_crc32c(data)):
+                raise DecodeError
             yield Event.FromString(data)
         except DecodeError:
             raise ConfigError(
