@@ -63,7 +63,9 @@ def ours(run: Run, clock: Callable[[], float]) -> Step:
 def peer(run: Run, clock: Callable[[], float], compiled: bool = False) -> Step:
     """Seconds and loss of a step of a plain loop; drawing its data takes no time."""
     trainer = Trainer(run)
-    model = torch.compile(trainer.model, dynamic=False) if compiled else trainer.model
+    model = trainer.model
+    if compiled:
+        model.compile(dynamic=False)
     optimizer = torch.optim.AdamW(
         parameter_groups(run, model), betas=(run.optimizer.beta1, run.optimizer.beta2), fused=True
     )
