@@ -103,6 +103,6 @@ def test_both_sources_serve_the_same_tokens(folder: Path, monkeypatch: pytest.Mo
 @pytest.mark.long
 def test_the_pages_checks_say_something(folder: Path) -> None:
     out = (folder / "out.txt").read_text(encoding="utf-8")
-    assert "0.0% of the validation windows occur in the training split" in out
+    assert "0.0% of the validation data is in the training split" in out
     assert "coordinate check over width passed" in out
     assert out.count("15 finished") == 2
