@@ -45,7 +45,7 @@ def check_series(series: Mapping[str, str], where: str) -> None:
         if name not in TOLD and not name.startswith("validation_loss_"):
             raise ConfigError(
                 f"`{where}` gives a trainer's series the names of metrics, but {name!r} is none"
-                f"{did_you_mean(name, TOLD)}; known: {', '.join(TOLD)}"
+                f"{did_you_mean(name, TOLD)}; use one of {', '.join(TOLD)}"
             )
 
 

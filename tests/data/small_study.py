@@ -141,9 +141,8 @@ class Ladder:
             for steps in self.steps:
                 changes = {"model.width": width, "tokens": 768 * steps, "seed": seed}
                 changes |= {"parametrization": self.parametrization}
-                if (
-                    self.parametrization == "sp"
-                ):  # at its best rate, or the law's losses would have to be worse
+                # At its best rate, or the law's losses would have to be worse.
+                if self.parametrization == "sp":
                     changes |= {"optimizer.lr": BEST_LR * 64 / width}
                 run = base("law", **changes).replace(name=f"w{width}-{steps}-s{seed}")
                 loss = law(params(run), run.tokens) * math.exp(self.noise * chance.standard_normal())

@@ -244,7 +244,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import test_sweep
 from froude.launch.cluster import connect
-from froude.launch.sweep import open_study, sweep
+from froude.launch.sweep import sweep
 from froude.store import Location
 with connect(sys.argv[2]) as cluster:
     sweep(test_sweep.space(test_sweep.grid(*test_sweep.long_runs(5))), Location.parse(sys.argv[3]), cluster)

@@ -29,7 +29,7 @@ from froude.train.rows import eval_row
 from froude.train.size import is_sized, size_of
 
 COMMIT_SECONDS = 30.0  # between two records, of those that are watched live
-SHARE = 9.0  # of time without reading what is read whole, by that of the reading: it takes a tenth of a CPU at most
+REST = 9.0  # times as long as it took to read all of a folder passes before it is read again
 Seen = tuple[int, int, int]  # inode, size, and time of change
 
 
@@ -72,16 +72,18 @@ class Tail:
 
     def read(self) -> Metrics:
         """Everything so far; ConfigError for a line that breaks a rule. A missing file has told nothing yet."""
+        if (began := time.monotonic()) < self._rest:
+            return self.metrics
         folder = self.file.is_dir()
         seen = tuple(_seen(sorted(self.file.rglob("*")) if folder else [self.file]))
-        if not seen or seen == self._seen or (began := time.monotonic()) < self._rest:
+        if not seen or seen == self._seen:
             return self.metrics
         if folder or self.file.suffix == ".parquet":
             metrics = self._none()
             for number, line in enumerate(lines(self.file, metrics.series), 1):
                 self._take(metrics, line, number)
             self.metrics = metrics
-            self._rest = time.monotonic() + SHARE * (time.monotonic() - began)
+            self._rest = time.monotonic() + REST * (time.monotonic() - began)
         else:
             self._grown(seen[0][1])
         self._seen = seen

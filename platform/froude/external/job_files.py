@@ -25,8 +25,9 @@ cd {folder} || exit 1
 {exports}
 FROUDE_ATTEMPT=$(($(ls | grep -c '^{code}-') + 1))
 export FROUDE_ATTEMPT
+past=$(printf 'metrics-%03d' $(($(ls | grep -c '^metrics-') + 1)))
 for file in metrics.jsonl metrics.parquet metrics; do
-    [ ! -e "$file" ] || mv "$file" "$(printf 'metrics-%03d' $(($(ls | grep -c '^metrics-') + 1)))${{file#metrics}}"
+    [ ! -e "$file" ] || mv "$file" "$past${{file#metrics}}"
 done
 # What the command has started ends with it, and with this script, however that comes.
 set --

@@ -13,7 +13,7 @@ from froude.external import job_files
 from froude.external.job_files import CODE, SECONDS, TIMED_OUT, write
 from froude.external.process import Ended
 from froude.external.rows import Rows
-from froude.external.trial import command, environment, folder_of, judged, prepare
+from froude.external.trial import command, earlier, environment, folder_of, judged, prepare
 from froude.material import Material, commands
 from froude.section import ConfigError
 from froude.space import Space, Trial
@@ -177,8 +177,7 @@ def _rows(run: Run, folder: Path, trial: str) -> Rows | None:
     limit = run.trainer.time_limit
     ended = Ended(int(code), _number(folder / SECONDS) or 0.0, bool(limit) and code == TIMED_OUT)
     error = ended.why(limit, folder)
-    past = sorted(folder.glob("metrics-[0-9]*"))
-    rows = judged(run, folder, past, error, trial=trial, seconds=ended.seconds, attempts=attempts)
+    rows = judged(run, folder, earlier(folder), error, trial=trial, seconds=ended.seconds, attempts=attempts)
     if rows is None and attempts > run.trainer.retries:
         raise _Failed(error, attempts)
     if rows is None:

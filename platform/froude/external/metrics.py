@@ -123,7 +123,7 @@ class Metrics:
         rule += f"FROUDE_METRICS ({self.where}), but "
         if last := max((step for step, split in self.evals if split == "validation"), default=None):
             return f"{rule}its last is of step {last}; evaluate after the last update, and count steps from 1"
-        if other := self._others():
+        if self._at in (0, self.run.steps) and (other := self._others()):
             if named := self.series.get(VALIDATION):
                 return f"{rule}`trainer.series` calls it {named!r}, but it has {', '.join(other)}; correct the name"
             meant = did_you_mean(other[0], TOLD)

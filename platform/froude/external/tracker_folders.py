@@ -107,7 +107,11 @@ def _mlflow_database(file: Path, sizes: set[str]) -> dict[str, list[Row]]:
             metrics = database.execute(
                 "select run_uuid, timestamp, step, key, value, is_nan from metrics"
             ).fetchall()
-    except sqlite3.Error:
+    except sqlite3.Error as error:
+        if "malformed" in str(error):
+            raise ConfigError(
+                f"a store of MLflow must be whole, but {file}: {error}; restore it, or remove it"
+            ) from None
         return {}
     return {
         f"MLflow {run}": [

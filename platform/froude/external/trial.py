@@ -150,14 +150,17 @@ def newest(folder: Path) -> Path:
 
 
 def set_aside(folder: Path) -> list[Path]:
-    """Rename what the last attempt wrote, so that the next writes anew; one file an attempt, oldest first."""
-    past = {file.stem: _counting(file) for file in sorted(folder.glob("metrics-[0-9]*"))}
-    stem = f"metrics-{len(past) + 1:03d}"
+    """Rename what the last attempt wrote, so that the next writes anew; what counts of each, oldest first."""
+    stem = f"metrics-{len(earlier(folder)) + 1:03d}"
     for file in _kinds(folder / METRICS):
         if file.exists():
-            os.replace(file, kept := folder / f"{stem}{file.suffix}")
-            past[stem] = _counting(kept)
-    return list(past.values())
+            os.replace(file, folder / f"{stem}{file.suffix}")
+    return earlier(folder)
+
+
+def earlier(folder: Path) -> list[Path]:
+    """What counts of each attempt whose metrics were set aside, oldest first."""
+    return list({file.stem: _counting(file) for file in sorted(folder.glob("metrics-[0-9]*"))}.values())
 
 
 def _kinds(file: Path) -> tuple[Path, Path, Path]:

@@ -173,7 +173,7 @@ def capacity(cluster: dict[str, float], trials: list[Trial], one_machine: bool) 
 
 
 def _check_cluster(planned: Sequence[Trial], cluster: SimulatedCluster | ConnectedCluster) -> None:
-    """ConfigError if the cluster lacks what one of these trials needs; one of several machines may grow."""
+    """ConfigError if the cluster lacks what one of these trials needs; of one that may grow less is known."""
     import ray
     import torch
 
@@ -190,8 +190,8 @@ def _check_cluster(planned: Sequence[Trial], cluster: SimulatedCluster | Connect
         )
     check_room(planned)
     check_nodes(runs)
-    if _one_machine() and not free.get("GPU"):
-        for run in runs:
+    if isinstance(cluster, SimulatedCluster) and not free.get("GPU"):
+        for run in (run for run in runs if not run.trainer.command):
             products.check(run, torch.device("cpu"))
 
 

@@ -108,7 +108,7 @@ def _data_options(data: Corpus) -> dict[str, str]:
     found = {key: repr(value) for key, value in data.options.items()}
     if data.words:
         place = data.words.place
-        found["tokenizer"] = f'str(Path(__file__).with_name("{place}"))' if data.words.files else f'"{place}"'
+        found["tokenizer"] = f'str(Path(__file__).with_name("{place}"))' if data.words.files else repr(place)
     return found
 
 

@@ -204,14 +204,14 @@ def test_a_folder_of_a_tracker_is_followed_once_its_loss_is_named(tmp_path, caps
 
 
 def test_a_folder_is_read_again_where_it_has_grown_and_rests_after_a_long_reading(tmp_path, monkeypatch):
-    monkeypatch.setattr("froude.external.follow.SHARE", 0.0)
+    monkeypatch.setattr("froude.external.follow.REST", 0.0)
     tail = Tail(tmp_path, RUN, 0)
     for step in (1, 2):
         board(tmp_path, "loss", [step], 3.0)
         assert tail.read().step == step
     before = tail.metrics
     assert tail.read() is before
-    monkeypatch.setattr("froude.external.follow.SHARE", 1e6)
+    monkeypatch.setattr("froude.external.follow.REST", 1e6)
     for step in (3, 4):
         board(tmp_path, "loss", [step], 3.0)
         assert tail.read().step == 3

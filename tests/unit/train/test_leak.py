@@ -60,6 +60,15 @@ def test_of_a_long_text_a_part_tells(monkeypatch: pytest.MonkeyPatch) -> None:
     assert share(Text(HELD, 0, shift=5), HELD) == 0
 
 
+@pytest.mark.parametrize("windows", [2, 31, 33, 34, 100])
+def test_a_text_that_is_searched_whole_is_searched_once(
+    windows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leak, "PIECE", 1000)  # 31 windows
+    pieces = leak._pieces(Text(HELD, 0, shift=0, windows=windows), HELD.shape[1])
+    assert [each for first, n in pieces for each in range(first, first + n)] == list(range(windows))
+
+
 def test_the_embedded_corpus_holds_its_validation_data_out() -> None:
     """But for verses that come twice."""
     assert leaked(Run(name="x", batch=768, slots=12, tokens=7680)) == pytest.approx(9 / 768)

@@ -33,7 +33,8 @@ def events(file: Path) -> Iterator[Any]:
         begin, end = at + LENGTH.size + 4, at + LENGTH.size + 4 + size + 4
         head, data = content[at : at + LENGTH.size], content[begin : end - 4]
         whole = content[begin - 4 : begin] == CRC.pack(masked_crc32c(head))
-        if (whole and end > len(content)) or begin > len(content):
+        cut = begin > len(content) or (whole and end > len(content))
+        if cut or not (whole or any(content[at:])):  # zeros are what a power cut leaves
             return
         try:
             if not whole or content[end - 4 : end] != CRC.pack(masked_crc32c(data)):

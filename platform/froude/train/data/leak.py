@@ -105,10 +105,12 @@ def shares(
 
 
 def _pieces(source: Source, context: int) -> list[tuple[int, int]]:
-    """First window and number of windows of what is searched of a source."""
+    """First window and number of windows of what is searched of a source; no window is in two pieces."""
     each = min(source.length, max(2, PIECE // context))
-    count = min(max(1, SEARCHED // (each * context)), -(-source.length // each))
-    return [(min(i * source.length // count, source.length - each), each) for i in range(count)]
+    most, needed = max(1, SEARCHED // (each * context)), -(-source.length // each)
+    if needed <= most:
+        return [(first, min(each, source.length - first)) for first in range(0, source.length, each)]
+    return [(i * source.length // most, each) for i in range(most)]
 
 
 def _documented(source: Source) -> bool:

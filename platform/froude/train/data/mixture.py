@@ -143,11 +143,11 @@ class Mixture:
         self._lengths: Ints = np.array([source.length for source in self.parts.values()], dtype=np.int64)
         self._ends: Ints = np.cumsum(self._lengths)
         self._sources, self._bounds = list(self.parts.values()), [0, *self._ends.tolist()]
+        # Shards that are local have none.
         self._from_afar: dict[int, Callable[[Sequence[int]], None]] = {
             part: expect
             for part, source in enumerate(self._sources)
-            if (expect := getattr(source, "expect", None))
-            is not None  # as Shards have it, where they are local
+            if (expect := getattr(source, "expect", None)) is not None
         }
         #: As Shards have it, where all parts tell documents apart.
         told = all(callable(getattr(source, "documents", None)) for source in self._sources)

@@ -186,9 +186,8 @@ def test_validation_has_the_last_phases_weights_and_each_part_as_a_set() -> None
     assert Counter(mark for mark, _ in found) == {3: 9, 4: 3}
     assert sorted(number for mark, number in found if mark == 4) == [0, 3, 6]  # evenly over the part
     assert len(set(found)) == 12
-    assert (
-        Mixture(run.replace(eval_windows=999), "validation").length == 13
-    )  # code has ten, three quarters of it
+    # code has ten, three quarters of it
+    assert Mixture(run.replace(eval_windows=999), "validation").length == 13
     assert {name: each.length for name, each in api.validation_sets(run, source).items()} == {
         "web": 10,
         "code": 10,
@@ -316,8 +315,8 @@ def test_the_probe_looks_at_every_part_and_says_what_is_used_how_often() -> None
 
 
 def test_what_one_part_trains_on_and_another_is_validated_on_is_a_leak() -> None:
-    for tokens, found in ((6, 0.0), (5, 1.0)):  # half of all windows, and all of web's own set
-        parts = [part("web", 2, 100, 1, held_mark=5), part("code", tokens, 50, 1, held_mark=7)]
+    for mark, found in ((6, 0.0), (5, 1.0)):  # half of all windows, and all of web's own set
+        parts = [part("web", 2, 100, 1, held_mark=5), part("code", mark, 50, 1, held_mark=7)]
         run = RUN.replace({"data.parts": parts, "data.phases": []})
         assert leak.leaked(run) == pytest.approx(found, abs=0.01)
 
