@@ -327,6 +327,7 @@ def test_commands_train_trials_on_one_node_and_on_two(cluster, study, monkeypatc
         sweep(Space("tiny", 0, (grid(*made, too_many),), target), study, cluster, trust=True)
 
 
+@pytest.mark.long
 def test_jobs_by_a_shell_make_the_study_that_the_cluster_makes(cluster, study, monkeypatch, tmp_path):
     (tmp_path / "train.py").write_text(TRAINER.replace("STEPS", str(STEPS)))
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ from froude.cli import main
 from froude.config import Run
 from froude.promote.recipe import read
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 def test_a_study_of_froudes_own_proxies_is_promoted_for_another_trainer(

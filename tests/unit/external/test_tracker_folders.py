@@ -86,6 +86,7 @@ def train(tell: Tell, *, nan: int = 0) -> None:
     tell("grad_norm", 1.0, 10)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_a_tracker_s_folder_tells_what_lines_would(kind, tmp_path):
     with kind(tmp_path / "logs") as tell:

@@ -38,6 +38,7 @@ def test_it_passes_on_what_every_client_asks(s3: Location, proxy: S3Proxy) -> No
     assert s3.children() == ["big"]
 
 
+@pytest.mark.long
 def test_a_short_burst_is_absorbed_and_a_long_one_is_an_error(s3: Location, proxy: S3Proxy) -> None:
     proxy.refuse(2)
     assert (s3 / "a").create(b"1")

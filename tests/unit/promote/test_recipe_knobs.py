@@ -119,6 +119,7 @@ def test_no_dash_in_what_is_not_known() -> None:
     assert knob.line() == "batch 768 (set by you): what it costs is not known"
 
 
+@pytest.mark.long
 def test_the_terminal_shows_every_knob_and_takes_a_preference(
     study: Study, capsys: pytest.CaptureFixture[str]
 ) -> None:

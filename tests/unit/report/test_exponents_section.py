@@ -18,6 +18,7 @@ from froude.report.view import gather
 pytestmark = pytest.mark.slow
 
 
+@pytest.mark.long
 def test_the_section_says_what_was_measured_and_what_promote_uses(promoted: Any, tmp_path: Path) -> None:
     study = add_to(promoted.copy(tmp_path / "study"))
     fits = fit(study)

@@ -48,6 +48,7 @@ def test_the_largest_batch_is_no_worse_than_any_smaller_one(losses: list[float],
     assert largest_as_good(losses) == place
 
 
+@pytest.mark.long
 def test_branches_see_the_same_tokens_and_leave_the_run_as_it_was(tmp_path: Path) -> None:
     place = Location.parse(tmp_path) / "runs" / RUN.name
     with pytest.raises(ConfigError, match="none yet"):
