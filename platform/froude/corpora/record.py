@@ -30,7 +30,7 @@ class Record:
     @property
     def hashes(self) -> dict[str, str]:
         """SHA-256 of each file by its URL."""
-        return {f"{self.folder.url.rstrip('/')}/{row['name']}": row["sha256"] for row in self.shards}
+        return {self._url(row): row["sha256"] for row in self.shards}
 
     @property
     def splits(self) -> Mapping[str, Mapping[str, Any]]:
@@ -42,11 +42,14 @@ class Record:
         """name, sha256, vocab and eod of the tokenizer; empty where it is not known."""
         return dict(self.content.get("tokenizer", {}))
 
+    def _url(self, row: Mapping[str, Any]) -> str:
+        return f"{self.folder.url.rstrip('/')}/{row['name']}"
+
     def split_of(self, files: Mapping[str, File]) -> dict[str, str]:
         """The split of each file (by URL) that is listed with one; ConfigError for one of another size than listed."""
         found = {}
         for row in self.shards:
-            file = files.get(f"{self.folder.url.rstrip('/')}/{row['name']}")
+            file = files.get(self._url(row))
             if file is not None and file.size != row["size"]:
                 raise ConfigError(
                     f"a shard must have the size that {self.folder / FILE} lists, {row['size']} bytes, but {file.url} "

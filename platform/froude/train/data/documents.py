@@ -35,9 +35,14 @@ def tokens_of(windows: Tensor) -> Tensor:
     return windows[:, 0] if windows.ndim == 3 else windows
 
 
+def told_apart(source: object) -> bool:
+    """Whether a source says which document each token is of."""
+    return callable(getattr(source, "documents", None))
+
+
 def check_source(run: Run, source: object, name: str) -> None:
     """ConfigError if the run wants documents of a source that does not tell them apart."""
-    if run.model.documents and not callable(getattr(source, "documents", None)):
+    if run.model.documents and not told_apart(source):
         raise ConfigError(
             f"`model.documents` needs a source that tells documents apart (froude.train.api.Source), but {name} does "
             "not; use one of a format with documents (docs/guide/data.md), or leave the key out"

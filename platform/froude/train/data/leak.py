@@ -13,6 +13,7 @@ import numpy.typing as npt
 from froude.config import Run
 from froude.train import api
 from froude.train.api import Source
+from froude.train.data.documents import told_apart
 from froude.train.data.order import mix, validation_windows
 
 Hashes = npt.NDArray[np.uint64]
@@ -77,7 +78,7 @@ def of_windows(held: Ints) -> Sought:
 def of_documents(held: Source, context: int) -> Sought:
     """The whole documents of a source, by their tokens; none where it does not tell them apart."""
     hashes, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
-    for first, windows in _pieces(held, context) if _documented(held) else ():
+    for first, windows in _pieces(held, context) if told_apart(held) else ():
         found, tokens = _whole_documents(held, first, windows, _text(held.read(first, windows)))
         hashes.append(found)
         lengths.append(tokens)
@@ -90,7 +91,7 @@ def shares(
 ) -> list[float]:
     """Of all that is sought the share that a source has, estimated from what of it is searched, in one pass."""
     pieces = _pieces(source, context)
-    told = _documented(source) and any(each.hashes.size for each in documents)
+    told = told_apart(source) and any(each.hashes.size for each in documents)
     for first, count in pieces:
         text = _text(source.read(first, count))
         hashes = _rolling(text, context)
@@ -111,10 +112,6 @@ def _pieces(source: Source, context: int) -> list[tuple[int, int]]:
     if needed <= most:
         return [(first, min(each, source.length - first)) for first in range(0, source.length, each)]
     return [(i * source.length // most, each) for i in range(most)]
-
-
-def _documented(source: Source) -> bool:
-    return callable(getattr(source, "documents", None))
 
 
 def _text(rows: npt.NDArray[Any]) -> Ints:

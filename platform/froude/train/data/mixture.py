@@ -20,6 +20,7 @@ from froude.mixtures import Part
 from froude.train import api
 from froude.train.api import Source
 from froude.train.data import windows
+from froude.train.data.documents import told_apart
 from froude.train.data.order import mix, permute
 from froude.train.data.split import Split
 
@@ -150,7 +151,7 @@ class Mixture:
             if (expect := getattr(source, "expect", None)) is not None
         }
         #: As Shards have it, where all parts tell documents apart.
-        told = all(callable(getattr(source, "documents", None)) for source in self._sources)
+        told = all(told_apart(source) for source in self._sources)
         self.documents: Callable[[int, int], Ints] | None = self._documents if told else None
         self._stretches = stretches(run, run.tokens)
         self.length, self.sha256 = int(self._ends[-1]), self._sha256(run)
