@@ -12,6 +12,8 @@ from typing import Any
 
 import honest_run
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given, settings
@@ -74,6 +76,16 @@ def windows_of(tokens: list[int], context: int = CONTEXT) -> Any:
     """All windows of a stream, as the source's contract has them."""
     count = (len(tokens) - 1) // context
     return np.array([tokens[i * context : i * context + context + 1] for i in range(count)])
+
+
+def test_fixtures_hold_what_other_readers_find_in_them(folder: Path, documents: list[list[int]]) -> None:
+    """pyarrow; numpy as nanoGPT's `train.py` uses it, and after llm.c's header."""
+    assert pa.ipc.open_file(folder / "arrow/a.arrow").read_all()["tokens"].to_pylist() == documents
+    parquet = [pq.read_table(folder / f"parquet/{x}.parquet")["input_ids"].to_pylist() for x in "ab"]
+    assert parquet[0] + parquet[1] == documents
+    for name, header in (("nanogpt", 0), ("llm.c", 1024)):
+        parts = [np.memmap(folder / name / f"{x}.bin", np.uint16, "r", offset=header) for x in "ab"]
+        assert np.concatenate(parts).tolist() == joined(documents)
 
 
 @pytest.mark.parametrize("name, kind, documented", FIXTURES, ids=[f[0] for f in FIXTURES])
