@@ -78,16 +78,22 @@ class Tail:
         seen = tuple(_seen(sorted(self.file.rglob("*")) if folder else [self.file]))
         if not seen or seen == self._seen:
             return self.metrics
-        if folder or self.file.suffix == ".parquet":
-            metrics = self._none()
-            for number, line in enumerate(lines(self.file, metrics.series), 1):
-                self._take(metrics, line, number)
-            self.metrics = metrics
-            self._rest = time.monotonic() + REST * (time.monotonic() - began)
-        else:
-            self._grown(seen[0][1])
+        try:
+            if folder or self.file.suffix == ".parquet":
+                self._again()
+                self._rest = time.monotonic() + REST * (time.monotonic() - began)
+            else:
+                self._grown(seen[0][1])
+        except FileNotFoundError:  # moved away while it was read
+            return self.metrics
         self._seen = seen
         return self.metrics
+
+    def _again(self) -> None:
+        metrics = self._none()
+        for number, line in enumerate(lines(self.file, metrics.series), 1):
+            self._take(metrics, line, number)
+        self.metrics = metrics
 
     def _none(self) -> Metrics:
         return Metrics(self.run, str(self.file), self.series)

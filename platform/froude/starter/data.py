@@ -48,6 +48,10 @@ def corpus(
         raise ConfigError(
             f"--tokenizer is for texts, but --data is {data or 'not given'}; name texts, or leave it out"
         )
+    if column != "text" and data in ("", "own"):
+        raise ConfigError(
+            f"--column is for JSON lines and Parquet, but --data is {data or 'not given'}; name some, or drop it"
+        )
     if not data:
         return Corpus()
     if data == "own":
@@ -83,6 +87,7 @@ def corpus(
         return Corpus("froude.train.data.text:TextFile", path)
     found = texts_at(path)
     words = named(tokenizer) if tokenizer else of_texts(found, column, model, vocab, progress)
+    options |= {"eod": words.eod} if words.eod else {}
     return Corpus("froude.train.data.text_tokens:TextTokens", path, options, words.vocab, words)
 
 

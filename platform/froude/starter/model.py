@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from froude.config import ConfigError
+from froude.train.hf.config import read as config_of
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def shape(model: str) -> Shape:
             "--model hf:CONFIG must be a readable config.json with hidden_size and num_attention_heads, but "
             f"{str(file)!r}: {said}; correct it"
         ) from None
+    config_of(file)  # ConfigError for what the adapter does not know
     # GPT-2 is tied unless its config says otherwise; of the others that the adapter knows, none is.
     tied = config.get("tie_word_embeddings")
     return Shape(

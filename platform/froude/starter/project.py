@@ -12,7 +12,8 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from froude.config import ConfigError
+from froude.config import ConfigError, Run, Trainer
+from froude.material import commands
 from froude.starter.data import Corpus, corpus
 from froude.starter.model import Shape, shape
 from froude.starter.tokenizer import Progress, quiet
@@ -48,6 +49,7 @@ def files(name: str, wishes: Wishes, progress: Progress = quiet) -> Iterator[tup
         raise ConfigError(
             f"a project's folder must be named by letters, digits, `.`, `_` and `-`, but got {name!r}; rename it"
         )
+    command = _command(wishes.trainer)
     model = shape(wishes.model)
     data = corpus(
         wishes.data,
@@ -71,7 +73,7 @@ def files(name: str, wishes: Wishes, progress: Progress = quiet) -> Iterator[tup
         "title": f"What {name} sweeps, and the run that it is for.",
         "imports": ", ".join(sorted(imports)),
         "trust": " --trust" if foreign else "",
-        "trainer": tuple(_absolute(word) for word in shlex.split(wishes.trainer)),
+        "trainer": command,
         "factory": model.factory,
         "config": CONFIG if model.config else "",
         "here": bool(data.words and data.words.files),
@@ -112,9 +114,23 @@ def _data_options(data: Corpus) -> dict[str, str]:
     return found
 
 
+def _command(trainer: str) -> tuple[str, ...]:
+    """The words of `--trainer`; ConfigError where they can't be started from here."""
+    if not trainer:
+        return ()
+    try:
+        words = tuple(_absolute(word) for word in shlex.split(trainer))
+    except ValueError as error:
+        raise ConfigError(
+            f"--trainer must be a command as a shell reads it, but {trainer!r}: {error}; correct it"
+        ) from None
+    commands.check(Run(batch=64, tokens=64, trainer=Trainer(command=words)))
+    return words
+
+
 def _absolute(word: str) -> str:
-    """A word that is a file here, wherever the project is then used from."""
-    return str(Path(word).resolve()) if Path(word).is_file() else word
+    """A word that is a file here, wherever the project is then used from; a link stays one, as a venv's python is."""
+    return str(Path(word).absolute()) if Path(word).is_file() else word
 
 
 def write(folder: Path, wishes: Wishes, progress: Progress = quiet) -> list[Path]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from froude.config import ConfigError
 from froude.corpora import record
 from froude.corpora import tokenizer as tokenizers
 from froude.corpora.prepare.inputs import Input
@@ -25,11 +27,15 @@ def quiet(share: float, what: str) -> None:
 
 @dataclass(frozen=True)
 class Words:
-    """A tokenizer's size and place; where that is in the project, the files that it is made of, by name."""
+    """A tokenizer's size and place; where that is in the project, the files that it is made of, by name.
+
+    `eod` is what ends a document, "" where the tokenizer has one of the well-known ends.
+    """
 
     vocab: int
     place: str
     files: dict[str, bytes] = field(default_factory=dict)
+    eod: str = ""
 
 
 def of_texts(
@@ -43,10 +49,36 @@ def of_texts(
             files[SETTINGS] = settings.read_bytes()
     else:
         files = {record.TOKENIZER: tokenizers.trained(all_documents(found, column, progress), vocab or VOCAB)}
-    size = tokenizers.Tokenizer(files[record.TOKENIZER], str(own or record.TOKENIZER)).size
-    return Words(size, record.TOKENIZER, files)
+    found_one = tokenizers.Tokenizer(files[record.TOKENIZER], str(own or record.TOKENIZER))
+    return Words(found_one.size, record.TOKENIZER, files, _end(found_one, files.get(SETTINGS, b"{}")))
 
 
 def named(place: str) -> Words:
     """The tokenizer.json of `--tokenizer`, which stays where it is."""
-    return Words(tokenizers.load(place).size, Location.parse(place).url)
+    found = tokenizers.load(place)
+    settings = Location.parse(place).parent / SETTINGS
+    end = _end(found, settings.read() if settings.exists() else b"{}")
+    return Words(found.size, Location.parse(place).url, eod=end)
+
+
+def _end(tokenizer: tokenizers.Tokenizer, settings: bytes) -> str:
+    """Its `eos_token` by transformers' settings beside it, if it has no well-known end; ConfigError without one."""
+    try:
+        tokenizer.end(None)
+    except ConfigError:
+        pass
+    else:
+        return ""
+    try:
+        said = json.loads(settings).get("eos_token")
+        end = said["content"] if isinstance(said, dict) else said
+    except (ValueError, AttributeError, KeyError):
+        end = None
+    if not isinstance(end, str) or not end:
+        raise ConfigError(
+            f"a tokenizer must have a token that ends documents, but {tokenizer.name} has none of "
+            f"{', '.join(tokenizers.ENDS[:4])} and the like, and no {SETTINGS} beside it names its `eos_token`; name "
+            "it there, or give another with --tokenizer"
+        )
+    tokenizer.end(end)  # ConfigError where it has no such token
+    return end

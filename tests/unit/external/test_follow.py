@@ -217,6 +217,18 @@ def test_a_folder_is_read_again_where_it_has_grown_and_rests_after_a_long_readin
         assert tail.read().step == 3
 
 
+def test_a_file_that_is_moved_away_while_it_is_read_is_read_when_it_is_back(tmp_path, monkeypatch):
+    for name in ("metrics.jsonl", "metrics.parquet"):
+        file = tmp_path / name
+        tail = Tail(file, RUN, 0)
+        with monkeypatch.context() as patch:
+            patch.setattr("froude.external.follow._seen", lambda files: [(1, 1, 1)])
+            assert tail.read().step == 0
+        if name.endswith("jsonl"):
+            file.write_text('{"step": 1, "loss": 5.0}\n')
+            assert tail.read().step == 1
+
+
 def test_a_diverged_run_ends_with_an_error(tmp_path, capsys):
     sealed(tmp_path)
     (tmp_path / "m.jsonl").write_text('{"step": 3, "loss": NaN}\n')

@@ -136,7 +136,7 @@ def test_a_trainer_of_ones_own(tmp_path: Path) -> None:
     assert "loss_law" in planned(tmp_path / "outside", "--trust")
 
 
-@pytest.mark.parametrize("trainer", ["", "python train.py"])
+@pytest.mark.parametrize("trainer", ["", f"{sys.executable} -c 0"])
 def test_a_study_whose_best_rate_lies_at_an_edge_ends_and_leaves_the_rest_to_the_gate(
     tmp_path: Path, trainer: str
 ) -> None:
@@ -148,10 +148,12 @@ def test_a_study_whose_best_rate_lies_at_an_edge_ends_and_leaves_the_rest_to_the
     assert agenda.rows(["loss_law"]).filter(pl.col("width") == 32)["lr"].unique().to_list() == [rates.max()]
 
 
-def test_sizes_of_a_config_must_be_there_and_positive(tmp_path: Path) -> None:
+def test_a_config_must_be_one_that_the_adapter_knows(tmp_path: Path) -> None:
     for changes, message in (
         ({"num_attention_heads": 0}, "0 heads"),
         ({"hidden_size": None}, "readable config.json"),
+        ({"model_type": "mamba"}, "`model_type`"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}}, "`rope_type`"),
     ):
         (tmp_path / "config.json").write_text(json.dumps(LLAMA | changes))
         with pytest.raises(ConfigError, match=message):
@@ -165,6 +167,10 @@ def test_sizes_of_a_config_must_be_there_and_positive(tmp_path: Path) -> None:
         (Wishes(model="hf:/nowhere"), "--model hf:CONFIG must be a readable"),
         (Wishes(data="/nowhere"), "/nowhere"),
         (Wishes(tokenizer="tokenizer.json"), "--tokenizer is for texts"),
+        (Wishes(column="body"), "--column is for JSON lines"),
+        (Wishes(trainer=f"{sys.executable} no_such.py"), "no_such.py does not"),
+        (Wishes(trainer="no-such-program"), "must begin with a program"),
+        (Wishes(trainer="python 'train.py"), "as a shell reads it"),
     ],
 )
 def test_what_cannot_be_read_leaves_nothing(tmp_path: Path, wishes: Wishes, message: str) -> None:
@@ -209,6 +215,27 @@ def test_a_models_own_tokenizer_comes_before_a_new_one(tmp_path: Path) -> None:
     write(tmp_path / "new", Wishes(model=f"hf:{model}", data=str(texts)))
     assert {name: (tmp_path / "new" / name).read_bytes() for name in files} == files
     assert load_space(tmp_path / "new" / "search_space.py").target.model.vocab == 290
+
+
+@pytest.mark.parametrize("end", ['"<stop>"', '{"content": "<stop>"}', "null"])
+def test_a_tokenizer_with_an_end_of_its_own_has_it_named_beside_it(tmp_path: Path, end: str) -> None:
+    model, texts = tmp_path / "model", tmp_path / "texts.jsonl"
+    model.mkdir()
+    (model / "tokenizer.json").write_bytes(trained(TEXTS, 290).replace(b"<|endoftext|>", b"<stop>"))
+    (model / "tokenizer_config.json").write_text(f'{{"eos_token": {end}}}')
+    (model / "config.json").write_text(json.dumps(LLAMA))
+    texts.write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
+    wishes = Wishes(model=f"hf:{model}", data=str(texts))
+    if end == "null":
+        with pytest.raises(ConfigError, match="names its `eos_token`"):
+            write(tmp_path / "new", wishes)
+        return
+    write(tmp_path / "new", wishes)
+    target = load_space(tmp_path / "new" / "search_space.py").target
+    assert target.data.options["eod"] == "<stop>"
+    wishes = Wishes(data=str(texts), tokenizer=str(model / "tokenizer.json"))
+    write(tmp_path / "named", wishes)
+    assert load_space(tmp_path / "named" / "search_space.py").target.data.options["eod"] == "<stop>"
 
 
 def test_more_text_than_can_be_read_in_passing_is_for_prepare(
