@@ -106,13 +106,28 @@ def test_depths_reach_as_far_again_as_they_span() -> None:
     assert named(rows, TARGET.replace({"model.depth": 19})) == ["depth"]
 
 
-def test_a_kind_is_measured_where_a_law_could_be_fitted_to_it_and_half_the_rows_are_of_it() -> None:
+def test_a_ladder_of_two_kinds_is_that_of_none() -> None:
+    for change in ({"schedule.name": "cosine"}, {"model.context": 128}, {"precision": "bf16"}):
+        (reason,) = shape.doubts(ladder({}, {"seed": 1}, change), TARGET, None)
+        assert "one law of several kinds is that of none: leave the others out" in reason
+
+
+def test_a_schedules_tail_is_of_its_kind() -> None:
+    longer = TARGET.replace({"schedule.decay_fraction": 0.5})
+    (reason,) = shape.doubts(ladder(), longer, None)
+    assert reason.startswith(
+        "the target's decay, as a share of the run, is 0.5, the proxies' 0.2: not measured"
+    )
     cosine = {"schedule.name": "cosine"}
-    target = TARGET.replace(cosine)
-    assert named(ladder({}, cosine), target) == []
-    few = ladder({}, cosine).filter((pl.col("schedule") == "wsd") | (pl.col("width") == 64))
-    assert named(few, target) == ["schedule"]  # one size of the target's kind
-    assert named(ladder({}, {"seed": 1}, cosine), target) == ["schedule"]  # a third of the rows
+    assert named(ladder(cosine), longer.replace(cosine)) == []  # which has no tail
+
+
+def test_a_tables_corpus_is_its_targets_but_two_are_none() -> None:
+    rows = ladder().with_columns(stage=pl.lit("history"), corpus=pl.lit("c4"))
+    assert named(rows) == []
+    assert named(rows, TARGET.replace({"data.source": "mine:Web"})) == ["data source"]
+    other = pl.when(pl.col("width") == 64).then(pl.lit("books")).otherwise("corpus")
+    assert named(rows.with_columns(corpus=other)) == ["data source"]
 
 
 def test_below_a_measured_critical_batch_the_batch_may_differ() -> None:

@@ -30,6 +30,7 @@ STATUSES = ("finished", "diverged", "failed", "pruned", "running")
 SETTINGS = (
     *("width", "depth", "batch", "lr", "warmup_tokens", "beta2", "weight_decay"),
     *("optimizer", "schedule", "parametrization", "precision", "head_dim", "context", "vocab"),
+    *("corpus", "decay_fraction"),
 )
 #: What a table may say of a run, besides what is required: columns of `trials()`.
 OPTIONAL = (

@@ -13,13 +13,15 @@ from typing import Any, NamedTuple
 
 import polars as pl
 
-from froude.config import Run
+from froude.config import Data, Run
 from froude.laws import CriticalBatch
 from froude.material import commands
+from froude.promote.imported_runs.history import ROLE
 from froude.promote.ladder.precision_cost import Cost
+from froude.schedules import SCHEDULES
 
-#: Rows, sizes and horizons from which a loss law could be fitted (under a prior) to the target's own kind alone.
-ROWS, SIZES, HORIZONS = 4, 2, 2
+#: What helps where only some rows are of the target's kind.
+MIXED = "one law of several kinds is that of none: leave the others out, or give them a stage of their own"
 SHOWN = 4  # values of an axis that a reason lists
 
 
@@ -41,6 +43,13 @@ SIZED = (
 BATCH = Axis(
     "batch", "batch", lambda run: run.phases.mean, "add proxies of that batch, or measure the critical one"
 )
+
+
+def _tail(run: Run) -> float | None:
+    """The share of the run that the schedule's tail takes, if it has one."""
+    return run.schedule.decay_fraction if SCHEDULES[run.schedule.name].trunk is not None else None
+
+
 #: What no law here corrects for.
 KINDS = (
     Axis("model", "model class", commands.model),
@@ -50,6 +59,7 @@ KINDS = (
     Axis("data_options", "data mixture", lambda run: run.data.settings_of(run.tokens)),
     Axis("optimizer", "optimizer", lambda run: run.optimizer.name),
     Axis("schedule", "schedule", lambda run: run.schedule.name),
+    Axis("decay_fraction", "decay, as a share of the run,", _tail),
     Axis("parametrization", "parametrization", lambda run: run.parametrization),
     Axis("precision", "precision", lambda run: run.precision),
 )
@@ -70,11 +80,19 @@ def doubts(
             if axis.column == "precision" and cost is not None:
                 continue
             rows = finished.filter(pl.col(axis.column).is_not_null())
-            wanted = axis.of(target)
-            if rows.height and not measured(rows, axis.column, wanted, critical):
+            wanted = _wanted(axis, target, rows)
+            if rows.height and wanted is not None and not measured(rows, axis.column, wanted, critical):
                 found.append(_reason(axis, wanted, rows[axis.column]))
     drifts = (cost.drift,) if cost is not None and cost.drift else ()
     return (*found, *drifts, *_started(target))
+
+
+def _wanted(axis: Axis, target: Run, rows: pl.DataFrame) -> Any:
+    """The target's value; None where it has none. What a table calls its corpus stands for data that nobody named."""
+    unnamed = axis.column == "corpus" and target.data.source == Data().source
+    if unnamed and rows.height and "stage" in rows.columns and (rows["stage"] == ROLE).all():
+        return rows["corpus"][0]
+    return axis.of(target)
 
 
 def _started(target: Run) -> tuple[str, ...]:
@@ -109,14 +127,8 @@ def _batch(rows: pl.DataFrame, column: str, wanted: int, critical: CriticalBatch
 
 
 def _kind(rows: pl.DataFrame, column: str, wanted: object, _: CriticalBatch | None) -> bool:
-    """Whether at least half of the rows are of the target's kind, and enough to fit a law to them alone."""
-    same = rows.filter(
-        pl.Series([_plain(value) == _plain(wanted) for value in rows[column]], dtype=pl.Boolean)
-    )
-    enough = (
-        same.height >= ROWS and same["params"].n_unique() >= SIZES and same["tokens"].n_unique() >= HORIZONS
-    )
-    return same.height == rows.height or (enough and 2 * same.height >= rows.height)
+    """Whether all rows are of the target's kind: one law of several kinds is that of none."""
+    return all(_plain(value) == _plain(wanted) for value in rows[column])
 
 
 def _plain(value: object) -> object:
@@ -130,4 +142,6 @@ def _plain(value: object) -> object:
 def _reason(axis: Axis, wanted: object, column: pl.Series) -> str:
     values = column.unique().sort().to_list()
     have = f"{values[0]} to {values[-1]}" if len(values) > SHOWN else ", ".join(map(str, values))
-    return f"the target's {axis.called} is {wanted}, the proxies' {have}: not measured ({axis.remedy})"
+    mixed = len(values) > 1 and any(_plain(value) == _plain(wanted) for value in values)
+    remedy = MIXED if mixed else axis.remedy
+    return f"the target's {axis.called} is {wanted}, the proxies' {have}: not measured ({remedy})"
