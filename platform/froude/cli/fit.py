@@ -85,6 +85,7 @@ def fit(
     from froude.promote.imported_runs.reading import reading
     from froude.promote.ladder import measured_in
     from froude.promote.ladder.unfinished import none_finished
+    from froude.promote.ladder.validation_sets import SetForecast
     from froude.study import Study
     from froude.sweep.spent import proxy_flops
 
@@ -119,14 +120,11 @@ def fit(
         return None
     print("\n".join(fits.lines()))
     if prediction is not None and wanted is not None:
-        print(
-            "\n".join(_said(prediction, proxy_flops(found) / 6 / wanted["params"] / wanted["tokens"], unit))
-        )
+        cost = proxy_flops(found) / 6 / wanted["params"] / wanted["tokens"]
+        naive = fits.largest["loss"] if fits.largest is not None else math.nan
+        print("\n".join(_said(prediction, cost, naive, unit)))
     for name, own in sets.items():
-        print(
-            f"{f'on set {name}':<15} {own.loss:.4f} {unit}, {100 * own.level:.0f}% in [{own.low:.4f}, "
-            f"{own.high:.4f}], {'' if own.certified else 'not '}certified"
-        )
+        print(f"{f'on set {name}':<15} {SetForecast.of(own).words()}, {unit}")
     for each in diagnoses:
         print("\n".join(["", *each.lines()]))
     if branched:
@@ -134,12 +132,12 @@ def fit(
     return None
 
 
-def _said(prediction: Prediction, cost: float, unit: str) -> list[str]:
+def _said(prediction: Prediction, cost: float, naive: float, unit: str) -> list[str]:
     ratios = ", ".join(f"{name} {ratio:.3g}×" for name, ratio in prediction.extrapolation.items())
     trust = "certified" if prediction.certified else f"not certified: {'; '.join(prediction.reasons)}"
     from froude.promote.forecast import OTHERS
 
-    others = {words: getattr(prediction, key, math.nan) for key, words in OTHERS.items()}
+    others = {words: getattr(prediction, key, naive) for key, words in OTHERS.items()}
     told = ", ".join(f"{words} {loss:.4f}" for words, loss in others.items() if math.isfinite(loss))
     return [
         f"forecast        {prediction.loss:.4f} {unit}, {100 * prediction.level:.0f}% in "

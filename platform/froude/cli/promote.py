@@ -149,8 +149,7 @@ def promote(
     )
     print("\n".join(beside(forecast, recipe.extrapolation)))
     for name, each in forecast.sets.items():
-        trust_in = "certified" if each.certified else "not certified"
-        print(f"on set    {name}: {each.loss:.3f} in [{each.low:.3f}, {each.high:.3f}], {trust_in}")
+        print(f"on set    {name}: {each.words()}")
     for check in recipe.checks:
         if check.overridden:
             print(f"override  {check.name} ({check.value}): {check.reason}")

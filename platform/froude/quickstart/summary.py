@@ -65,6 +65,7 @@ def summarize(
             "reach": {axis: reach[axis] for axis in ("params", "tokens", "compute")},
             "proxies_over_target": cost,
             "proxy_cost": cost,
+            "overridden": [check.name for check in recipe.checks if check.overridden],
         },
         "actual": {
             "loss": scored.loss,
@@ -175,6 +176,7 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
             "compute of the largest proxy",
         ),
         ("cost of proxies", f"{forecast['proxies_over_target']:.1f}x the target's compute, all together"),
+        *_limits(forecast),
         (
             "actual",
             f"{actual['loss']:.3f}: {verdict} the interval, error {100 * actual['relative_error']:+.1f}% "
@@ -214,6 +216,17 @@ def _knobs(knobs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
         if "regret" in knob
     ]
     return [*lines, ("regret expected", f"{', '.join(costs)} nats")]
+
+
+def _limits(forecast: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What no forecast can be better than, and which checks were overridden for this one."""
+    lines = []
+    if forecast.get("noise"):
+        floor = f"{100 * forecast['noise']:.2g}% of its loss by the law: the floor under a forecast's error"
+        lines.append(("noise of a run", floor))
+    if forecast.get("overridden"):
+        lines.append(("overridden", ", ".join(forecast["overridden"])))
+    return lines
 
 
 def _others(forecast: Mapping[str, Any]) -> str:

@@ -148,14 +148,17 @@ def sets(view: View) -> Table | None:
                 text.loss(each.loss),
                 between(each.low, each.high, text.loss),
                 "yes" if each.certified else "no",
+                text.loss(each.comparator) if math.isfinite(each.comparator) else text.NOTHING,
+                f"{100 * each.noise:.2g}%" if math.isfinite(each.noise) else text.NOTHING,
                 text.loss(actual) if actual is not None else text.NOTHING,
                 text.percent(error) if inside is not None else text.NOTHING,
                 text.NOTHING if inside is None else "inside" if inside else "outside",
             )
         )
     level = f"{100 * forecast.level:.0f}% interval"
-    columns = ("validation set", "forecast", level, "certified", "actual", "error", "interval")
-    return Table(columns, rows, frozenset({1, 2, 4, 5}))
+    beside = ("published exponents", "noise of a run")
+    columns = ("validation set", "forecast", level, "certified", *beside, "actual", "error", "interval")
+    return Table(columns, rows, frozenset({1, 2, 4, 5, 6, 7}))
 
 
 def loss_table(view: View) -> Table | None:

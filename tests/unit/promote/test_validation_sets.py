@@ -118,8 +118,11 @@ def test_the_command_line_tells_each(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert main(arguments) == 0
     text = capsys.readouterr().out
     assert "loss law        of set program_text: E " in text
-    assert "on set web      " in text
-    assert "on set program_text " in text
+    assert "in comparison   the largest proxy's loss " in text
+    for name in ("web     ", "program_text"):
+        (line,) = (line for line in text.splitlines() if line.startswith(f"on set {name} "))
+        assert "; published exponents " in line
+        assert "; noise of a run " in line
     assert main([*arguments, "--fresh", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert set(content["sets"]) == set(content["sets_prediction"]) == {"program_text", "web"}
@@ -174,6 +177,7 @@ def test_the_recipe_seals_a_forecast_of_each_and_the_report_shows_them(
     assert read(str(folder)).forecast == sealed
     html = report.render(Study(folder))
     assert "On each validation set" in html
+    assert sealed.sets["code"].comparator == pytest.approx(0.8 * sealed.comparator, rel=0.05)
     assert ">code<" in html
 
 

@@ -102,6 +102,12 @@ def test_the_closing_block_says_how_far_the_target_reaches_and_what_its_proxies_
     assert "cost of proxies 3.1x the target's compute, all together" in text
     assert "not certified" in text
     assert "(set beforehand: batch 768 tokens, wsd)" in text
+    assert "noise of a run" not in text
+    content = summary()
+    content["forecast"] |= {"noise": 0.0087, "overridden": ["seeds", "lr_points"]}
+    lines = closing_block(content, install_seconds=None, report="r").splitlines()
+    assert "noise of a run  0.87% of its loss by the law: the floor under a forecast's error" in lines
+    assert "overridden      seeds, lr_points" in lines
 
 
 def test_the_closing_block_says_what_was_found_and_what_was_set() -> None:

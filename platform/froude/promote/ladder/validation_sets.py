@@ -7,6 +7,7 @@ loss only.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -19,25 +20,40 @@ from froude.study import Study
 
 @dataclass(frozen=True)
 class SetForecast:
-    """What a law of one set's losses says of the target: nats per token, at the level of the forecast beside it."""
+    """What a law of one set's losses says of the target: nats per token, at the level of the forecast beside it.
+
+    `comparator` and `noise` are as in that forecast, of this set's losses; NaN where they are not known.
+    """
 
     loss: float
     low: float
     high: float
     certified: bool
     reasons: tuple[str, ...] = ()
+    comparator: float = math.nan
+    noise: float = math.nan
 
     @classmethod
     def of(cls, found: Prediction) -> SetForecast:
-        return cls(found.loss, found.low, found.high, found.certified, found.reasons)
+        held = found.loss, found.low, found.high, found.certified, found.reasons
+        return cls(*held, comparator=found.comparator, noise=found.noise)
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> SetForecast:
         return cls(**{**content, "reasons": tuple(content["reasons"])})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain JSON and TOML types."""
-        return {**asdict(self), "reasons": list(self.reasons)}
+        """Plain JSON and TOML types; what is not known is left out."""
+        unknown = [key for key in ("comparator", "noise") if not math.isfinite(getattr(self, key))]
+        content = {**asdict(self), "reasons": list(self.reasons)}
+        return {key: value for key, value in content.items() if key not in unknown}
+
+    def words(self) -> str:
+        """The same for people, with what else would be forecast and the floor under an error."""
+        trust = "certified" if self.certified else "not certified"
+        other = f"; published exponents {self.comparator:.4g}" if math.isfinite(self.comparator) else ""
+        floor = f"; noise of a run {100 * self.noise:.2g}%" if self.noise > 0 else ""
+        return f"{self.loss:.4g} in [{self.low:.4g}, {self.high:.4g}], {trust}{other}{floor}"
 
     def scored(self, actual: float) -> tuple[bool, float]:
         """Whether the interval held the loss of the finished run, and the relative error."""
