@@ -63,6 +63,20 @@ def steps(rows: int, rng: np.random.Generator) -> pl.DataFrame:
     )
 
 
+def repetitions(rows: int, rng: np.random.Generator) -> pl.DataFrame:
+    """Sizes and horizons as in `runs`; half of the rows have up to a hundred epochs, worth what 2305.16264 found."""
+    frame = runs(rows, rng)
+    n, d = frame["params"].to_numpy(), frame["tokens"].to_numpy()
+    epochs = np.where(np.arange(rows) % 2, 10 ** rng.uniform(0, 2, rows), 1.0)
+    unique = d / epochs
+    best = np.minimum(n, (0.35 * 480 / (0.37 * 2100)) ** (1 / 0.35) * unique ** (0.37 / 0.35))
+    worth = unique * (1 - 15.39 * np.expm1(-(epochs - 1) / 15.39))
+    left = best * (1 - 5.31 * np.expm1(-(n / best - 1) / 5.31))
+    once, more = 480 * n**-0.35 + 2100 * unique**-0.37, 480 * left**-0.35 + 2100 * worth**-0.37
+    loss = (1.8 + np.minimum(once, more)) * np.exp(NOISE * rng.standard_normal(rows))
+    return frame.with_columns(unique_tokens=unique, loss=loss)
+
+
 def measure(rows: int) -> list[tuple[str, str, float]]:
     """Law, what was done, and the seconds that it took."""
     rng, found = np.random.default_rng(0), []
@@ -91,6 +105,16 @@ def measure(rows: int) -> list[tuple[str, str, float]]:
         timed(name, "predict", lambda law=law: law.predict(**at))
         timed(name, "predict again", lambda law=law: law.predict(**at))
         timed(name, "rows", lambda law=law: law.rows)
+    kaplan = timed("kaplan", "fit", lambda: laws.kaplan(ladder))
+    timed("kaplan", "table", kaplan.table)
+    timed("kaplan", "predict", lambda: kaplan.predict(**at))
+    timed("kaplan", "rows", lambda: kaplan.rows)
+    again = repetitions(rows, rng)
+    repeated = timed("data_constrained", "fit", lambda: laws.data_constrained(again))
+    assert repeated.status == "ok"
+    timed("data_constrained", "table", repeated.table)
+    timed("data_constrained", "predict", lambda: repeated.predict(**at, unique_tokens=2.5e11))
+    timed("data_constrained", "rows", lambda: repeated.rows)
     timed("comparator", "fit", lambda: laws.comparator(ladder).losses(**at))
     curve = timed("lr_curve", "fit", lambda: laws.lr_curve(grid.filter(pl.col("width") == 256)))
     timed("lr_curve", "table", curve.table)

@@ -178,14 +178,19 @@ def test_a_mixture_of_experts_is_refused_by_name(tmp_path: Path) -> None:
     assert trials(tmp_path, dense, active_params="n_active")["params"].to_list() == [10**6, 2 * 10**6]
 
 
-def test_an_unmapped_column_of_active_parameters_is_pointed_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "runs.csv").write_text(
-        "params,activated_params,tokens,loss\n7e9,1e9,1e10,2.5\n1e9,1e8,1e10,2.9\n"
-    )
-    main(["fit", "--from", str(tmp_path / "runs.csv"), "--out", str(tmp_path / "study")])
-    assert "is it --columns active_params=activated_params?" in capsys.readouterr().out
+@pytest.mark.parametrize(
+    "column,has",
+    [
+        ("activated_params", "1.3e+09 active of 7e+09 parameters"),
+        ("num_experts", "1.3e+09 in column 'num_experts'"),
+        ("config.n_routed_experts", "1.3e+09 in column 'config.n_routed_experts'"),
+    ],
+)
+def test_experts_are_seen_without_being_mapped(tmp_path: Path, column: str, has: str) -> None:
+    table = f'run,params,{column},tokens,loss\na,1e6,,1e7,3.1\nb,7e9,"1,300,000,000",3e7,2.5\n'
+    said = refused(tmp_path, table)
+    assert f"row 2 (run 'b') has {has}; leave such runs out" in said
+    assert trials(tmp_path, table, **{column: ""}).height == 2
 
 
 def test_a_spread_of_the_loss_is_no_validation_set(tmp_path: Path) -> None:

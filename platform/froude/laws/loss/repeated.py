@@ -24,10 +24,12 @@ from froude.laws.stats.results import (
     positive,
     table_of,
 )
+from froude.laws.stats.robust import Rows
 
 MIN_REPEATED = 4
 BOUNDS = (0.05, 1e4)  # of R*; the source finds 15.4 for data and 5.3 for parameters
 BASES = 40  # base laws drawn for the intervals of R*
+FROM_BASE = 20_000  # rows to which R* is fitted again with each of them
 NAMES = ("R*_data", "R*_params")
 
 
@@ -36,10 +38,11 @@ class DataConstrainedLaw(Law):
     """A loss law of unique data, `base`, and how fast repetition stops to help: `r_data` and `r_params`, at 95%.
 
     With U tokens of unique data seen R times more, D' = U + U · R*_data · (1 - exp(-R / R*_data)); parameters beyond
-    those that are compute-optimal for U decay likewise. The source's runs see their data twice or more; in a single
-    epoch all parameters count, and N' goes over from there to the source's during the second. `r_params` is NaN where
-    no repeated run has parameters beyond the optimum. `objective` is the sum of Huber terms over repeated rows.
-    Standard errors hold the base law's own uncertainty.
+    those that are compute-optimal for U decay likewise. In the source they have decayed before any token is repeated,
+    where the base law, which runs of one epoch gave, counts them all. Here they count in one epoch, and then decay no
+    faster than tokens seen again make up for: the loss stays at that of one epoch until the source's falls below
+    it, and never rises with tokens. `r_params` is NaN where no repeated run has parameters beyond the optimum.
+    `objective` is the sum of Huber terms over repeated rows. Standard errors hold the base law's own uncertainty.
     """
 
     base: LossLaw
@@ -121,7 +124,9 @@ def data_constrained(
     As in the source, runs of one epoch (tokens <= unique_tokens) give the base law, with the options of `loss_law`;
     R* is then fitted to the others, in ln L with Huber's loss (`delta`, or 1e-3). Status `too_few_points` below 4
     repeated runs, the base law's status where that is not ok or `prior_driven`, `flat` where the rows do not
-    determine R*, `at_bound` where it ran to its limit. Raises as `froude.laws.stats.frames.read` does.
+    determine R*, `at_bound` where it ran to its limit. Of more than 50,000 repeated rows, 2,000 drawn at random say
+    where to look for the least objective, that of all rows; of more than 20,000, that many say how far R* moves with
+    the base law. Raises as `froude.laws.stats.frames.read` does.
     """
     columns = ["params", "tokens", "unique_tokens"]
     sample = read(frame, columns, loss=True, weights=weights, groups=groups)
@@ -154,24 +159,25 @@ def data_constrained(
     def full(t: Array) -> Array:
         return np.append(t, np.zeros(2 - free))
 
-    def jacobian(t: Array) -> Array:
-        return runs.jacobian(full(t))[:, :free]
+    def residual(t: Array, some: Rows) -> Array:
+        return runs.take(some).log_loss(full(t)) - y[some]
+
+    def jacobian(t: Array, some: Rows) -> Array:
+        return runs.take(some).jacobian(full(t))[:, :free]
 
     starts = [
         np.log(pair[:free]) for pair in ((15.0, 5.0), (3.0, 3.0), (50.0, 50.0), (1.0, 30.0), (100.0, 1.0))
     ]
     limits = (np.full(free, math.log(BOUNDS[0])), np.full(free, math.log(BOUNDS[1])))
-    theta, objective = robust.minimise(
-        lambda t: runs.log_loss(full(t)) - y, jacobian, starts, limits, row_weights, threshold
-    )
-    if robust.undetermined(jacobian(theta)):
+    theta, objective = robust.minimise_rows(residual, jacobian, starts, limits, row_weights, threshold)
+    slopes, left = jacobian(theta, slice(None)), residual(theta, slice(None))
+    if robust.undetermined(slopes):
         return law("flat", ["the repeated runs do not determine R*"], NO_ESTIMATE, NO_ESTIMATE, objective)
     _, codes = np.unique(sample.groups[rows], return_inverse=True)
-    residual = runs.log_loss(full(theta)) - y
-    covariance = robust.covariance(jacobian(theta), residual, row_weights, codes, threshold)
-    covariance += _from_base(
-        base, [sample[name][rows] for name in columns], y, row_weights, theta, limits, threshold
-    )
+    covariance = robust.covariance(slopes, left, row_weights, codes, threshold)
+    some = robust.drawn(rows.size, FROM_BASE)
+    seen = [sample[name][rows[some]] for name in columns]
+    covariance += _from_base(base, seen, y[some], row_weights[some], theta, limits, threshold)
     dof = max(int(codes.max()) + 1 - free, 1)
     found = [
         uncertainty.log_interval(float(theta[i]), math.sqrt(max(float(covariance[i, i]), 0.0)), dof)
@@ -220,17 +226,13 @@ def _from_base(
 
 @dataclass(frozen=True, eq=False)
 class _Repetition:
-    """Runs as the law sees them: unique tokens, the parameters optimal for those, and the multiples beyond each.
-
-    `decays` is how far the parameters beyond the optimum decay: not in one epoch, as in the source from the second on.
-    """
+    """Runs as the law sees them: unique tokens, the parameters optimal for those, and the multiples beyond each."""
 
     base: LossLaw
     size: Array
     extra_size: Array
     data: Array
     extra_data: Array
-    decays: Array
 
     @classmethod
     def of(cls, base: LossLaw, params: Array, tokens: Array, unique: Array) -> "_Repetition":
@@ -240,13 +242,15 @@ class _Repetition:
         log_a, log_b = math.log(base.alpha * base.A), math.log(base.beta * base.B)
         best = (log_a - log_b + base.beta * np.log(data)) / base.alpha
         log_size = np.minimum(best, np.log(params))
-        second = np.minimum(extra, 1.0)
-        decays = second**2 * (3 - 2 * second)  # without a kink: the law has a slope where repetition begins
-        return cls(base, np.exp(log_size), np.expm1(np.log(params) - log_size), data, extra, decays)
+        return cls(base, np.exp(log_size), np.expm1(np.log(params) - log_size), data, extra)
 
     @classmethod
     def of_sample(cls, base: LossLaw, sample: Sample) -> "_Repetition":
         return cls.of(base, sample["params"], sample["tokens"], sample["unique_tokens"])
+
+    def take(self, rows: Rows) -> "_Repetition":
+        parts = (self.size, self.extra_size, self.data, self.extra_data)
+        return _Repetition(self.base, *(part[rows] for part in parts))
 
     def effective(self, theta: Array) -> tuple[Array, Array]:
         """Return N' and D' for theta = ln (R*_data, R*_params); without R*_params all parameters count."""
@@ -254,8 +258,18 @@ class _Repetition:
         whole = self.size * (1 + self.extra_size)
         if not math.isfinite(theta[1]):
             return whole, data
-        left = (1 + _saturated(self.extra_size, theta[1])[0]) / (1 + self.extra_size)
-        return whole * left**self.decays, data
+        return np.maximum(self.size * (1 + _saturated(self.extra_size, theta[1])[0]), self._kept(data)), data
+
+    def _kept(self, data: Array) -> Array:
+        """Return the parameters with which `data` give the loss of one epoch: the fewer, the larger `data` are."""
+        # A/N'^alpha = A/N^alpha + B/U^beta - B/D'^beta, solved for N'.
+        alpha, beta = self.base.alpha, self.base.beta
+        whole = self.size * (1 + self.extra_size)
+        log_size = math.log(self.base.A) - alpha * np.log(whole)
+        log_once = math.log(self.base.B) - beta * np.log(self.data)
+        gained = -np.expm1(-beta * (np.log(data) - np.log(self.data)))
+        more = gained * np.exp(np.minimum(log_once - log_size, 700.0))
+        return np.asarray(whole * np.exp(-np.log1p(more) / alpha))
 
     def log_loss(self, theta: Array) -> Array:
         return np.log(self._terms(theta)[0])
@@ -265,9 +279,11 @@ class _Repetition:
         loss, size, data = self._terms(theta)
         more_data, slope_data = _saturated(self.extra_data, theta[0])
         more_size, slope_size = _saturated(self.extra_size, theta[1])
+        # Where the loss is still that of one epoch, R* does not matter.
+        moves = self.size * (1 + more_size) >= self._kept(self.data * (1 + more_data))
         by_data = -self.base.beta * data * slope_data / (1 + more_data)
-        by_size = -self.base.alpha * size * self.decays * slope_size / (1 + more_size)
-        return np.column_stack([by_data, by_size]) / loss[:, None]
+        by_size = -self.base.alpha * size * slope_size / (1 + more_size)
+        return np.column_stack([by_data, by_size]) * (moves / loss)[:, None]
 
     def _terms(self, theta: Array) -> tuple[Array, Array, Array]:
         n, d = self.effective(theta)

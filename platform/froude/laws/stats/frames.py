@@ -7,6 +7,8 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from froude.laws.stats import mixtures_of_experts
+
 Array = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
@@ -109,7 +111,8 @@ def read(
     the column `loss` is read too, where null, NaN and inf mean diverged. With a `status` column only
     finished and diverged rows count, and a word that is not known is an error. Raises TypeError for
     anything but a polars frame and for non-numeric columns, ValueError for a missing column, for a value out
-    of range, and where batch · steps differs from tokens by more than 1%; each names the column.
+    of range, where batch · steps differs from tokens by more than 1%, and for a mixture of experts, as far as a column
+    tells (`mixtures_of_experts`); each names the column.
     """
     table = collect(frame)
     if weights is not None and not isinstance(weights, str):
@@ -123,6 +126,7 @@ def read(
             )
     counted, diverged = _status(table)
     _same_units(table, counted)
+    mixtures_of_experts.refuse(table, pl.Series(counted), lambda row: f"row {row}")
     read_columns = {name: _positive(table, name, counted, zero=name in zero) for name in numeric}
     if loss:
         values, lost = _loss(table, counted)

@@ -10,7 +10,13 @@ from froude.laws.stats.frames import Array
 
 DELTA = 1e-3  # Huber's threshold on ln loss (Hoffmann et al. 2203.15556, eq. 5)
 REFINED = 3  # starting points whose least squares are refined
+MANY = 50_000  # rows; of more, the search from the starts sees only SEARCHED of them, drawn at random
+SEARCHED = 2_000
+SETTLED = 1e-12  # a step on many rows that gains a smaller share of the objective is the last
+STEPS, SHARES = 60, (1.0, 0.25, 0.06, 0.015, 0.004)  # the first share of a step that gains anything is taken
 BANDWIDTH = 0.75  # in sds of the residuals: that of Hall and Sheather (1988) for a median of 40 rows
+
+Rows = NDArray[np.intp] | slice
 
 
 def objective(residual: Array, weights: Array, delta: float) -> float:
@@ -57,6 +63,65 @@ def minimise(
     return min((best, valleys[0]), key=value), min(value(best), value(valleys[0]))
 
 
+def minimise_rows(
+    residual: Callable[[Array, Rows], Array],
+    jacobian: Callable[[Array, Rows], Array],
+    starts: Iterable[Array],
+    bounds: tuple[Array, Array],
+    weights: Array,
+    delta: float,
+) -> tuple[Array, float]:
+    """As `minimise`, of functions of parameters and rows.
+
+    Of more than MANY rows, the search sees SEARCHED of them; from where it ends, Newton steps on all rows go on.
+    """
+
+    def search(rows: Rows) -> tuple[Array, float]:
+        return minimise(
+            lambda t: residual(t, rows), lambda t: jacobian(t, rows), starts, bounds, weights[rows], delta
+        )
+
+    every = slice(None)
+    if weights.size <= MANY:
+        return search(every)
+    x = search(drawn(weights.size, SEARCHED))[0]
+    left = residual(x, every)
+    value = objective(left, weights, delta)
+    for _ in range(STEPS):
+        step, promise = _newton(jacobian(x, every), left, weights, delta, x, bounds)
+        before = value
+        for share in SHARES if promise > SETTLED * value else ():
+            moved = np.clip(x + share * step, *bounds)
+            there = residual(moved, every)
+            if (new := objective(there, weights, delta)) < value:
+                x, left, value = moved, there, new
+                break
+        if before - value <= SETTLED * before:
+            break
+    return x, value
+
+
+def _newton(
+    jacobian: Array, residual: Array, weights: Array, delta: float, x: Array, bounds: tuple[Array, Array]
+) -> tuple[Array, float]:
+    """Return the step to the minimum of many rows, and what it should gain; no parameter leaves its bound outwards.
+
+    Huber's terms are curved within `delta` only. So many errors have the curvature of their density (see `covariance`).
+    """
+    gradient = jacobian.T @ (weights * np.clip(residual, -delta, delta))
+    free = ~(((x <= bounds[0]) & (gradient > 0)) | ((x >= bounds[1]) & (gradient < 0)))
+    part = jacobian[:, free]
+    curved = _inside(np.abs(residual), delta) * (part.T @ (part * weights[:, None]))
+    step = np.zeros_like(x)
+    step[free] = -np.linalg.pinv(curved, rcond=1e-14, hermitian=True) @ gradient[free]
+    return step, float(-0.5 * gradient @ step)
+
+
+def drawn(size: int, most: int) -> Rows:
+    """Return `most` of `size` rows, drawn at random with one seed and in order, or all if they are no more."""
+    return np.sort(np.random.default_rng(0).choice(size, most, replace=False)) if size > most else slice(None)
+
+
 def covariance(
     jacobian: Array, residual: Array, weights: Array, groups: NDArray[np.intp], delta: float
 ) -> Array:
@@ -73,14 +138,19 @@ def covariance(
     rows, parameters = jacobian.shape
     # This many residuals nearly vanish because the fit made them do so: they say nothing about the errors' density.
     spread = np.sort(np.abs(residual))[min(parameters, rows - 1) :]
-    reach = max(delta, BANDWIDTH * 1.4826 * float(np.median(spread)))
-    inside = float(np.mean(spread <= reach)) * delta / reach
+    inside = _inside(spread, delta)
     count = int(groups.max()) + 1
     scores = np.zeros((count, parameters))
     np.add.at(scores, groups, unit * (weights * np.clip(residual, -delta, delta))[:, None])
     inverse = np.linalg.pinv(inside * (unit.T @ (unit * weights[:, None])), rcond=1e-12, hermitian=True)
     few = (rows - 1) / max(rows - parameters, 1) * count / max(count - 1, 1)
     return np.asarray(inverse @ (scores.T @ scores) @ inverse * few / np.outer(norms, norms))
+
+
+def _inside(spread: Array, delta: float) -> float:
+    """Return the mass of the errors' density within `delta`, from absolute residuals."""
+    reach = max(delta, BANDWIDTH * 1.4826 * float(np.median(spread)))
+    return float(np.mean(spread <= reach)) * delta / reach
 
 
 def undetermined(jacobian: Array) -> bool:

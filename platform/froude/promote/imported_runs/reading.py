@@ -19,14 +19,10 @@ LOOKS_LIKE = {
         r"(lr|learning[_ ]?rate)(_?(max|peak))?$",
         re.IGNORECASE,
     ),
-    "active_params": re.compile(
-        r"(?:^|[./_ ])activ(e|ated)_?param|param(eter)?s_activ(e|ated)$", re.IGNORECASE
-    ),
 }
 IGNORED = {
     "status": "every row counts as finished",
     "lr": "runs off their rate count as seeds",
-    "active_params": "a mixture of experts would count as dense",
 }
 FEW = 1e4  # parameters or tokens: fewer are probably millions or billions
 LONGEST_SEQUENCE_BATCH = 4096  # a batch below it is probably in sequences

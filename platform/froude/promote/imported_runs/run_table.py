@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from froude import schemas
 from froude.config import ConfigError
-from froude.laws.stats import frames
+from froude.laws.stats import frames, mixtures_of_experts
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import table_file
 from froude.promote.imported_runs.set_columns import SET_LOSS, is_set
@@ -38,7 +38,7 @@ OPTIONAL = (
     *SETTINGS,
     *("seed", "flops", "seconds"),
 )
-#: Parameters that a token passes through. Beside `params` it tells a mixture of experts, for which no law here is.
+#: Parameters that a token passes through: the name of ours for a column that `mixtures_of_experts` does not know.
 ACTIVE = "active_params"
 #: What a tracker calls each status (W&B, MLflow, Optuna and their like), in small letters. Other words are asked about:
 #: Ray Tune's "terminated" means finished, and somebody else's that it was killed.
@@ -117,8 +117,8 @@ def _rows(table: _Table, source: str) -> pl.DataFrame:
     empty = pl.from_arrow(schemas.TRIALS.empty_table())
     assert isinstance(empty, pl.DataFrame)
     kinds = empty.schema
-    _dense(table)
-    typed = table.frame.select(pl.exclude(ACTIVE, f"^{SET_LOSS.pattern}$")).with_columns(
+    experts = _dense(table)
+    typed = table.frame.select(pl.exclude(*experts, f"^{SET_LOSS.pattern}$")).with_columns(
         status=_status(table)
     )
     counted = typed["status"].is_in(["finished", "diverged"])
@@ -165,7 +165,8 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> _T
     spoken_for = set(columns.values())
     sets = [name for name in table.columns if is_set(table[name]) and name not in spoken_for]
     sets += [name for name in columns if SET_LOSS.fullmatch(name)]
-    known = tuple(dict.fromkeys((*REQUIRED, *OPTIONAL, ACTIVE, *sets)))
+    experts = [name for name in table.columns if mixtures_of_experts.told_by(name) and name not in spoken_for]
+    known = tuple(dict.fromkeys((*REQUIRED, *OPTIONAL, ACTIVE, *experts, *sets)))
     have = ", ".join(table.columns) or "no columns"
     for name, theirs in columns.items():
         if name not in known:
@@ -230,17 +231,12 @@ def _set_losses(table: _Table, rows: pl.DataFrame) -> pl.DataFrame:
     return frame
 
 
-def _dense(table: _Table) -> None:
-    """ConfigError where a run has more parameters than a token passes through."""
-    if ACTIVE not in table.frame.columns:
-        return
-    active, params = _numbers(table, ACTIVE), _numbers(table, "params")
-    if (odd := ((active / params - 1).abs() > 0.01).fill_null(False).arg_true()).len():
-        row = int(odd[0])
-        raise ConfigError(
-            f"runs must be dense, since no law here is for a mixture of experts, but {table.where(row)} has "
-            f"{active[row]:g} active of {params[row]:g} parameters; leave such runs out"
-        )
+def _dense(table: _Table) -> list[str]:
+    """The columns that would tell a mixture of experts; ConfigError where one does."""
+    names = [name for name in table.frame.columns if mixtures_of_experts.told_by(name)]
+    numbers = table.frame.select(_numbers(table, name).alias(name) for name in ("params", *names))
+    mixtures_of_experts.refuse(numbers, pl.repeat(True, numbers.height, eager=True), table.where)
+    return names
 
 
 def _words(table: _Table) -> None:
@@ -265,7 +261,9 @@ def _numbers(table: _Table, name: str) -> pl.Series:
         raise ConfigError(f"{table.column(name)} must be numeric, but is {column.dtype}; give numbers")
     plain = pl.col(name).cast(pl.String).str.strip_chars()
     plain = pl.when(~plain.is_in(["", *table_file.NOTHING])).then(plain)
-    if name == ACTIVE or (name in schemas.TRIALS.names and schemas.TRIALS.field(name).type == pa.int64()):
+    if mixtures_of_experts.told_by(name) or (
+        name in schemas.TRIALS.names and schemas.TRIALS.field(name).type == pa.int64()
+    ):
         plain = (
             pl.when(plain.str.contains(GROUPED)).then(plain.str.replace_all(SEPARATORS, "")).otherwise(plain)
         )
