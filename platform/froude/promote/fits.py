@@ -41,13 +41,14 @@ class Fits:
     """The fitted laws of a study; None where it has no rows for one.
 
     `large` is the run that the study is for, None for a history without one; `best` is the search's best trial at its
-    batch and schedule, `best_overall` among all its trials (rows of `trials()`); `transfer` maps parametrizations, by
-    their names, to their laws; `target_loss` (nats per token) is that of the critical batch. `rows` holds each law's
-    input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast is certified. `sets` are laws of the
-    losses on other validation sets, by name; `exponents` move the rate (`USED`); `horizons` are critical batches at
-    each loss that one was measured at, `critical` the one at the lowest. The loss law's rows have a `regret`
-    (froude.promote.ladder.regret), which is taken off their losses before the law sees them. `cost` is that of the
-    target's precision, where it is not the proxies'.
+    batch and schedule, or that of a stage of the role settled, `best_overall` among all trials (rows of `trials()`);
+    `transfer` maps parametrizations, by their names, to their laws; `target_loss` (nats per token) is that of the
+    critical batch. `rows` holds each law's input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast
+    is certified. `sets` are laws of the losses on other validation sets, by name; `exponents` move the rate (`USED`);
+    `horizons` are critical batches at each loss that one was measured at, `critical` the one at the lowest. The loss
+    law's rows have a `regret` (froude.promote.ladder.regret), which is taken off their losses before the law sees them.
+    `cost` is that of the target's precision, where it is not the proxies'. `settled` is the stage that `best` is of, ""
+    for the search.
     """
 
     large: Run | None
@@ -64,6 +65,7 @@ class Fits:
     exponents: Exponents | None = None
     horizons: tuple[CriticalBatch, ...] = ()
     cost: precision_cost.Cost | None = None
+    settled: str = ""
 
     def of_rows(self, fingerprints: Mapping[str, str]) -> bool:
         """Whether these are fingerprints of the same rows, by this version or one that fitted a rate's rows as one."""
@@ -255,11 +257,12 @@ def fit_trials(
         return counted.filter(pl.col("stage").is_in(names))
 
     past = of("history")
-    search = pl.concat([of("search"), history.settings(past, target)])
+    search = pl.concat([of("search"), of("settled"), history.settings(past, target)])
     here = search.clear()
     if target is not None:
         batch = pl.col("batch").is_in([target.batch, target.phases.mean])  # `batch` is a ramp's first
         here = search.filter(batch & (pl.col("schedule") == target.schedule.name))
+    chosen = _best(here.join(of("settled"), on="run", how="semi"))
     rows: dict[str, pl.DataFrame] = {"search": search}
     transfer = {}
     for rules in sorted(PARAMETRIZATIONS.values(), key=lambda each: not each.transfers):  # the controls last
@@ -290,7 +293,8 @@ def fit_trials(
     seen = {**rows, **{f"loss_law {name}": own for name, own in ladders.items()}}
     return Fits(
         large=target,
-        best=_best(here),
+        best=chosen or _best(here),
+        settled=chosen["stage"] if chosen else "",
         best_overall=_best(search),
         transfer=transfer,
         critical=batches.law if batches else None,

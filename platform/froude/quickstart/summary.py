@@ -198,7 +198,7 @@ def closing_block(summary: Mapping[str, Any], *, install_seconds: float | None, 
 
 
 def _knobs(knobs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Batch, schedule and decay: found or set by you, and what that costs; then what the rest rests on."""
+    """Batch, schedule, tail and weight decay: found or set by you, and what that costs; then what the rest rests on."""
     if not knobs:
         return []
 
@@ -208,8 +208,8 @@ def _knobs(knobs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
         return f"{knob['value']}, {how}" + (f": {knob['rule']}" if "rule" in knob else "")
 
     lines = [("batch", said("batch")), ("schedule", said("schedule.name"))]
-    if "schedule.decay_fraction" in knobs:
-        lines.append(("decay", said("schedule.decay_fraction")))
+    more = {"schedule.decay_fraction": "decay fraction", "optimizer.weight_decay": "weight decay"}
+    lines += [(words, said(name)) for name, words in more.items() if name in knobs]
     costs = [
         f"{name.rpartition('.')[2]} {knob['regret']:.3f} ({knob['source']})"
         for name, knob in knobs.items()

@@ -9,7 +9,7 @@ import numpy as np
 
 from froude.laws.drawing.panel import Axis, Band, Line, Mark, Note, Panel, Points, Series
 from froude.promote.choice.batch import Batches
-from froude.promote.choice.knob import LEVEL, Knob
+from froude.promote.choice.knob import LEVEL
 from froude.report import text
 from froude.report.narrative import between
 from froude.report.svg import Plot
@@ -24,8 +24,9 @@ def lead() -> str:
     """What the table shows."""
     return (
         f"Every knob of the recipe. The interval holds its best value at {100 * LEVEL:.0f}%; the regret is what the "
-        "chosen value is expected to cost against the best one, averaged over what is not known; the last column says "
-        "what one more measurement would tell."
+        "chosen value is expected to cost against the best one, averaged over what is not known, and the column beside "
+        "it what it costs if the best one lies at the worse end of the interval; the last column says what one more "
+        "measurement would tell."
     )
 
 
@@ -39,21 +40,31 @@ def knobs(view: View) -> Table | None:
             knob.name,
             knob.shown,
             knob.source,
-            between(knob.low, knob.high, text.number),
-            _regret(knob),
+            knob.interval or text.NOTHING,
+            _cost(knob.regret),
+            _cost(knob.worst),
             knob.rule or text.NOTHING,
             knob.buys or text.NOTHING,
         )
         for knob in found
     ]
-    columns = ("knob", "value", "where from", "90% interval", "regret, nats", "how", "one more run")
-    return Table(columns, rows, frozenset({1, 3, 4}), tuple(TONES[knob.source] for knob in found))
+    columns = (
+        "knob",
+        "value",
+        "where from",
+        "90% interval",
+        "regret, nats",
+        "at the worse end",
+        "how",
+        "one more run",
+    )
+    return Table(columns, rows, frozenset({1, 3, 4, 5}), tuple(TONES[knob.source] for knob in found))
 
 
-def _regret(knob: Knob) -> str:
-    if not math.isfinite(knob.regret):
+def _cost(nats: float) -> str:
+    if not math.isfinite(nats):
         return text.NOTHING
-    return "< 0.0001" if knob.regret < 1e-4 else f"{knob.regret:.4f}"
+    return "< 0.0001" if nats < 1e-4 else f"{nats:.4f}"
 
 
 def batches(view: View) -> Table | None:

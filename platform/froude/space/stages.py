@@ -16,7 +16,14 @@ if TYPE_CHECKING:
     import polars as pl
 
 Role = Literal[
-    "search", "lr_transfer", "critical_batch", "loss_law", "transfer_exponents", "schedule", "precision"
+    "search",
+    "settled",
+    "lr_transfer",
+    "critical_batch",
+    "loss_law",
+    "transfer_exponents",
+    "schedule",
+    "precision",
 ]
 #: Axis of a search that is no key of a Run: warmup as a share of the run's tokens.
 WARMUP = "warmup_fraction"

@@ -117,12 +117,14 @@ def test_the_closing_block_says_what_was_found_and_what_was_set() -> None:
         Knob("batch", 768, "set by you", regret=0.048, rule=rule),
         Knob("schedule.name", "wsd", "measured", rule="cosine +0.012"),
         Knob("schedule.decay_fraction", 0.2, "set by you"),
+        Knob("optimizer.weight_decay", 0.1, "set by you", rule="the target's own timescale"),
     ]
     content = summary() | {"knobs": {knob.name: knob.to_dict() for knob in knobs}}
     lines = closing_block(content, install_seconds=None, report="r").splitlines()
     assert f"batch           768, set by you: {rule}" in lines
     assert "schedule        wsd, found (measured): cosine +0.012" in lines
-    assert "decay           0.2, set by you" in lines
+    assert "decay fraction  0.2, set by you" in lines
+    assert "weight decay    0.1, set by you: the target's own timescale" in lines
     assert "regret expected lr 0.010 (prior), batch 0.048 (set by you) nats" in lines
     assert not any("set beforehand" in line for line in lines)
 

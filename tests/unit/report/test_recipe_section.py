@@ -28,6 +28,7 @@ def test_the_recipe_is_shown_knob_by_knob_with_what_batches_cost(finished: Study
         assert f"<td>{name}</td>" in told
     assert told.count("<td>set by you</td>") == 4  # batch, decay, schedule and its tail
     assert "schedules were not compared" in told
+    assert "at the worse end" in told
     assert "tokens^0.46 (prior, ± 0.1)" in told
     assert "768 (recipe)" in told
     assert told.count("<svg ") == 2

@@ -21,6 +21,7 @@ from ship_texts import TEXTS
 from froude.cli import main
 from froude.config import ConfigError
 from froude.corpora.tokenizer import load, trained
+from froude.promote.choice.searched import best_settings
 from froude.space import load_space
 from froude.starter.project import Wishes, write
 from froude.sweep.agenda import Agenda
@@ -144,6 +145,11 @@ def test_a_study_whose_best_rate_lies_at_an_edge_ends_and_leaves_the_rest_to_the
     agenda = Agenda(load_space(tmp_path / "tank" / "search_space.py"), {})
     play(agenda, lambda run: 3.0 - 0.1 * math.log2(run.optimizer.lr * (run.model.width if trainer else 1)))
     assert agenda.done
+    # What follows the search has the beta2 of stage settled, which is the bowl's and no trial's.
+    found = best_settings(agenda.rows(["search"]), batch=agenda.rows(["settled"])["batch"][0])["beta2"]
+    later = agenda.rows(["settled", "lr_transfer", "loss_law"])["beta2"]
+    assert later.unique().to_list() == [found]
+    assert found not in agenda.rows(["search"])["beta2"].to_list()
     rates = agenda.rows(["lr_transfer"]).filter(pl.col("width") == 32)["lr"]
     assert agenda.rows(["loss_law"]).filter(pl.col("width") == 32)["lr"].unique().to_list() == [rates.max()]
 

@@ -36,6 +36,10 @@ class Bowl:
         """The expected cost, as a proportion of the loss, of a setting at ln `value`."""
         return float(np.mean(0.5 * self.bend[:, index] * (value - self.best[:, index]) ** 2))
 
+    def cheapest(self, index: int) -> float:
+        """The ln value of a setting that is expected to cost least."""
+        return float(np.average(self.best[:, index], weights=self.bend[:, index]))
+
 
 def bowl(
     settings: Array, losses: Array, groups: Sequence[int], beliefs: Sequence[Belief], seed: int = 0

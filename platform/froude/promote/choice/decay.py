@@ -29,6 +29,9 @@ def best_timescale(law: Exponent | None, run: Run, own: float) -> Found | None:
     far = math.log(run.tokens) - float(np.average(tokens, weights=weights))
     best = float(np.average(at, weights=weights)) + law.posterior.value * far
     sd = math.hypot(float(weights.sum()) ** -0.5, law.posterior.se * far)
-    regret = 0.5 * MEAN_BEND * ((math.log(own) - best) ** 2 + sd**2)
+    least = 0.5 * MEAN_BEND * sd**2
+    regret = least + 0.5 * MEAN_BEND * (math.log(own) - best) ** 2
     reach = NORMAL * sd
-    return Found(math.exp(best), math.exp(best - reach), math.exp(best + reach), regret, law.source)
+    return Found(
+        math.exp(best), math.exp(best - reach), math.exp(best + reach), regret, law.source, MEAN_BEND, least
+    )

@@ -16,7 +16,8 @@ class Knob:
     """A setting, by its key in a Run; `low` and `high` hold its best value at 90%, NaN where nothing is known of it.
 
     `regret` is what the value is expected to cost against the best one, in nats per token, averaged over what is not
-    known; NaN where nothing is. `rule` says how the value came about, `buys` what one more measurement would tell.
+    known; `worst` what it costs if the best one lies at the worse end of the interval. NaN where nothing is known.
+    `rule` says how the value came about, `buys` what one more measurement would tell.
     """
 
     name: str
@@ -27,6 +28,7 @@ class Knob:
     regret: float = math.nan
     rule: str = ""
     buys: str = ""
+    worst: float = math.nan
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON and TOML types; what is not known is left out."""
@@ -57,11 +59,19 @@ class Knob:
         """The interval in words, empty where there is none."""
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
             return ""
-        return f"{self.low:.3g} to {self.high:.3g}"
+        low, high = _number(self.low), _number(self.high)
+        return low if low == high else f"{low} to {high}"
 
     def line(self) -> str:
         """The knob in one line for people."""
         inside = f" [{self.interval}]" if self.interval else ""
         cost = f", regret {self.regret:.4f} nats" if math.isfinite(self.regret) else ""
+        if math.isfinite(self.worst):
+            cost += f", {self.worst:.4f} if the best is at the worse end"
         more = "; ".join(text for text in (self.rule, self.buys) if text)
         return f"{self.name} {self.shown}{inside} ({self.source}{cost}){': ' * bool(more)}{more}"
+
+
+def _number(value: float) -> str:
+    """To three digits, never with an exponent above 1."""
+    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import polars as pl
+
 from froude.config import Run
 from froude.laws.lr.exponents import KNOBS
 from froude.optimizers.times import cut_off, timescale
@@ -13,17 +15,24 @@ from froude.promote.choice.decay import best_timescale
 from froude.promote.choice.knob import Knob, Source
 from froude.promote.choice.rate import Rate
 from froude.promote.choice.recipe_run import decouples
-from froude.promote.choice.schedules import compared
-from froude.promote.choice.searched import MEAN_BEND, WARMUP, Found, half_life, searched
+from froude.promote.choice.schedules import Against, Compared, compared, has_tail
+from froude.promote.choice.searched import (
+    LEAST_TRIALS,
+    MEAN_BEND,
+    WARMUP,
+    Found,
+    half_life,
+    searched,
+    tried_one,
+)
 from froude.promote.fits import Fits
-from froude.schedules import SCHEDULES
 
-MORE_TRIALS = "twice the trials of stage search would about halve this"
 #: Standard deviation of the exponent by which the best warmup's share of the tokens goes with them: nobody has measured
 #: it here, and the exponents of rate, decay and half-life are believed as widely.
 WARMUP_TOKENS_SD = 0.25
 TOLD = 5e-4  # nats: less is not worth a word
 UNCOMPARED = "schedules were not compared, each at its own best rate, at two horizons"
+UNCOMPARED_TAILS = "tails of other lengths were not compared"
 
 
 def knobs(
@@ -51,6 +60,7 @@ def knobs(
         loss * rate.regret,
         rate.rule,
         rate.buys(loss),
+        loss * rate.worst,
     )
     made = [peak, _batch(fits, run, batches, prefer)]
     if run.optimizer.has_beta2:
@@ -59,7 +69,8 @@ def knobs(
         rule = (
             "AdamW's where the optimizer takes no matrix: the search's, moved to another batch as the rate is"
         )
-        made.append(Knob("optimizer.rest.lr", rest.lr, _unplaced(fits, "rest_lr"), rule=rule))
+        source: Source = "set by you" if tried_one(fits.rows["search"], "rest_lr") else "prior"
+        made.append(Knob("optimizer.rest.lr", rest.lr, source, rule=rule))
     if run.optimizer.weight_decay and decouples(run.optimizer):
         made.append(_decay(fits, run, target, loss))
     made += [_warmup(fits, run, found.get("warmup"), loss), *_schedule(fits, run)]
@@ -68,8 +79,8 @@ def knobs(
 
 def _rounded(knob: Knob) -> Knob:
     """To four digits, which is more than is known."""
-    low, high, regret = (float(f"{each:.4g}") for each in (knob.low, knob.high, knob.regret))
-    return replace(knob, low=low, high=high, regret=regret)
+    numbers = {name: float(f"{getattr(knob, name):.4g}") for name in ("low", "high", "regret", "worst")}
+    return replace(knob, **numbers)  # type: ignore[arg-type]
 
 
 def _batch(fits: Fits, run: Run, priced: Batches | None, prefer: Prefer | None) -> Knob:
@@ -83,11 +94,15 @@ def _batch(fits: Fits, run: Run, priced: Batches | None, prefer: Prefer | None) 
     chosen = f"--prefer {prefer}{hours}; " if prefer else ""
     low, high = priced.interval(prefer or "loss")
     buys = "" if grown else "stages critical_batch at three losses would measure how the critical batch grows"
-    looked = [row.batch for row in priced.rows]
+    looked, cost = [row.batch for row in priced.rows], priced.regret(size)
+    if len(looked) == 1:
+        low = high = math.nan
+        buys = "no other batch was looked at"
     ends = [name for name, end in (("smallest", looked[0]), ("largest", looked[-1])) if end in (low, high)]
     open_ended = f"the interval ends at the {' and '.join(ends)} batch that was looked at" if ends else ""
     buys = "; ".join(text for text in (open_ended, buys) if text)
-    return Knob("batch", size, source, low, high, priced.regret(size), f"{chosen}{priced.words(size)}", buys)
+    worst = max(cost, priced.at(size).high)
+    return Knob("batch", size, source, low, high, cost, f"{chosen}{priced.words(size)}", buys, worst)
 
 
 def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) -> Knob:
@@ -95,23 +110,44 @@ def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) 
     value, size = run.optimizer.beta2, run.phases.mean
     own = target.phases.mean
     moved = size != own
-    rule = "that of the search's best trial"
+    rule = f"that of {_taken_from(fits)}"
     if run.optimizer.beta2_half_life:
-        rule = f"a half-life of {run.optimizer.beta2_half_life:,.0f} tokens, that of the search's best trial"
+        rule = f"a half-life of {run.optimizer.beta2_half_life:,.0f} tokens, {rule}"
     elif moved:
         rule += f" at batch {own:,}, by its half-life in tokens"
     if cut_off(half_life(value, size), value) and moved:
         rule += ", cut off at an end of .9 to .9999"
-    if found is None:
-        return Knob("optimizer.beta2", value, _unplaced(fits, "beta2"), rule=rule)
+    set_by_you = tried_one(fits.rows["search"], "beta2")
+    if found is None or set_by_you:
+        return Knob("optimizer.beta2", value, "set by you" if set_by_you else "prior", rule=rule)
     shift, sd = _half_life_moved(fits, run, target)
-    ends = [0.5 ** (size / (tokens * math.exp(shift))) for tokens in found.wider(sd)]
+    lives = [tokens * math.exp(shift) for tokens in found.wider(sd)]
+    low, high = (0.5 ** (size / tokens) for tokens in lives)
     source: Source = "prior" if fits.beta2_is_prior else found.source
     cost = loss * (found.regret + 0.5 * MEAN_BEND * sd**2)
-    if not min(ends) <= value <= max(ends):
+    if not (moved or low <= value <= high):
         rule += ", kept since the loss law's proxies were trained with it"
-    buys = MORE_TRIALS if cost >= TOLD else ""
-    return Knob("optimizer.beta2", value, source, ends[0], ends[1], cost, rule, buys)
+    worst = loss * found.worst(half_life(value, size), *lives)
+    buys = _buys(fits, found, loss, f"{0.5 ** (size / (found.middle * math.exp(shift))):.3g}")
+    return Knob("optimizer.beta2", value, source, low, high, cost, rule, buys, worst)
+
+
+def _taken_from(fits: Fits) -> str:
+    """The trial whose beta2 and warmup the recipe has."""
+    return f"stage {fits.settled}" if fits.settled else "the search's best trial"
+
+
+def _buys(fits: Fits, found: Found, loss: float, best: str) -> str:
+    """What would take the most off the expected cost of beta2 or the warmup; `best` is the search's, in words."""
+    tried = fits.rows["search"].filter(pl.col("status") == "finished").height
+    if tried < LEAST_TRIALS:
+        return f"{LEAST_TRIALS} trials of stage search would begin to tell"
+    nearer, left = loss * (found.regret - found.least), loss * found.least
+    if not max(nearer, left) >= TOLD:  # nor where there is no law
+        return ""
+    if nearer > left:
+        return f"a stage of the role settled, at the bowl's best ({best}), would save {nearer:.4f} nats"
+    return f"more trials of stage search would save {left:.4f} nats at most"
 
 
 def _half_life_moved(fits: Fits, run: Run, target: Run) -> tuple[float, float]:
@@ -120,11 +156,6 @@ def _half_life_moved(fits: Fits, run: Run, target: Run) -> tuple[float, float]:
     mean, error = (law.posterior.value, law.posterior.se) if law else KNOBS["half_life_batch"].prior
     far = math.log(run.phases.mean / target.phases.mean)
     return mean * far, error * abs(far)
-
-
-def _unplaced(fits: Fits, column: str) -> Source:
-    """Where a setting is from that the search does not place: it was yours if all trials had one value of it."""
-    return "prior" if fits.rows["search"][column].n_unique() > 1 else "set by you"
 
 
 def _decay(fits: Fits, run: Run, target: Run, loss: float) -> Knob:
@@ -145,38 +176,58 @@ def _decay(fits: Fits, run: Run, target: Run, loss: float) -> Knob:
         return Knob(name, value, "set by you", rule=rule, buys="a stage Exponents would say which is best")
     rule += f", where {found.middle:.3g} [{found.low:.3g}, {found.high:.3g}] is best ({found.source})"
     low, high = (value * own / end for end in (found.high, found.low))
-    return Knob(name, value, "set by you", low, high, loss * found.regret, rule)
+    worst = loss * found.worst(own, found.low, found.high)
+    return Knob(name, value, "set by you", low, high, loss * found.regret, rule, worst=worst)
 
 
 def _warmup(fits: Fits, run: Run, found: Found | None, loss: float) -> Knob:
-    tokens = run.schedule.warmup_tokens
-    rule = f"{100 * tokens / run.tokens:.1f}% of the tokens, the share of the search's best trial"
-    if found is None:
-        return Knob("schedule.warmup_tokens", tokens, _unplaced(fits, "warmup_tokens"), rule=rule)
     assert fits.best is not None
+    name, tokens = "schedule.warmup_tokens", run.schedule.warmup_tokens
+    set_by_you = tried_one(fits.rows["search"], "warmup_tokens")
+    of = "of every trial of the search" if set_by_you else f"of {_taken_from(fits)}"
+    rule = f"{100 * tokens / run.tokens:.1f}% of the tokens, the share {of}"
+    if not tokens:
+        share = fits.best["warmup_tokens"] / fits.best["tokens"]
+        rule = (
+            f"{100 * share:.1f}% of the tokens, the share {of}, is less than half a step" if share else "none"
+        )
+    if found is None or set_by_you or not tokens:
+        return Knob(name, tokens, "set by you" if set_by_you else "prior", rule=rule)
     sd = WARMUP_TOKENS_SD * abs(math.log(run.tokens / fits.best["tokens"]))
     cost = loss * (found.regret + 0.5 * MEAN_BEND * sd**2)
-    buys = MORE_TRIALS if cost >= TOLD else ""
+    buys = _buys(fits, found, loss, f"{100 * found.middle:.1f}% of the tokens")
     if sd**2 > math.log(found.high / found.low) ** 2 / 12:
         buys = "a search at a longer horizon would tell what the share does there"
-    low, high = (end * run.tokens for end in found.wider(sd))
+    low, high = found.wider(sd)
     source: Source = found.source if sd < WARMUP[1] else "prior"
-    return Knob("schedule.warmup_tokens", tokens, source, low, high, cost, rule, buys)
+    worst = loss * found.worst(tokens / run.tokens, low, high)
+    return Knob(name, tokens, source, low * run.tokens, high * run.tokens, cost, rule, buys, worst)
 
 
 def _schedule(fits: Fits, run: Run) -> list[Knob]:
     """The schedule and its tail: the target's own, whatever a comparison says, since its ladder was trained by it."""
-    name, tail = run.schedule.name, run.schedule.decay_fraction
-    against = compared(fits.rows["schedule"], run) if "schedule" in fits.rows else ()
-    made = Knob("schedule.name", name, "set by you", rule=UNCOMPARED)
-    if against:
-        better = [each for each in against if each.high < 0]
-        rule = "; ".join(str(each) for each in against)
-        buys = f"with {better[0].name} as the target's, sweep the ladder again" if better else ""
-        source: Source = "set by you" if better else "measured"
-        regret = max(each.regret for each in against)
-        made = Knob("schedule.name", name, source, regret=regret, rule=rule, buys=buys)
-    if SCHEDULES[name].trunk is None:
-        return [made]
-    own = replace(made, name="schedule.decay_fraction", value=tail)
-    return [made, own if against else replace(own, rule="")]
+    found = compared(fits.rows["schedule"], run) if "schedule" in fits.rows else Compared()
+    made = [_verdict("schedule.name", run.schedule.name, found.schedules, UNCOMPARED)]
+    if has_tail(run.schedule.name):
+        made.append(
+            _verdict("schedule.decay_fraction", run.schedule.decay_fraction, found.tails, UNCOMPARED_TAILS)
+        )
+    return made
+
+
+def _verdict(name: str, value: str | float, against: tuple[Against, ...], uncompared: str) -> Knob:
+    """Measured where no other is better, and no two horizons disagree on which one is; else set."""
+    if not against:
+        return Knob(name, value, "set by you", rule=uncompared)
+    split = [each for each in against if each.split]
+    better = [each for each in against if each.high < 0 and not each.split]
+    rule = "; ".join(map(str, against))
+    if better:
+        buys = f"with {better[0].name} as the target's, sweep the ladder again"
+    else:
+        buys = "runs nearer to the target's horizon would tell" if split else ""
+    if split:
+        return Knob(name, value, "set by you", rule=rule, buys=buys)
+    regret, worst = max(each.regret for each in against), max(0.0, *(-each.low for each in against))
+    source: Source = "set by you" if better else "measured"
+    return Knob(name, value, source, regret=regret, rule=rule, buys=buys, worst=worst)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from froude.config import Run
@@ -57,6 +58,12 @@ class Rate:
         return self.curve.expected(self.shift, self.sd)
 
     @property
+    def worst(self) -> float:
+        """What the promoted rate costs, as a proportion of the loss, if the best one lies at the worse end."""
+        away = np.log(self.promoted / np.array(self.interval))
+        return float(self.curve.cost(away).max())
+
+    @property
     def interval(self) -> tuple[float, float]:
         """The best rate's, at 90%."""
         reach = NORMAL * self.sd
@@ -100,12 +107,13 @@ def rate(fits: Fits, run: Run) -> Rate | None:
     for part in (_horizon(fits, grid, run), _batch(fits, grid, run)):
         if part is not None:
             parts.append(part)
-    bend = curvature(law)[0] if law.curvature > 0 else math.exp(CURVATURE[0] + CURVATURE[1] ** 2 / 2)
+    # The expected cost is linear in κ and in s, which are independent of the best rate: their means are all it takes.
+    bend, spread = curvature(law) if law.curvature > 0 else (math.exp(CURVATURE[0]), CURVATURE[1])
     return Rate(
         value=peak.value * math.exp(sum(part.shift for part in parts)),
         sd=math.sqrt(sum(part.sd**2 for part in parts)),
         parts=tuple(parts),
-        curve=Lopsided(bend, steeper(law)[0]),
+        curve=Lopsided(bend * math.exp(spread**2 / 2), steeper(law)[0]),
     )
 
 

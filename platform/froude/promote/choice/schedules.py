@@ -17,9 +17,12 @@ from scipy import stats
 from froude import laws
 from froude.config import Run
 from froude.laws.lr.curve import MIN_RATES
+from froude.laws.stats.frames import Array
+from froude.schedules import SCHEDULES
 
 MIN_HORIZONS, MIN_SEEDS = 2, 2
 LEVEL = 0.9
+NO_TAIL = -1.0  # the share that stands for a schedule without one
 Label = tuple[str, float]
 
 
@@ -27,6 +30,7 @@ class Against(NamedTuple):
     """How far another schedule's loss is above that of the recipe's (`loss`, 90%), nats per token.
 
     `pairs` counts seeds times horizons, `regret` is what the recipe's is expected to cost if it is the worse one.
+    `split` says how horizons disagree on which one is better; "" where they do not.
     """
 
     name: str
@@ -35,18 +39,34 @@ class Against(NamedTuple):
     high: float
     pairs: int
     regret: float
+    split: str = ""
 
     def __str__(self) -> str:
+        if self.split:
+            return f"horizons disagree on {self.name}: {self.split}"
         interval = f"[{self.low:+.4f}, {self.high:+.4f}]"
         return (
             f"{self.name} {self.loss:+.4f} {interval} nats, {self.pairs} pairs of runs, each at its best rate"
         )
 
 
-def compared(rows: pl.DataFrame, run: Run) -> tuple[Against, ...]:
-    """The schedule of `run` against every other that was swept alike; () where it was not compared."""
+class Compared(NamedTuple):
+    """The recipe's schedule against other schedules, and against the same one with tails of other lengths."""
+
+    schedules: tuple[Against, ...] = ()
+    tails: tuple[Against, ...] = ()
+
+
+def has_tail(name: str) -> bool:
+    """Whether a schedule of this name ends in a tail, of a length that may be chosen."""
+    return SCHEDULES[name].trunk is not None
+
+
+def compared(rows: pl.DataFrame, run: Run) -> Compared:
+    """The schedule of `run` against every other that was swept alike; empty where it was not compared."""
     done = rows.filter(pl.col("status") == "finished").drop_nulls(["schedule", "tokens", "seed", "lr"])
-    done = done.with_columns(pl.col("decay_fraction").fill_null(-1.0))
+    tailed = pl.col("schedule").is_in([*filter(has_tail, SCHEDULES)])
+    done = done.with_columns(pl.when(tailed).then("decay_fraction").fill_null(NO_TAIL))
     floors: dict[Label, dict[tuple[int, int], float]] = {}
     for (name, tail, tokens), curve in done.group_by(
         "schedule", "decay_fraction", "tokens", maintain_order=True
@@ -55,14 +75,16 @@ def compared(rows: pl.DataFrame, run: Run) -> tuple[Against, ...]:
         floors.setdefault((str(name), float(tail)), {}).update(
             {(int(tokens), seed): loss for seed, loss in found.items()}
         )
-    own = floors.pop((run.schedule.name, run.schedule.decay_fraction), {})
-    names = [name for name, _ in floors] + [run.schedule.name]
-    against = []
+    scheduled = run.schedule.name
+    own = floors.pop((scheduled, run.schedule.decay_fraction if has_tail(scheduled) else NO_TAIL), {})
+    names = [name for name, _ in floors] + [scheduled]
+    schedules: list[Against] = []
+    tails: list[Against] = []
     for (name, tail), theirs in floors.items():
         called = f"{name} with a tail of {tail:g}" if names.count(name) > 1 else name
-        if (one := _against(called, own, theirs)) is not None:
-            against.append(one)
-    return tuple(sorted(against, key=lambda each: each.loss))
+        if (one := _against(called, own, theirs, run.tokens)) is not None:
+            (tails if name == scheduled else schedules).append(one)
+    return Compared(*(tuple(sorted(each, key=lambda one: one.loss)) for each in (schedules, tails)))
 
 
 def _floors(curve: pl.DataFrame) -> Mapping[int, float]:
@@ -90,22 +112,48 @@ def _floors(curve: pl.DataFrame) -> Mapping[int, float]:
 
 
 def _against(
-    name: str, own: Mapping[tuple[int, int], float], theirs: Mapping[tuple[int, int], float]
+    name: str, own: Mapping[tuple[int, int], float], theirs: Mapping[tuple[int, int], float], target: int
 ) -> Against | None:
-    """The paired difference over seeds and horizons; None with fewer than two of either."""
+    """The paired difference over seeds and horizons, for a target of so many tokens; None with one of either."""
     shared = sorted(own.keys() & theirs.keys())
-    horizons = sorted({tokens for tokens, _ in shared})
-    by = [np.array([theirs[key] - own[key] for key in shared if key[0] == tokens]) for tokens in horizons]
-    by = [pairs for pairs in by if pairs.size >= MIN_SEEDS]
+    by = {
+        tokens: np.array([theirs[key] - own[key] for key in shared if key[0] == tokens])
+        for tokens, _ in shared
+    }
+    by = {tokens: pairs for tokens, pairs in by.items() if pairs.size >= MIN_SEEDS}
     if len(by) < MIN_HORIZONS:
         return None
-    dof = sum(pairs.size - 1 for pairs in by)
-    variance = sum(float(((pairs - pairs.mean()) ** 2).sum()) for pairs in by) / dof
-    loss = float(np.mean([pairs.mean() for pairs in by]))
-    se = math.sqrt(variance * sum(1 / pairs.size for pairs in by)) / len(by)
-    half = float(stats.t.ppf(0.5 + LEVEL / 2, dof)) * se
+    means, sizes = (np.array([f(pairs) for pairs in by.values()]) for f in (np.mean, np.size))
+    dof = int(sizes.sum()) - len(by)
+    variance = sum(float(((pairs - pairs.mean()) ** 2).sum()) for pairs in by.values()) / dof
+    widen = float(stats.t.ppf(0.5 + LEVEL / 2, dof))
+    loss = float(means.mean())
+    se = math.sqrt(variance * float((1 / sizes).sum())) / len(by)
     below = -loss / se if se > 0 else math.copysign(math.inf, -loss)
     regret = max(-loss, 0.0)
     if math.isfinite(below):
         regret = -loss * float(stats.norm.cdf(below)) + se * float(stats.norm.pdf(below))
-    return Against(name, loss, loss - half, loss + half, sum(pairs.size for pairs in by), regret)
+    split = ""
+    if _turns(np.log([*by]), means, widen * np.sqrt(variance / sizes), math.log(target)):
+        split = ", ".join(
+            f"{mean:+.4f} nats at {tokens:,} tokens" for tokens, mean in zip(by, means, strict=True)
+        )
+        regret = math.nan
+    pairs = int(sizes.sum())
+    return Against(name, loss, loss - widen * se, loss + widen * se, pairs, regret, split)
+
+
+def _turns(x: Array, means: Array, half: Array, target: float) -> bool:
+    """Whether another schedule is the better one at some horizons only, the target's among them.
+
+    Beyond their errors (`half`, of the same level) two horizons have other signs; or the line through them in `x`, ln
+    tokens, has a slope, and at the target another sign than the mean.
+    """
+    if (means > half).any() and (means < -half).any():
+        return True
+    weights = 1 / np.maximum(half, 1e-9) ** 2
+    away = x - np.average(x, weights=weights)
+    slope = float((weights * away * means).sum() / (weights * away**2).sum())
+    middle = float(np.average(means, weights=weights))
+    there = middle + slope * (target - float(np.average(x, weights=weights)))
+    return bool(abs(slope) > float((weights * away**2).sum()) ** -0.5 and there * means.mean() < 0)
