@@ -195,10 +195,12 @@ def _next(
     from froude.cli.options import point
     from froude.config import ConfigError
     from froude.promote.fits import fit
-    from froude.promote.planner.next_runs import LINE, next_runs
+    from froude.promote.planner.next_runs import next_runs
     from froude.promote.planner.next_space import space_source
+    from froude.promote.planner.words import LINE
     from froude.promote.promotion import parameters
     from froude.study import Study
+    from froude.sweep.spent import proxies_over_target, proxy_flops
 
     if budget is not None and not budget > 0:
         raise ConfigError(
@@ -223,6 +225,12 @@ def _next(
         raise ConfigError(
             f"--write must be in a folder that exists, but got {write}; create it, or name another"
         )
+    own = fits.target if fits.large is not None and not target else None
+    spent = (
+        proxies_over_target(study, own)
+        if own is not None
+        else proxy_flops(study) / (6 * large["params"] * large["tokens"])
+    )
     template = _template(study, fits)
     found = next_runs(
         fits,
@@ -234,11 +242,13 @@ def _next(
         enough=until,
         template=template,
         trust=trust,
+        run=own,
+        paid=spent,
     )
     if write:
         text = space_source(found, template=template, fits=fits, meta=study.meta, study=url, file=write)
         Path(write).write_text(text)
-    batch = _batch(study, fits, trust=trust) if fits.large is not None and not target else ""
+    batch = _batch(study, fits, trust=trust) if own is not None else ""
     if as_json:
         emit(found.to_dict(top) | ({"space": write} if write else {}) | ({"batch": batch} if batch else {}))
         return
@@ -260,9 +270,13 @@ def _batch(study: Study, fits: Fits, *, trust: bool) -> str:
 
 
 def _template(study: Study, fits: Fits) -> Run | None:
-    """The run of the loss law's largest proxy, or the target where froude did not train the proxies."""
+    """The run of the loss law's largest proxy, or the target where froude did not train the proxies.
+
+    None without either, and where `trainer.params` tells a model's size: that of another width is not known then.
+    """
     from froude.sweep import trial_store
 
+    run = fits.large.replace(workers=1, name=fits.large.name) if fits.large is not None else None
     if fits.largest is not None and study.meta["stages"][fits.largest["stage"]]["role"] == "loss_law":
-        return trial_store.read(study.location, fits.largest["trial"]).trial.runs[-1]
-    return fits.large.replace(workers=1, name=fits.large.name) if fits.large is not None else None
+        run = trial_store.read(study.location, fits.largest["trial"]).trial.runs[-1]
+    return None if run is None or run.trainer.params else run

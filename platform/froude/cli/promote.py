@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -13,7 +12,6 @@ from froude.cli.common import Address, Debug, Json, Shared, Simulate, Trust, clu
 if TYPE_CHECKING:
     from froude.promote.choice.step_time import StepTime
     from froude.promote.fits import Fits
-    from froude.promote.forecast import Forecast
     from froude.study import Study
 
 
@@ -80,6 +78,7 @@ def promote(
     from froude.config import ConfigError
     from froude.external.follow import write_target
     from froude.promote.fits import fit
+    from froude.promote.forecast import beside
     from froude.promote.gate import profile_named
     from froude.promote.promotion import promote as write_recipe
     from froude.promote.witness import remembered
@@ -147,7 +146,10 @@ def promote(
         f"forecast  {forecast.loss:.3f} nats per token, {100 * forecast.level:.0f}% in [{forecast.low:.3f}, "
         f"{forecast.high:.3f}], {'certified' if forecast.certified else 'not certified'} ({forecast.status})"
     )
-    print("\n".join(beside(forecast, recipe.extrapolation)))
+    told = beside(
+        forecast.others, recipe.extrapolation, cost=forecast.proxies_over_target, noise=forecast.noise
+    )
+    print("\n".join(told))
     for name, each in forecast.sets.items():
         print(f"on set    {name}: {each.words()}")
     for check in recipe.checks:
@@ -190,21 +192,3 @@ def _step_time(study: Study, fits: Fits, *, trust: bool) -> StepTime:
         return found
     check_trust(fits.target, trust)
     return step_time(fits.target)
-
-
-def beside(forecast: Forecast, ratios: Mapping[str, float]) -> list[str]:
-    """What has to be told beside a forecast: its reach, its cost, what others would say, and its floor."""
-    reach = ", ".join(f"{axis} {ratio:.3g}×" for axis, ratio in ratios.items())
-    cost = forecast.proxies_over_target
-    paid = f"; all proxies cost {cost:.3g}× the target's compute" if math.isfinite(cost) else ""
-    others = ", ".join(f"{words} {loss:.3f}" for words, loss in forecast.others.items())
-    return [
-        f"reach     {reach} the largest proxy{paid}",
-        f"others    {others}",
-        *(
-            [
-                f"noise     {100 * forecast.noise:.2g}% of a run's loss by the law: the floor under a forecast's error"
-            ]
-            * (forecast.noise > 0)
-        ),
-    ]

@@ -49,11 +49,6 @@ class Case:
         return self.fits.rows[f"lr_transfer_{self.target.parametrization}"]
 
     @property
-    def rates(self) -> pl.DataFrame:
-        """Those and the rates at other depths and horizons."""
-        return self.fits.rows.get(f"lr_drift_{self.target.parametrization}", self.grid)
-
-    @property
     def ladder(self) -> pl.DataFrame:
         """The rows of the loss law."""
         return self.fits.rows["loss_law"]

@@ -118,6 +118,25 @@ class Forecast:
         return BandPoint(tokens, *values)
 
 
+def beside(
+    others: Mapping[str, float], ratios: Mapping[str, float], *, cost: float, noise: float
+) -> list[str]:
+    """What has to be told beside a forecast: its reach, its cost, what others would say, and its floor.
+
+    `others` are losses by their words, `ratios` the target over the largest proxy by axis, `cost` the FLOPs of all
+    proxies over the target's, `noise` the relative standard deviation of a run; NaN where one is not known.
+    """
+    reach = ", ".join(f"{axis} {ratio:.3g}×" for axis, ratio in ratios.items())
+    paid = f"; all proxies cost {cost:.3g}× the target's compute" if math.isfinite(cost) else ""
+    told = ", ".join(f"{words} {loss:.3f}" for words, loss in others.items())
+    floor = f"{100 * noise:.2g}% of a run's loss by the law: the floor under a forecast's error"
+    return [
+        f"reach     {reach} the largest proxy{paid}",
+        f"others    {told}",
+        *([f"noise     {floor}"] if noise > 0 else []),
+    ]
+
+
 @dataclass(frozen=True)
 class Score:
     """A forecast against what happened; `relative_error` is (forecast - actual) / actual, a proportion.

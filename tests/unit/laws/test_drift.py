@@ -170,3 +170,22 @@ def test_few_rates_have_one_parabola_and_bad_input_names_its_column() -> None:
         fitted(sweep().drop("loss"))
     with pytest.raises(ValueError, match="'lr'"):
         fitted(sweep().with_columns(lr=pl.lit(-1.0)))
+
+
+def test_what_more_runs_would_tell_of_the_horizon_is_what_they_tell() -> None:
+    found = fitted(sweep(noise=0.003))
+    alone = fitted(sweep(noise=0.003), READ | {"tokens": TARGET["tokens"]})
+    assert found.error("tokens") == pytest.approx((alone.high - alone.low) / 2 / 1.6449, rel=1e-3)
+    options = list(found.options(REGRET))
+    assert len({str(option.sizes) for option in options}) == len(options)
+    assert {(sizes["width"], sizes["tokens"]) for sizes in options[0].sizes} == {(256.0, 1e9)}
+    longer = {"width": 512.0, "depth": 8.0, "tokens": 16e9}
+    option = next(option for option in options if option.sizes == (longer,))
+    have = sweep(noise=0.003, sizes={"width": (512.0,), "tokens": (16e9,)}, seeds=1, seed=5)
+    more = fitted(pl.concat([sweep(noise=0.003), have]))
+    assert found.error("tokens", option) == pytest.approx(more.error("tokens"), rel=0.25)
+    assert found.error("tokens", option) < 0.8 * found.error("tokens")
+    assert found.error(added=options[0]) < found.error()
+    short = fitted(sweep(noise=0.003, sizes={"tokens": (1e9,)}))
+    assert short.error("tokens") == math.inf
+    assert short.error("tokens", option) < math.inf

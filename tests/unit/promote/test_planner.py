@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -11,6 +12,7 @@ import pytest
 from small_study import law
 
 from froude.cli import main
+from froude.cli.plan import _template
 from froude.config import ConfigError
 from froude.launch.sweep import open_study
 from froude.laws import loss_law
@@ -252,6 +254,30 @@ def test_a_budget_that_buys_nothing_is_said_without_a_set(
     assert "Within 10 tokens no candidate" in " ".join(out.split())
 
 
+def test_json_has_what_belongs_beside_a_forecast(
+    small_study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "--next", str(small_study), "--json"]) == 0
+    own = json.loads(capsys.readouterr().out)
+    assert {"naive", "comparator", "compute_line", "noise", "proxies_over_target"} <= own["forecast"].keys()
+    assert own["variance"].keys() == {"law", "reach", "noise", "rate"}
+    to = ["--target", "params=1e6,tokens=1e6", "--json"]
+    assert main(["plan", "--next", str(small_study), *to]) == 0
+    other = json.loads(capsys.readouterr().out)
+    assert other["forecast"]["proxies_over_target"] > 0
+    assert "rate" not in other
+
+
+def test_a_told_size_is_of_one_width(small_study: Path) -> None:
+    study = Study(small_study)
+    fits = replace(fit(study), rows={})
+    assert _template(study, fits) is not None
+    told = fits.target.replace(
+        {"workers": 1, "trainer.command": ("train",), "trainer.params": 1000}, name="large"
+    )
+    assert _template(study, replace(fits, large=told)) is None
+
+
 def test_the_table_is_for_people(small_study: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--next", str(small_study), "--budget", "2e6", "--top", "3"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -260,4 +286,9 @@ def test_the_table_is_for_people(small_study: Path, capsys: pytest.CaptureFixtur
     assert [line.split()[0] for line in lines[1:4]] == ["1", "2", "3"]
     assert any(line.startswith("set of") for line in lines)
     assert any(line.startswith("The forecast for") for line in lines)
+    beside = " ".join(" ".join(lines).split())
+    assert "reach params 4×, tokens 1.34×, compute 5.36× the largest proxy; all proxies cost " in beside
+    assert "others the largest proxy's loss " in beside
+    assert "published exponents " in beside
+    assert "noise " in beside
     assert max(map(len, lines)) <= 110

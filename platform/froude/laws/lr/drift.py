@@ -73,6 +73,35 @@ class Drift:
         """Whether there is a shift, and the best estimate of it costs more than that."""
         return abs(self.shift) > self.allowed(regret) and not self.low <= 0 <= self.high
 
+    def error(self, axis: str = "", added: More | None = None) -> float:
+        """The standard error (ln lr) of the optimum where the rate is read, or of its shift along one `axis`.
+
+        With the runs `added`, if any; few degrees of freedom count as Student's t at 90% does. Infinite where the runs
+        do not tell it.
+        """
+        design = self._design
+        if design is None or not self.noise > 0:
+            return math.inf
+        if added is not None:
+            sizes = [[math.log(each[name]) for name in design.axes] for each in added.sizes]
+            design = design.with_runs(np.array(sizes) - design.at, added.seeds)
+        there = np.where([name == axis for name in design.axes], design.delta, 0.0)
+        se, dof = replace(design, delta=there).spread(origin=0.0 if axis else 1.0)
+        if dof < 1 or _untold(design.z, there):
+            return math.inf
+        return se * self.noise * float(stats.t.isf(TEST, dof) / stats.norm.isf(TEST))
+
+    def options(self, regret: float) -> Iterator[More]:
+        """One new seed of the rates at each size of the runs alone, and wherever else `more` looks."""
+        design = self._design
+        if design is None or not self.noise > 0:
+            return
+        allowed = self.allowed(regret) / self.noise
+        alone = (size[None] for size in np.unique(design.z, axis=0))
+        places = {str(design.sizes(z)): z for z in itertools.chain(alone, _candidates(design))}
+        for z in places.values():
+            yield More(design.sizes(z), design.rates.size, 1, design.with_runs(z, 1).power(allowed))
+
     def more(self, regret: float) -> More | None:
         """The cheapest runs that are planned to show a shift of zero (`POWER`); None where 8 seeds would not.
 
@@ -108,10 +137,11 @@ class _Design:
         curve = [self.v**2, self.v * np.abs(self.v)][: 1 + self.sided]
         return np.column_stack([floors, *curve, slope, slope[:, None] * self.z])
 
-    def spread(self) -> tuple[float, int]:
-        """The standard error of the shift at a noise of one, and the degrees of freedom."""
+    def spread(self, origin: float = 0.0) -> tuple[float, int]:
+        """The standard error of the shift, and of `origin` times the optimum, at a noise of one; degrees of freedom."""
         j = self.jacobian()
         weights = np.zeros(j.shape[1])
+        weights[-len(self.axes) - 1] = origin
         weights[-len(self.axes) :] = self.delta
         dof = j.shape[0] - int(np.linalg.matrix_rank(j))
         return math.sqrt(max(float(weights @ np.linalg.pinv(j.T @ j) @ weights), 0.0)), dof

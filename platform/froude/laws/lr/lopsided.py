@@ -29,6 +29,10 @@ class Lopsided(NamedTuple):
         """The expected cost of a rate `shift` above the middle of what is believed of the best, which has this sd."""
         return float(self.cost(shift + sd * _NORMAL).mean())
 
+    def deviation(self, shift: float, sd: float) -> float:
+        """The standard deviation of that cost."""
+        return float(self.cost(shift + sd * _NORMAL).std())
+
     def robust(self, sd: float) -> float:
         """The shift of least expected cost: 0 where the best is known, below 0 where it is not."""
         if not sd > 0 or not self.steeper > 0:

@@ -9,8 +9,8 @@ import polars as pl
 
 from froude.config import Run
 from froude.laws.lr.drift import Drift, More, lr_drift, missing
-from froude.promote.case import Case
 from froude.promote.checks.rates import FIRST, NO_RATE
+from froude.promote.fits import Fits
 from froude.promote.gate import Finding, Rule
 from froude.promote.ladder.rates import read_at
 
@@ -21,13 +21,16 @@ WORDS = {"width": "width", "depth": "depth", "tokens": "horizon"}  # what a read
 Sizes = dict[str, float]
 
 
-def drift(case: Case) -> Drift | None:
+def drift(fits: Fits) -> Drift | None:
     """The shift of the optimum from where the recipe's rate is read to the target; None without a rate."""
-    if case.rate is None:
+    if fits.peak_lr is None:
         return None
-    width = read_at(case.transfer, case.target.model.width, stays=case.target.width_rules.transfers)
-    at, to = _apart(case.grid, case.rates, case.target, width)
-    return lr_drift(case.rates, at=at, to=to)
+    name = fits.target.parametrization
+    grid = fits.rows[f"lr_transfer_{name}"]
+    rates = fits.rows.get(f"lr_drift_{name}", grid)  # with those at other depths and horizons
+    width = read_at(fits.transfer[name], fits.target.model.width, stays=fits.target.width_rules.transfers)
+    at, to = _apart(grid, rates, fits.target, width)
+    return lr_drift(rates, at=at, to=to)
 
 
 def _planned_drift(plan: Planned) -> Drift | None:
@@ -81,22 +84,31 @@ def _to_add(found: Drift, regret: float) -> str:
     more: More | None = found.more(regret)
     if more is None:
         return "sweep the rates nearer to the target; eight seeds of sizes near these would not tell"
+    return (
+        f"add {more.runs} runs to stage `lr_transfer` ({in_words(more, found)}): where the optimum "
+        "stays, four of five such sweeps show it"
+    )
+
+
+def in_words(more: More, found: Drift) -> str:
+    """Which runs to add."""
     axes = [axis for axis in more.sizes[0] if axis != "depth" or "depth" in found.missing]
     places = "; ".join(
         ", ".join(f"{WORDS[axis]} {sizes[axis]:,.0f}" for axis in axes) for sizes in more.sizes
     )
-    seeds = f"{more.seeds} new seed{'s' * (more.seeds > 1)}"
-    return (
-        f"add {more.runs} runs to stage `lr_transfer` ({more.rates} rates × {seeds} at {places}): where the optimum "
-        "stays, four of five such sweeps show it"
-    )
+    return f"{more.rates} rates × {more.seeds} new seed{'s' * (more.seeds > 1)} at {places}"
+
+
+def lacks_power(found: Drift, regret: float) -> bool:
+    """Whether the check is unknown because the runs that there are cannot tell."""
+    return not found.bad and not found.equivalent(regret) and not found.moves(regret)
 
 
 LR_TRANSFERS = Rule(
     "lr_transfers",
     asks="a drift of the best rate to the target that costs <= {percent:g}% of the loss, by two one-sided 5% tests",
     remedy="the optimum moves: sweep the rates nearer to the target; `froude fit --diagnose` looks for the cause",
-    measure=drift,
+    measure=lambda case: drift(case.fits),
     find=_transfers,
     bound=0.005,  # of the loss: as much as another seed of a small proxy
     foresee=_planned_drift,

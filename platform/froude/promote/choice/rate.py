@@ -64,6 +64,11 @@ class Rate:
         return float(self.curve.cost(away).max())
 
     @property
+    def deviation(self) -> float:
+        """The standard deviation of the cost whose mean is `regret`, as a proportion of the loss."""
+        return self.curve.deviation(self.shift, self.sd)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """The best rate's, at 90%."""
         reach = NORMAL * self.sd

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,35 +19,15 @@ from froude.laws.stats.frames import Array
 from froude.promote.checks.forecast import FORECAST_INTERVAL
 from froude.promote.checks.reach import EXTRAPOLATION
 from froude.promote.fits import Fits
+from froude.promote.forecast import OTHERS, beside
 from froude.promote.gate import Profile, profile_named
 from froude.promote.planner.candidates import candidates, offered_runs
+from froude.promote.planner.next_rates import NextRates, next_rates
+from froude.promote.planner.words import COLUMNS, LINE, named, short, weakest
 
 Cost = Literal["tokens", "flops"]
 BEYOND = 2.0  # candidates go up to this many times the largest proxy in params and in tokens,
 FAR_BEYOND = 4.0  # and up to this many times where the gate's bounds on extrapolation ask for larger ones
-LINE = 110  # characters of a line of text
-#: What is printed of a candidate: heading and width, and the text of a value.
-COLUMNS: Mapping[str, tuple[str, Callable[[Any], str]]] = {
-    "params": ("    params", lambda value: short(value)),
-    "tokens": ("    tokens", lambda value: short(value)),
-    "width": ("  width", str),
-    "seed": ("  seed", str),
-    "ratio": ("  tok/param", lambda value: short(value)),
-    "flops": ("     FLOPs", lambda value: short(value)),
-    "shrink": ("  narrows", "{:.1%}".format),
-    "closes": ("  closes", "{:.1%}".format),
-}
-#: Parts of a forecast's variance in words, and what lowers each.
-WHAT = {
-    "law": "is what the runs leave open of the law",
-    "reach": "its drift far from them",
-    "noise": "the target run's own noise",
-}
-HELPS = {
-    "law": "other sizes and horizons, and seeds of them, help most",
-    "reach": "larger and longer runs help most",
-    "noise": "no proxy lowers that",
-}
 AXES = {"params": "params", "tokens": "tokens", "compute": "flops"}  # of the gate, and of a Prediction
 
 
@@ -62,7 +41,9 @@ class NextRuns:
     whichever of both is `sought`, per unit of cost. `chosen` are the set's runs in order, `shrink` there given those
     before, `after` the interval's expected half-width, relative to the loss, when they are done; a set ends where that
     is `enough`. `failing` are the gate's checks on the loss law that fail now, each with its value and bound.
-    `held_out` has what a certificate lacks. `shares` are the parts of the forecast's variance: law, reach and noise.
+    `held_out` has what a certificate lacks. `shares` are the parts of the forecast's variance: law, reach and noise;
+    and rate, where there is a rate law, whose `rates` say what it may cost. `others` are what else is forecast from the
+    same runs, nats per token by a field of Forecast; `paid` the FLOPs of all proxies over the target's, NaN if unknown.
     """
 
     params: float
@@ -78,6 +59,9 @@ class NextRuns:
     after: float
     enough: float
     shares: Mapping[str, float]
+    rates: NextRates | None
+    others: Mapping[str, float]
+    paid: float
 
     def to_dict(self, top: int) -> dict[str, Any]:
         """Plain JSON types; the first `top` of the ranking."""
@@ -89,6 +73,9 @@ class NextRuns:
                 "reasons": list(now.reasons),
                 "half_width": now.half_width,
                 "extrapolation": dict(now.extrapolation),
+                **self.others,
+                "noise": now.noise,
+                **({"proxies_over_target": self.paid} if math.isfinite(self.paid) else {}),
             },
             "failing": dict(self.failing),
             "held_out": self.held_out._asdict(),
@@ -100,6 +87,7 @@ class NextRuns:
             "expected_half_width": self.after,
             "enough": self.enough,
             "variance": dict(self.shares),
+            **({"rate": self.rates.to_dict(now.loss)} if self.rates else {}),
             "reasons": self.paragraph(),
         }
 
@@ -128,19 +116,32 @@ class NextRuns:
             spent += f" {self.unit}"
             found += ["", f"set of {self.chosen.height} for {spent}, each given those before:"]
             found += [f"    {cells(row)}" for row in self.chosen.iter_rows(named=True)]
-        return [*found, "", *textwrap.wrap(self.paragraph(), LINE)]
+        if self.rates is not None and (rows := self.rates.rows(scale, self.unit)):
+            found += ["", *rows]
+        return [*found, "", *self.reasons()]
+
+    def reasons(self) -> list[str]:
+        """The paragraph in lines, and what has to be told beside a forecast."""
+        told = beside(
+            {OTHERS[key]: loss for key, loss in self.others.items()},
+            {axis: self.forecast.extrapolation[name] for axis, name in AXES.items()},
+            cost=self.paid,
+            noise=self.forecast.noise,
+        )
+        wrapped = [textwrap.wrap(line, LINE, subsequent_indent=" " * 10) for line in told]
+        return [*textwrap.wrap(self.paragraph(), LINE), "", *(line for lines in wrapped for line in lines)]
 
     def paragraph(self) -> str:
         """Why these runs, in a few sentences."""
         now, first = self.forecast, self.ranked.row(0, named=True)
         said = [
-            f"The forecast for a run of {_named(self.params, self.tokens)} is {now.loss:.4g} nats per token "
+            f"The forecast for a run of {named(self.params, self.tokens)} is {now.loss:.4g} nats per token "
             f"± {100 * now.half_width:.2g}% at {100 * now.level:.0f}%."
         ]
         if self.failing:
             checks = "; ".join(f"{name} ({why})" for name, why in self.failing.items())
             said.append(f"Of the gate's checks on it these would fail: {checks}.")
-        best = _named(first["params"], first["tokens"])
+        best = named(first["params"], first["tokens"])
         most = f"the most per {self.unit.removesuffix('s')} of {self.ranked.height} candidates"
         narrows = f"narrow the interval by {100 * first['shrink']:.2g}% of itself"
         if self.sought == "closes":
@@ -174,18 +175,14 @@ class NextRuns:
             )
             least = float(self.ranked["cost"].min())  # type: ignore[arg-type]
             said.append(f"{within} narrows it noticeably; the cheapest costs {short(least)}.")
-        said.append(self._weakest())
+        said.append(weakest(self.shares))
+        if self.rates is not None:
+            said += self.rates.sentences(now.loss, self.unit)
         return " ".join(said)
 
     @property
     def _set(self) -> bool:
         return bool(self.chosen.height) and (self.budget is not None or self.enough > 0)
-
-    def _weakest(self) -> str:
-        """Of what the forecast's variance is made, and so what would help."""
-        parts = ", ".join(f"{100 * self.shares[part]:.2g}% {WHAT[part]}" for part in WHAT)
-        weakest = max(self.shares, key=lambda part: self.shares[part])
-        return f"Of the forecast's variance {parts}: {HELPS[weakest]}."
 
 
 def next_runs(
@@ -200,6 +197,8 @@ def next_runs(
     template: Run | None = None,
     trust: bool = False,
     offers: pl.DataFrame | None = None,
+    run: Run | None = None,
+    paid: float = math.nan,
 ) -> NextRuns:
     """Rank proxies for the forecast of a run of `params` and `tokens`, and choose those that a `budget` buys.
 
@@ -207,6 +206,8 @@ def next_runs(
     without a budget, where it costs what the target does.
     With a `template` sizes are those of its model at other widths. `offers` (`params, tokens`, other columns are kept)
     are runs that can be had instead, each row once. With neither budget nor `enough` the best alone is chosen.
+    `run` is the study's target where the plan is for that: then what its rate may cost is told, if a law has it. `paid`
+    is kept, to be told beside the forecast.
     ConfigError where there is no loss law to start from, and where no candidate costs less than the target.
     """
     bounds = profile_named(profile)
@@ -227,7 +228,7 @@ def next_runs(
         what = "runs on offer" if once else "study's sizes and horizons"
         raise ConfigError(
             f"proxies must cost less than the target, but none of the {what} does at "
-            f"{_named(params, tokens)}; name a larger target"
+            f"{named(params, tokens)}; name a larger target"
         )
     design = forecast_design(fits.loss, offered, params=params, tokens=tokens)
     goal = enough * design.deviation / forecast.half_width
@@ -251,6 +252,16 @@ def next_runs(
     for place in picked:
         gains.append(float(after.shrinkage()[place]))
         after = after.after(place)
+    best = offered.row(int(order[0]), named=True)
+    variance, shares = design.deviation**2, design.shares
+    off = variance * (1 - (1 - best["shrink"]) ** 2) / best["cost"]
+    parts = {part: share * variance for part, share in shares.items()}
+    rates = next_rates(fits, run, parts, off, unit, 6 * params * tokens, bounds) if run is not None else None
+    if rates is not None:
+        shares = {part: share * (1 - rates.share) for part, share in shares.items()} | {"rate": rates.share}
+    assert fits.largest is not None
+    others = {name: getattr(forecast, name) for name in ("comparator", "compute_line")}
+    others = {"naive": float(fits.largest["loss"])} | others
     return NextRuns(
         params=params,
         tokens=tokens,
@@ -267,7 +278,10 @@ def next_runs(
         ),
         after=forecast.half_width * after.deviation / design.deviation,
         enough=enough,
-        shares=design.shares,
+        shares=shares,
+        rates=rates,
+        others={name: loss for name, loss in others.items() if math.isfinite(loss)},
+        paid=paid,
     )
 
 
@@ -328,12 +342,3 @@ def _certified(
         budget, design = budget - float(cost[best]), design.after(best)
         large[best] = not once
     return [*picked, *design.greedy(cost, budget, once=once, enough=goal, taken=picked)]
-
-
-def short(value: float) -> str:
-    """Three digits, and exponents as one types them: 7e9."""
-    return re.sub(r"e\+?(-?)0*", r"e\1", f"{value:.3g}")
-
-
-def _named(params: float, tokens: float) -> str:
-    return f"{short(params)} parameters for {short(tokens)} tokens"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -70,8 +69,8 @@ def space_source(
     """
     if template is None or "target" not in meta:
         raise ConfigError(
-            "a search space needs every setting of a run, but this study holds imported runs without a target; "
-            "leave --write out, or make the study with --target target.toml"
+            "a search space needs every setting of a run, but this study holds imported runs without a target, or its "
+            "`trainer.params` tells one width's size; leave --write out, or make the study with --target target.toml"
         )
     stages = [name for name in meta["stages"] if name.startswith("next")]
     runs = [
@@ -79,7 +78,7 @@ def space_source(
         for row in plan.chosen.iter_rows(named=True)
     ]
     return SOURCE.format(
-        reasons=textwrap.fill(plan.paragraph(), 110).replace("\\", "/").replace('"', "'"),
+        reasons="\n".join(plan.reasons()).replace("\\", "/").replace('"', "'"),
         file=file,
         study=study,
         study_seed=int(meta.get("seed", 0)),
