@@ -177,6 +177,11 @@ def _device(
         emit(plan.to_dict() | ({"arithmetic": lines.explained(plan)} if explain else {}))
     else:
         print("\n".join([*lines.told(plan), *(lines.explained(plan) if explain else ())]))
+        if "x" not in nodes and place.workers > 1:
+            print(
+                f"--nodes {nodes} is one node, whose {nodes} devices are linked with one another; for others write "
+                "nodes x devices, such as 4x8"
+            )
     return None if plan.chosen else FAILED
 
 

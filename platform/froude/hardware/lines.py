@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from froude.hardware.activations import of_a_block
-from froude.hardware.roofline import ERROR
-from froude.hardware.ways import DevicePlan, Way
+from froude.hardware.roofline import ERROR, Sent
+from froude.hardware.ways import DevicePlan, Way, offloaded
 
 GB = 1e9
+NOTE = "; of sending what is more than the computing beside it, all of it where there is none"
 #: What no number of workers takes away from one, and what does.
 LEFT = {
     ("gathered", "copies", "gradients", "reducing"): (
@@ -24,12 +25,12 @@ def told(plan: DevicePlan) -> list[str]:
     """The table of all ways, and the cheapest that fits or what would help."""
     device, place, run = plan.device, plan.place, plan.run
     lines = [
-        f"{run.name}: {plan.sizes.parameters / 1e9:.4g}B parameters, {run.tokens / 1e9:.4g}B tokens, batch "
+        f"{run.name}: {_short(plan.sizes.parameters)} parameters, {_short(run.tokens)} tokens, batch "
         f"{run.batch:,}, {run.precision}, {run.optimizer.name}, {plan.flops:.3g} FLOPs",
         f"on {place} {device.name} ({device.memory_gb:g} GB each), GB of a worker; needed is less than the sum, since "
         "not all is there at once, and has a reserve",
         f"{'strategy':<9}{'checkpoint':<11}{'micro':>7}{'weights':>9}{'grads':>8}{'state':>8}{'activ.':>8}{'logits':>8}"
-        f"{'buffers':>8}{'needed':>9}{'':>5}{'tokens/s':>11}{'MFU':>5}{'days':>9}{'dollars':>12}",
+        f"{'buffers':>8}{'needed':>9}{'':>5}{'tokens/s':>14}{'MFU':>5}{'days':>10}{'dollars':>12}",
         *(_row(plan, way) for way in plan.ways),
     ]
     if plan.sizes.estimated:
@@ -54,8 +55,8 @@ def _row(plan: DevicePlan, way: Way) -> str:
     if not way.fits:
         return f"{head}{'no':>5}"
     return (
-        f"{head}{'fits':>5}{way.step.tokens_per_second:>11,.0f}{way.step.mfu:>5.0%}{plan.days(way):>9.3g}"
-        f"{plan.cost(way):>12,.0f}"
+        f"{head}{'fits':>5}{way.step.tokens_per_second:>14,.0f}{way.step.mfu:>5.0%}{plan.days(way):>10.3g}"
+        f"{_dollars(plan.cost(way)):>12}"
     )
 
 
@@ -69,8 +70,13 @@ def _choice(plan: DevicePlan) -> list[str]:
     return [
         f"cheapest that fits: {compute.strategy}, checkpointing {compute.checkpointing}, micro_batch "
         f"{way.run.micro_batch or '0 (all at once)'}: {way.memory.needed / GB:.1f} of {plan.device.memory_gb:g} GB, "
-        f"{way.step.seconds:.3g} s a step, {plan.days(way):.3g} days, ${plan.cost(way):,.0f} at "
+        f"{way.step.seconds:.3g} s a step, {plan.days(way):.3g} days, {_dollars(plan.cost(way), '$')} at "
         f"${plan.dollars:g} a device and hour",
+        *(
+            [f"offload takes {offloaded(way.memory.host, plan.place)}"]
+            if way.run.compute.offload and plan.device.is_gpu
+            else []
+        ),
         f"bound by {way.step.bound}; times by a roofline, within a factor of {ERROR} of the published speeds "
         "that set it; without evaluations, checkpoints and restarts",
     ]
@@ -143,14 +149,9 @@ def _seconds(plan: DevicePlan, way: Way) -> Iterator[str]:
     }
     for name, seconds in parts.items():
         yield f"  {name:<10}{seconds:>9.5g} s{' = ' if seconds else ': '}{step.how[name]}"
-    computing, sending, whole = (
-        f"{step.products:.5g} + {step.traffic:.5g}",
-        f"{step.sending:.5g}",
-        step.seconds,
-    )
-    both = f"max({computing}, {sending})" if step.overlaps else f"{computing} + {sending}"
-    note = "; sending hides behind computing, or computing behind it" if step.overlaps else ""
-    yield f"  {'a step':<10}{whole:>9.5g} s = {both} + {step.updating:.5g}{note}"
+    whole, waits = step.seconds, "".join(f" + {_waited(each)}" for each in step.sent)
+    computing = f"{step.products:.5g} + {step.traffic:.5g}"
+    yield f"  {'a step':<10}{whole:>9.5g} s = {computing}{waits} + {step.updating:.5g}{NOTE * bool(waits)}"
     speed, days = step.tokens_per_second, plan.days(way)
     yield f"  {'speed':<10}{_five(speed):>9} tokens a second = {run.batch:,} tokens / {whole:.5g} s"
     each = step.model_flops * plan.place.workers / run.batch
@@ -163,6 +164,27 @@ def _seconds(plan: DevicePlan, way: Way) -> Iterator[str]:
         f"  {'dollars':<10}{_five(plan.cost(way)):>9} = {days:.5g} days x 24 hours x {plan.place.workers} devices x "
         f"${plan.dollars:g}"
     )
+
+
+def _short(number: float) -> str:
+    """Four digits of it, in the unit in which people count it."""
+    for size, unit in ((1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.4g}{unit}"
+    return f"{number:g}"
+
+
+def _dollars(amount: float, sign: str = "") -> str:
+    """Whole dollars; of less than ten the cents, too."""
+    if amount < 0.01:
+        return f"<{sign}0.01"
+    return f"{sign}{amount:,.0f}" if amount >= 10 else f"{sign}{amount:.2f}"
+
+
+def _waited(sent: Sent) -> str:
+    """The seconds of sending that are waited for."""
+    often = f"{sent.times} x " if sent.times > 1 else ""
+    return f"{often}max({sent.seconds:.5g} - {sent.beside:.5g}, 0)" if sent.beside else f"{sent.seconds:.5g}"
 
 
 def _five(number: float) -> str:

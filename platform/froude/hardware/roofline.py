@@ -6,7 +6,7 @@ off by against published speeds.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from froude.config import Run
@@ -31,14 +31,31 @@ SECONDS_A_DAY = 86_400
 
 
 @dataclass(frozen=True)
+class Sent:
+    """Seconds of sending that come `times` a step, each beside so many seconds of computing, in which they hide."""
+
+    seconds: float
+    beside: float = 0.0
+    times: int = 1
+
+    @property
+    def waited(self) -> float:
+        """Seconds of a step in which nothing is computed meanwhile."""
+        return self.times * max(self.seconds - self.beside, 0.0)
+
+
+@dataclass(frozen=True)
 class Step:
-    """Seconds of a step of one worker by what takes them, each with the arithmetic behind it; the model's own FLOPs."""
+    """Seconds of a step of one worker by what takes them, each with the arithmetic behind it; the model's own FLOPs.
+
+    `sending` is all of it; `sent` says how much of that is waited for.
+    """
 
     products: float
     traffic: float
     sending: float
+    sent: Sequence[Sent]
     updating: float
-    overlaps: bool
     tokens: int
     model_flops: float
     peak_flops: float
@@ -46,10 +63,8 @@ class Step:
 
     @property
     def seconds(self) -> float:
-        """Sending hides behind computing on a GPU, where it has a stream of its own."""
-        computing = self.products + self.traffic
-        both = max(computing, self.sending) if self.overlaps else computing + self.sending
-        return both + self.updating
+        """Computing, what of sending is waited for, and the update."""
+        return self.products + self.traffic + sum(each.waited for each in self.sent) + self.updating
 
     @property
     def tokens_per_second(self) -> float:
@@ -81,7 +96,9 @@ def step(run: Run, sizes: Sizes, place: Place, device: Device) -> Step:
     rate, bandwidth = peak * device.sustained * gain, device.bandwidth * 1e9
     moved, moved_how = _moved(run, sizes, tokens, layout.passes, gpu=device.is_gpu)
     update = (2 * (weight_bytes(run) * sizes.parameters + sizes.state_bytes) + 4 * sizes.parameters) / shards
-    sending, sending_how = _sending(run, layout, device)
+    products = (each + passes * forward) * tokens / rate
+    shared, added, sending_how = _sending(run, layout, device)
+    sent = _sent(layout, shared, added, products + moved / bandwidth, passes, gpu=device.is_gpu)
     brought = 2 * sizes.state_bytes / shards if run.compute.offload and device.is_gpu else 0.0
     on = f" / {shards} workers that share" if shards > 1 else ""
     bus = f" + 2 x {sizes.state_bytes:,} of state{on} / {HOST_LINK:.5g} between GPU and host" * bool(brought)
@@ -97,11 +114,11 @@ def step(run: Run, sizes: Sizes, place: Place, device: Device) -> Step:
         f"state) + 4 x {sizes.parameters:,} of gradients){on} / {bandwidth:.5g} a second{bus}",
     }
     return Step(
-        (each + passes * forward) * tokens / rate,
+        products,
         moved / bandwidth,
-        sending,
+        shared + added,
+        sent,
         update / bandwidth + brought / HOST_LINK,
-        device.is_gpu,
         run.batch,
         each * run.batch / place.workers,
         peak,
@@ -125,8 +142,8 @@ def _moved(run: Run, sizes: Sizes, tokens: float, passes: int, *, gpu: bool) -> 
     ) + passes * copies, f"{how} + {passes} passes x 18 x {sizes.products:,} of copies"
 
 
-def _sending(run: Run, layout: Layout, device: Device) -> tuple[float, str]:
-    """Seconds in which a worker sends what it does in a step, and how they come about.
+def _sending(run: Run, layout: Layout, device: Device) -> tuple[float, float, str]:
+    """Seconds in which a worker sends, within what shares a model and between replicas, and how they come about.
 
     With S workers that share P parameters, each time that weights are gathered or gradients shared out a worker sends
     (S - 1) / S of them (1910.02054, section 7); R replicas add their shards up, 2 (R - 1) / R of each.
@@ -136,16 +153,44 @@ def _sending(run: Run, layout: Layout, device: Device) -> tuple[float, str]:
     within = device.link * 1e9 * COLLECTIVES, f"({device.link * 1e9:.5g} a second x {COLLECTIVES})"
     across = device.network * 1e9 * COLLECTIVES, f"{device.network * 1e9:.5g} a second x {COLLECTIVES})"
     ring = min(within, (place.per_node * across[0], f"({place.per_node} adapters x {across[1]}"))
-    times, seconds, words = layout.gathers + layout.reductions, 0.0, []
+    times, shared, added, words = layout.gathers + layout.reductions, 0.0, 0.0, []
     if times:
         rate, how = ring if groups.shards > place.per_node else within
-        seconds += times * whole * (groups.shards - 1) / groups.shards / rate
+        shared = times * whole * (groups.shards - 1) / groups.shards / rate
         words.append(f"{times} times x {whole:,.0f} bytes x {groups.shards - 1} / {groups.shards} / {how}")
     if groups.replicas > 1:
         alone = across[0], f"({across[1]}"
         rate, how = within if place.nodes == 1 else ring if groups.shards == 1 else alone
-        seconds += 2 * whole / groups.shards * (groups.replicas - 1) / groups.replicas / rate
+        added = 2 * whole / groups.shards * (groups.replicas - 1) / groups.replicas / rate
         of = f" / {groups.shards} that share" if groups.shards > 1 else ""
         words.append(f"2 x {whole:,.0f} bytes{of} x {groups.replicas - 1} / {groups.replicas} / {how}")
     links = f"; collectives reach {COLLECTIVES} of a link" if words else ""
-    return seconds, " + ".join(words) + links if words else "nothing, there is nobody to send to"
+    return shared, added, " + ".join(words) + links if words else "nothing, there is nobody to send to"
+
+
+def _sent(
+    layout: Layout, shared: float, added: float, computing: float, again: int, *, gpu: bool
+) -> Sequence[Sent]:
+    """What is sent beside what: as train/parallel.py has it, on a GPU, where sending has a stream of its own.
+
+    Replicas of one worker add gradients up after the backward pass, and a model in one unit of FSDP2 is gathered before
+    the forward pass and shared out after backward, so nothing hides. Of larger ones FSDP2 sends a block while it
+    computes another: in all passes, or, where weights stay gathered, in the first forward pass, and gradients in the
+    last backward pass (zero1) or in each (zero2).
+    """
+    times = layout.gathers + layout.reductions
+    if not gpu or not times or layout.is_small:
+        return [Sent(each) for each in (shared, added) if each]
+    passes = layout.passes
+    each = computing / passes
+    if not layout.keeps_gathered:
+        last = [Sent((shared / passes) + added, each)]
+        return [*([Sent(shared / passes, each, passes - 1)] if passes > 1 else []), *last]
+    forward = each / (
+        3 + again
+    )  # of a pass three are forward's length, and one more for each that is made again
+    gathered, rest = shared * layout.gathers / times, shared * layout.reductions / times
+    if layout.whole:  # an exact run in blocks sends sums of slots once, at the end
+        return [Sent(gathered, forward), Sent(rest)]
+    share = layout.reductions
+    return [Sent(gathered, forward), Sent(rest / share, each - forward, share)]

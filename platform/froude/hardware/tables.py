@@ -70,12 +70,19 @@ def device(name: str, file: str = "") -> Device:
             f"a device must be in the table, but {name!r} is not{near}; known: "
             f"{', '.join(table)}; add yours to a file, and pass --devices FILE"
         )
-    return Device(name=name, **table[name])
+    return _device(name, table[name], file)
 
 
 def devices(file: str = "") -> list[Device]:
     """All devices, in the table's order."""
-    return [Device(name=name, **content) for name, content in _merged("devices", file).items()]
+    return [_device(name, content, file) for name, content in _merged("devices", file).items()]
+
+
+def _device(name: str, content: dict[str, Any], file: str) -> Device:
+    try:
+        return Device(name=name, **content)
+    except ConfigError as error:
+        raise ConfigError(f"[{name}] of {file}: {error}") from None
 
 
 def price(name: str, file: str = "", devices_file: str = "") -> float:

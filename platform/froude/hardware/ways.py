@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 
 from froude.compute import Checkpointing, Strategy
 from froude.config import ConfigError, Run
@@ -107,7 +107,11 @@ class DevicePlan:
 
 
 def plan(run: Run, sizes: Sizes, place: Place, device: Device, dollars: float, file: str = "") -> DevicePlan:
-    """Every strategy and checkpointing that the run can have; ConfigError if its batch is too small for the workers."""
+    """Every strategy and checkpointing that the run can have.
+
+    ConfigError if training would refuse the run there, or if its batch is too small for the workers.
+    """
+    _check(run, place, device)
     if run.windows < place.workers:
         raise ConfigError(
             f"a batch must have a window for each worker, but {run.batch:,} tokens are {run.windows} windows for "
@@ -119,6 +123,23 @@ def plan(run: Run, sizes: Sizes, place: Place, device: Device, dollars: float, f
     remedies = tuple(_remedies(run, sizes, place, device, file))
     floor = None if remedies else _floor(run, sizes, place, [device, *_larger(run, device, file)][-1])
     return DevicePlan(run, sizes, device, place, dollars, ways, remedies, floor)
+
+
+def _check(run: Run, place: Place, device: Device) -> None:
+    """ConfigError if so many workers on such a device would refuse the run when they start."""
+    kind: Literal["cuda", "cpu"] = "cuda" if device.is_gpu else "cpu"
+    device.flops(run.precision)
+    placed = run.model_copy(update={"device": kind, "workers": place.workers})
+    placed.compute.check_device(kind, place.workers)
+    placed.check_optimizer()
+
+
+def _able(run: Run, place: Place, device: Device) -> bool:
+    try:
+        _check(run, place, device)
+    except ConfigError:
+        return False
+    return True
 
 
 def _runs(run: Run, sizes: Sizes, place: Place) -> Iterator[Run]:
@@ -153,20 +174,34 @@ def _largest(run: Run, sizes: Sizes, place: Place, device: Device) -> Way:
         run = run.model_copy(update={"micro_batch": windows * context})
 
 
-def _fits(run: Run, sizes: Sizes, place: Place, device: Device) -> bool:
-    """Whether one of its ways does: with one window a pass, or without gradients that wait, with all at once."""
+def _fitting(run: Run, sizes: Sizes, place: Place, device: Device) -> Iterator[Memory]:
+    """What fits of its ways: with one window a pass, or without gradients that wait, with all at once."""
     for each in _runs(run, sizes, place):
         for micro_batch in (run.model.context, run.micro_batch):
             tried = each.model_copy(update={"micro_batch": micro_batch})
-            if memory(tried, sizes, place, gpu=device.is_gpu).needed <= device.memory:
-                return True
-    return False
+            found = memory(tried, sizes, place, gpu=device.is_gpu)
+            if found.needed <= device.memory:
+                yield found
+
+
+def _fits(run: Run, sizes: Sizes, place: Place, device: Device) -> bool:
+    """Whether one of its ways does."""
+    return next(_fitting(run, sizes, place, device), None) is not None
+
+
+def offloaded(host: float, place: Place) -> str:
+    """What a worker's state takes in its host, in words; `host` bytes."""
+    each, node = (
+        f"{size:,.0f}" if size >= 10 else f"{size:.2g}" for size in (host / 1e9, host * place.per_node / 1e9)
+    )
+    words = f"{each} GB of the host's memory a worker"
+    return f"{words}, {node} GB a node" if place.per_node > 1 else words
 
 
 def _remedies(run: Run, sizes: Sizes, place: Place, device: Device, file: str) -> Iterator[str]:
     """What would make one of the ways fit: the smallest change of each kind that does, or of two kinds together."""
     chunked = run if run.compute.loss_chunk else _changed(run, {"compute.loss_chunk": CHUNK})
-    offloaded = _changed(chunked, {"compute.offload": True})
+    both_away = _changed(chunked, {"compute.offload": True})
     chunk = f"compute.loss_chunk = {CHUNK}" if chunked is not run else ""
     away = _changed(run, {"compute.offload": True})
     here = ""
@@ -174,8 +209,11 @@ def _remedies(run: Run, sizes: Sizes, place: Place, device: Device, file: str) -
         here = "compute.offload = true"
     elif chunk and _fits(chunked, sizes, place, device):
         here = chunk
-    elif offloaded is not chunked and _fits(offloaded, sizes, place, device):
-        here = " and ".join(filter(None, (chunk, "compute.offload = true")))
+    elif both_away is not chunked and _fits(both_away, sizes, place, device):
+        away, here = both_away, " and ".join(filter(None, (chunk, "compute.offload = true")))
+    if "offload" in here:
+        least = min(each.host for each in _fitting(away, sizes, place, device))
+        here += f", with {offloaded(least, place)}"
     kinds = [(run, ""), *([(chunked, f" with {chunk}")] if chunk else [])]
     larger = _larger(run, device, file)
     more = _alike(kinds, sizes, [(f"--nodes {each}", each, device) for each in _more(run, place)])
@@ -197,7 +235,7 @@ def _alike(
     """The first offer on which the run fits, else the first on which it does with a change; empty where none is."""
     for run, change in kinds:
         for words, place, device in offers:
-            if _fits(run, sizes, place, device):
+            if _able(run, place, device) and _fits(run, sizes, place, device):
                 return words + change
     return ""
 

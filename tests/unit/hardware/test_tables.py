@@ -69,6 +69,7 @@ def test_a_users_tables_come_over_the_packages(tmp_path):
         ("[a\n", "must name a TOML file"),
         ("a = 1\n", "must hold a table for each device"),
         ("[a]\nmemory = 3\n", "unknown key `device.memory`; did you mean `device.memory_gb`"),
+        ("[a]\nmemory_gb = 3\n", r"\[a\] of .*mine\.toml: `device\.fp32` is required and missing; add it"),
     ],
 )
 def test_a_table_that_is_not_one_is_refused(tmp_path, text, words):

@@ -255,6 +255,64 @@ def test_what_cannot_be_planned_is_refused_in_words(tmp_path, monkeypatch, capsy
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize(
+    ("compute", "where", "words"),
+    [
+        ({"compile": "graphs"}, ("h100-80gb", "--nodes", "2x8"), "one worker with a GPU, but got 16 workers"),
+        ({"compile": "graphs"}, ("cpu",), "one worker with a GPU, but got a cpu"),
+        ({"kernels": "fast"}, ("h100-80gb",), 'is for CPUs, but `device` is "cuda"'),
+    ],
+)
+def test_what_training_would_refuse_there_is_no_plan(tmp_path, capsys, compute, where, words):
+    file = tmp_path / "run.toml"
+    file.write_text(TINY.replace(compute=compute, batch=32 * 64, tokens=32 * 64, slots=1).to_toml())
+    code, _, err = plans(capsys, str(file), "--device", *where)
+    assert code == 2
+    assert words in err
+
+
+def test_an_optimizer_of_whole_models_is_for_one_worker():
+    run = TINY.replace({"optimizer.name": "sophia_h"}, parametrization="sp")
+    with pytest.raises(ConfigError, match="`workers` must be 1 with sophia_h"):
+        planned(run, sizes_of(run), "1x2")
+
+
+def test_no_remedy_is_one_that_training_refuses():
+    graphs = SEVEN.replace({"compute.compile": "graphs"})
+    found = planned(graphs, sizes_of(graphs), "1x1", "rtx-4090")
+    assert found.remedies
+    assert not any("--nodes" in remedy for remedy in found.remedies)
+
+
+def test_offload_says_what_it_takes_of_the_host():
+    """Beside its share of the state, from which a checkpoint is written, a copy of it and of the weights."""
+    tied = GPT3.replace({"model.tied": True})
+    sizes = sizes_of(tied)
+    remedy = planned(tied, sizes).remedies[0]
+    each = (4 * sizes.parameters + 2 * sizes.state_bytes) / 32 / 1e9
+    assert remedy == (
+        f"compute.offload = true, with {each:,.0f} GB of the host's memory a worker, {8 * each:,.0f} GB a node"
+    )
+    chosen = planned(tied.replace({"compute.offload": True}), sizes)
+    assert f"offload takes {each:,.0f} GB of the host's memory a worker" in "\n".join(told(chosen))
+
+
+def test_small_runs_are_told_in_their_own_units():
+    head, _, columns, row, *_, choice, _ = told(planned(TINY, sizes_of(TINY), "1x1"))
+    assert head.startswith("tiny: 139.6k parameters, 7.68k tokens, ")
+    assert len(columns) == len(row)
+    assert re.search(r" fits +[\d,]+ +\d+% +[\d.e-]+ +<0\.01$", row)
+    assert ", <$0.01 at $2.69" in choice
+
+
+def test_one_node_is_called_one(tmp_path, capsys):
+    file = tmp_path / "run.toml"
+    file.write_text(TINY.to_toml())
+    line = "--nodes 2 is one node, whose 2 devices are linked with one another"
+    assert line in plans(capsys, str(file), "--device", "h100-80gb", "--nodes", "2")[1]
+    assert "is one node" not in plans(capsys, str(file), "--device", "h100-80gb", "--nodes", "1x2")[1]
+
+
 def test_remedies_are_those_that_the_run_can_have():
     """Neither chunks for estimates of the curvature, nor offload for stood-in weights."""
     for changes in ({"optimizer.name": "sophia_g"}, {"precision": "bf16_stochastic"}):
