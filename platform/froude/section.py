@@ -104,7 +104,7 @@ def _explain(error: ValidationError, section: str, known: Mapping[str, list[str]
         key = ".".join(path)
         if item["type"] == "extra_forbidden":
             names = known.get(".".join(path[:-1]), [])
-            lines.append(f"unknown key `{key}`; {_hint(path, names)}")
+            lines.append(f"unknown key `{key}`; {hint(path, names)}")
         elif item["type"] == "missing":
             lines.append(f"`{key}` is required and missing; add it")
         else:
@@ -147,7 +147,7 @@ def _meant(value: object) -> float:
         return math.nan
 
 
-def _hint(path: list[str], names: list[str]) -> str:
+def hint(path: list[str], names: list[str]) -> str:
     """The key that was meant: by the letters if they nearly agree, by the meaning, then by the letters again."""
     *tables, word = path
     typo = difflib.get_close_matches(word, names, n=1, cutoff=0.85)

@@ -7,14 +7,15 @@ vocabulary, L blocks.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from froude.config import Model, Run
+from froude.config import ConfigError, Model, Run
+from froude.section import hint, listing
 from froude.train.api import Kind, Part, branch_sd, initial_sd, multiplier
 from froude.train.attention import rope
 from froude.train.attention.seen import attend, masks, of_first
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from froude.train.attention.seen import Masks
 
 NORM_EPS = 1e-6
+FOR_ADAPTER = 'it is for `model.factory` "froude.train.hf:Model"; set that, or leave the key out'
 
 
 def _normal(seed: int, name: str, sd: float, *shape: int) -> nn.Parameter:
@@ -131,6 +133,20 @@ def window_of(shape: Model, number: int) -> int:
     return 0 if sees_all or shape.sliding_window >= shape.context else shape.sliding_window
 
 
+def refuse_options(shape: Model, read: Collection[str] = ()) -> None:
+    """ConfigError for `model.options` beside those that a factory of the package's reads: nothing would come of them.
+
+    A factory of one's own that calls the package's may have any.
+    """
+    odd = [key for key in shape.options if key not in read]
+    if not odd or not shape.factory.startswith("froude."):
+        return
+    names = [name for name in type(shape).model_fields if name not in ("factory", "options")]
+    remedy = FOR_ADAPTER if odd[0] in ("config", "init") else hint(["model", odd[0]], names)
+    has = f"reads {listing(read)} alone" if read else "reads none"
+    raise ConfigError(f"unknown key `model.options.{odd[0]}`: {shape.factory} {has}; {remedy}")
+
+
 class Transformer(nn.Module):
     """The package's own model, made from `run.model`."""
 
@@ -140,6 +156,7 @@ class Transformer(nn.Module):
     def __init__(self, run: Run) -> None:
         super().__init__()
         shape, seed = run.model, run.seed
+        refuse_options(shape)
         self.shape, self.logit_multiplier = shape, multiplier(run, "logits")
         self.in_turn = in_turn
         sd = initial_sd(run, "embedding", shape.vocab)

@@ -7,6 +7,7 @@ import torch
 
 from froude.config import ConfigError, Run
 from froude.train import api
+from froude.train.model import Transformer
 from froude.train.parametrization import attention_multiplier, parameter_groups, scales
 
 
@@ -107,3 +108,26 @@ def test_foreign_code_needs_trust_and_a_sound_path():
         api.build_model(run_of(**{"model.factory": "froude.train.model:Nothing"}))
     with pytest.raises(ConfigError, match="lacks"):
         api.build_model(run_of(**{"model.factory": "foreign_model:not_a_model"}))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"kv_heads": 3},
+            r"`model\.options\.kv_heads`: .*Transformer reads none; did you mean `model\.kv_heads`\?",
+        ),
+        ({"n_kv_heads": 2}, r"did you mean `model\.kv_heads`\?"),
+        ({"slidng_window": 8}, r"did you mean `model\.sliding_window`\?"),
+        ({"init": "weights"}, r'it is for `model\.factory` "froude\.train\.hf:Model"; set that'),
+    ],
+)
+def test_the_packages_own_model_refuses_options_and_says_where_they_belong(options, says):
+    run = Run(tokens=768, model={"options": options})  # a stored one is still read
+    with pytest.raises(ConfigError, match=says):
+        api.build_model(run, "meta")
+
+
+def test_a_factory_of_ones_own_may_have_options_and_build_the_packages():
+    run = Run(tokens=768, model={"options": {"power": 1}, "factory": "mine:made"})
+    assert Transformer(run).shape.options == {"power": 1}

@@ -19,6 +19,7 @@ from froude.train.hf import config as configs
 from froude.train.hf import start
 from froude.train.hf.kinds import kinds_of, plainly
 from froude.train.hf.layouts import Layout, layout_of
+from froude.train.model import refuse_options
 from froude.user_code import call_user
 
 
@@ -34,6 +35,7 @@ class Model(nn.Module):
 
     def __init__(self, run: Run) -> None:
         super().__init__()
+        refuse_options(run.model, read=("config", "init"))
         config = configs.scaled(run)
         self.run, self.layout = run, layout_of(config.model_type)
         what = f"{type(config).__name__} of {configs.file_of(run)}"
