@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,14 +63,27 @@ class Space:
                 "must fall back on defaults"
             )
         unique([trial for trials in plan.values() for trial in trials])
-        for stage in self.stages:
-            runs = [run for trial in plan[stage.name] for run in trial.runs]
-            if stage.role != "precision" and (odd := [run.name for run in runs if run.precision == "fp8"]):
-                raise ConfigError(
-                    f'`precision` "fp8" is for the target, and for a stage of the role precision, which measures what '
-                    f'it costs, but {odd[0]} of stage {stage.name!r} has it; train proxies in "bf16"'
-                )
+        self.check_precisions(plan)
         return plan
+
+    def check_precisions(self, trials: Mapping[str, Sequence[Trial]]) -> None:
+        """ConfigError unless these trials, by stage, have one precision, but for those that measure what one costs."""
+        measuring = {stage.name for stage in self.stages if stage.role == "precision"}
+        first: dict[str, str] = {}
+        for name, given in trials.items():
+            for run in (run for trial in given for run in trial.runs if name not in measuring):
+                if run.precision == "fp8":
+                    raise ConfigError(
+                        '`precision` "fp8" is for the target, and for a stage of the role precision, which measures '
+                        f'what it costs, but {run.name} of stage {name!r} has it; train proxies in "bf16"'
+                    )
+                first.setdefault(run.precision, f"{run.name} of stage {name!r}")
+        if len(first) > 1:
+            found = " and ".join(f'"{each}" ({who})' for each, who in first.items())
+            raise ConfigError(
+                f"`precision` must be the same in all proxies, but got {found}; choose one, and measure what another "
+                "costs by froude.space.precision_pairs"
+            )
 
     def stage_table(self) -> dict[str, dict[str, Any]]:
         """Role and settings of every stage by name, as study.json keeps them."""

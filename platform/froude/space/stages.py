@@ -127,6 +127,11 @@ class Search:
                 f"a search needs trials >= 1, 0 <= startup <= trials and parallel >= 1, but {self.name!r} has "
                 f"({self.trials}, {self.startup}, {self.parallel}); change what is out of range"
             )
+        if "precision" in self.axes:
+            raise ConfigError(
+                f"`precision` must be the same in all proxies, but it is an axis of {self.name!r}; set it in `base`, "
+                "and measure what another costs by froude.space.precision_pairs"
+            )
         if set(self.default) != set(self.axes):
             odd = sorted(set(self.default) ^ set(self.axes))
             raise ConfigError(

@@ -176,6 +176,7 @@ class Agenda:
     def _add(self, stage: _Stage, trials: Sequence[Trial]) -> None:
         stage.trials += trials
         unique([trial for other in self.stages for trial in other.trials])
+        self.space.check_precisions({other.spec.name: other.trials for other in self.stages})
         found = {trial.name: self.stored[trial.name] for trial in trials if trial.name in self.stored}
         self.results |= found
         self.resumed += len(found)

@@ -232,3 +232,27 @@ def test_a_file_that_is_not_there_or_takes_no_seed_is_refused(tmp_path):
 
 def test_schedules_without_a_trunk_still_make_single_trials():
     Trial("t", (RUN.replace(schedule=Schedule(name="cosine").model_dump()),))
+
+
+def in_precisions(name, precisions, role="loss_law"):
+    runs = [RUN.replace(precision=each, name=f"{name}-{each}") for each in precisions]
+    return Grid(name, lambda rows: [Trial(run.name, (run,)) for run in runs], role=role)
+
+
+def test_proxies_have_one_precision_but_where_another_is_measured():
+    both = ("fp32", "bf16")
+    with pytest.raises(
+        ConfigError,
+        match=r"`precision` must be the same in all proxies, but got \"fp32\" \(law-fp32 of stage 'law'\) and "
+        r"\"bf16\" \(law-bf16 of stage 'law'\); choose one, and measure",
+    ):
+        Space("mixed", 0, (in_precisions("law", both),), RUN).planned()
+    with pytest.raises(ConfigError, match=r"a-fp32 of stage 'a'\) and \"bf16\" \(b-bf16 of stage 'b'"):
+        Space(
+            "apart", 0, (in_precisions("a", both[:1]), in_precisions("b", both[1:], role="search")), RUN
+        ).planned()
+    Space(
+        "measured", 0, (in_precisions("law", both[:1]), in_precisions("cost", both, role="precision")), RUN
+    ).planned()
+    with pytest.raises(ConfigError, match="all proxies, but it is an axis of 's'; set it in `base`"):
+        search(axes={"precision": Choice(both)}, default={"precision": "fp32"})

@@ -219,3 +219,15 @@ def test_two_stages_may_not_use_one_name():
     agenda = Agenda(space(*stages), {})
     with pytest.raises(ConfigError, match="comes more than once"):
         play(agenda, parabola)
+
+
+def test_a_stage_that_comes_to_another_precision_on_its_way_is_stopped_before_it_trains():
+    def later(rows):
+        precision = "bf16" if rows.height else "fp32"
+        return [Trial("late", (BASE.replace(precision=precision, name="late"),))]
+
+    made = space(search(), Grid("later", later, role="loss_law"))
+    with pytest.raises(
+        ConfigError, match=r"`precision` must be the same in all proxies, .*late of stage 'later'"
+    ):
+        play(Agenda(made, {}), parabola)
