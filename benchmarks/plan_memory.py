@@ -1,9 +1,9 @@
 """What `froude plan --device` says of a worker's memory, against what tensors took.
 
 Each line is a small run that is really trained: a few steps and an evaluation, on as many processes as it says.
-Measured on a CPU is the most that tensors held at once (`_live_bytes.py`), on a GPU `max_memory_allocated`. Neither
-shares code with the estimate. Beside it stand the arithmetic of textbooks at 1B, 7B
-and 70B parameters, published peaks, and published speeds against the roofline. Writes benchmarks/plan_memory.md.
+Measured on a CPU is the most that tensors held at once (`froude.doctor.live_bytes`), on a GPU `max_memory_allocated`.
+Neither shares code with the estimate. Beside it stand the arithmetic of textbooks at 1B, 7B and 70B parameters,
+published peaks, and published speeds against the roofline. Writes benchmarks/plan_memory.md.
 
     python benchmarks/plan_memory.py [--only fsdp blocks] [--device cuda]
 """
@@ -21,11 +21,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from _live_bytes import LiveBytes
 from _machine import commit, cpu
 from _published import tables_of_published
 
 from froude.config import Run
+from froude.doctor.live_bytes import LiveBytes
 from froude.hardware import layout
 from froude.hardware import memory as estimates
 from froude.hardware.sizes import Place

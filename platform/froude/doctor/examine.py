@@ -13,7 +13,6 @@ from froude.doctor.ranks import Work, work
 from froude.doctor.works import EXACT, TIMED
 from froude.hardware.memory import memory
 from froude.hardware.sizes import Place
-from froude.sweep.plan import worker_bytes
 from froude.sweep.sizes import sizes_of
 
 #: Seconds below which a check is not begun.
@@ -64,10 +63,8 @@ def examine(
 
 
 def planned_bytes(run: Run, *, gpu: bool) -> int:
-    """Bytes that the plan says a worker needs: on a GPU of tensors, else of its process."""
-    if not gpu:
-        return worker_bytes(run)
-    return round(memory(run, sizes_of(run), Place(1, 1), gpu=True).peak)
+    """Bytes of tensors at once that `froude plan --device` counts of one worker."""
+    return round(memory(run, sizes_of(run), Place(1, 1), gpu=gpu).peak)
 
 
 def _worlds(devices: int) -> list[int]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -16,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from froude.config import Run
+from froude.doctor.live_bytes import LiveBytes
 from froude.train.parallel import World
 from froude.train.speed.peak import peak_flops
 from froude.train.speed.profile import wait
@@ -135,7 +134,7 @@ def again(world: World) -> Figures:
 
 
 def step(name: str, world: World) -> Figures:
-    """A step's median seconds, tokens a second, share of the device's peak; the most bytes that were held."""
+    """A step's median seconds, tokens a second, share of the device's peak; the most bytes that tensors held."""
     run = TIMED[world.device.type][name]
     trainer = only_trainer(run, world)
     if world.device.type == "cuda":
@@ -155,7 +154,7 @@ def step(name: str, world: World) -> Figures:
         "tokens_per_second": speed,
         "flops_per_token": trainer.flops_per_token,
         "mfu": None if peak is None else speed * trainer.flops_per_token / peak,
-        "peak_bytes": _peak_bytes(world),
+        "peak_bytes": _peak_bytes(trainer, world),
         "params": trainer.counts.params_with_embeddings,
     }
 
@@ -191,8 +190,15 @@ def _digest(run: Run, world: World) -> str:
     return found.hexdigest()
 
 
-def _peak_bytes(world: World) -> int:
-    """Of tensors on a GPU; else of the whole process (Linux counts kB, macOS bytes)."""
+def _peak_bytes(trainer: Trainer, world: World) -> int:
+    """Of tensors: so far on a GPU; on a CPU in two more steps, in whose first the optimizer's state is first seen.
+
+    The process's size would tell little: most of it is libraries.
+    """
     if world.device.type == "cuda":
         return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    seen = LiveBytes()
+    with seen:
+        for _ in range(2):
+            trainer.step(trainer.run, trainer.run.steps - 1)
+    return seen.peak

@@ -91,8 +91,9 @@ STEP: dict[str, Any] = {"seconds": 0.5, "tokens_per_second": 2e4, "mfu": 0.45, "
         (verdicts.step("124M", STEP, 2**31)[0], "ok", "MFU 45%"),
         (verdicts.step("124M", {**STEP, "mfu": 0.1}, 2**31)[0], "warn", "MFU 10%"),
         (verdicts.step("124M", {**STEP, "mfu": None}, 2**31)[0], "ok", "not known"),
-        (verdicts.step("124M", STEP, 2**31)[1], "ok", "1.00 GiB, planned 2.00"),
-        (verdicts.step("124M", STEP, 2**29)[1], "warn", "1.00 GiB, planned 0.50"),
+        (verdicts.step("124M", STEP, 2**30 + 2**26)[1], "ok", "held 1.000 GiB at most, planned 1.062 (-6%)"),
+        (verdicts.step("124M", STEP, 2**31)[1], "warn", "planned 2.000 (-50%), more than 10% off"),
+        (verdicts.step("124M", STEP, 2**29)[1], "warn", "planned 0.500 (+100%), more than 10% off"),
     ],
 )  # fmt: skip
 def test_verdicts(found: Finding, verdict: str, words: str) -> None:

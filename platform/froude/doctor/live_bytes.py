@@ -17,8 +17,9 @@ class LiveBytes(TorchDispatchMode):
     """Inside, follows the storage of each tensor that an operation is given or gives, until it is freed."""
 
     def __init__(self) -> None:
-        super().__init__()
-        self.peak = self._known = 0
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.peak: int = 0
+        self._known: int = 0
         self._storages: dict[int, tuple[StorageWeakRef, int]] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -54,7 +55,7 @@ class LiveBytes(TorchDispatchMode):
         self._storages = {key: held for key, held in self._storages.items() if not held[0].expired()}
         self._known = 0
         for key, (reference, _) in self._storages.items():
-            storage = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
+            storage: Any = torch.UntypedStorage._new_with_weak_ptr(reference.cdata)
             size = storage.nbytes() if storage is not None else 0
             self._storages[key] = reference, size
             self._known += size
