@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -22,8 +23,11 @@ def test_both_sides_train_alike_on_a_cpu_and_nothing_is_written(root: Path) -> N
     before = (root / "benchmarks" / "gpu_step.md").exists()
     cells = [cell.strip() for cell in ran(root, "--tiny").strip().strip("|").split("|")]
     assert cells[0] == "tiny"
-    assert all(float(cell) > 0 for cell in cells[1:4])
-    assert cells[6] == "not known"
+    assert all(float(cell) > 0 for cell in (cells[1], cells[2], cells[4]))
+    both = re.fullmatch(r"(whole|blocks) \(whole ([\d.]+), blocks ([\d.]+)\)", cells[3])
+    assert both
+    assert both[1] == ("whole" if float(both[2]) <= float(both[3]) else "blocks")
+    assert cells[7] == "not known"
     assert (root / "benchmarks" / "gpu_step.md").exists() == before
 
 
