@@ -6,8 +6,13 @@
 The small ones have the recipe's proportions, schedule and optimizer at a width of 64 on the King James Bible; they
 show that a recipe runs, nothing about its loss at size. Batches, warmups and horizons are in tokens; a batch is the
 published one rounded to whole windows of the context. Where a model has what the package's has not (GELU, learned or
-relative positions, a norm after the branch), the nearest is taken, of such a size that the parameters agree. OLMo 2's
-numbers were read from its configuration; the others' cite tables and sections that were not opened again for this file.
+relative positions, a norm after the branch), the nearest is taken, of such a size that the parameters agree; each
+docstring lists what is left out. In all of them matrices start as the package's do, data are others, and what follows
+pretraining's main stage is left out. OLMo 2's numbers were read from its configuration; the others' cite tables and
+sections that were not opened again for this file.
+
+SURVEY, where a comment says so, is no paper of a model's makers, but the table "Training Recipes from Real Models" of a
+post on training large language models by S. Wanninayaka; it cites no source for a figure.
 """
 
 from __future__ import annotations
@@ -40,7 +45,11 @@ def recipe(
     attention: dict[str, Any] | None = None,
     **model: Any,
 ) -> Run:
-    """AdamW with beta1 0.9, beta2 0.95, weight decay 0.1, clip 1, as all of these have it, in bf16."""
+    """AdamW with beta1 0.9, beta2 0.95, weight decay 0.1 and clip 1, in bf16.
+
+    SURVEY has these for GPT-3 (as Adam), Chinchilla, LLaMA 2 and Mistral; DeepSeek's are of its section 2.3, and
+    OLMo 2's of its configuration.
+    """
     shape = {"width": width, "depth": depth, "head_dim": width // heads, "mlp_ratio": hidden / width}
     return Run(
         name=name,
@@ -67,7 +76,13 @@ COSINE = {"name": "cosine", "floor": 0.1}
 
 
 def gpt3() -> Run:
-    """GPT-3 175B, Brown et al. 2005.14165."""
+    """GPT-3 175B, Brown et al. 2005.14165.
+
+    Left out: the batch ramp from 32k tokens, linear over the first 4 to 12 billion tokens (appendix B); the end of the
+    cosine at 260 of 300 billion tokens, after which the rate stays at 10%, where this one falls to the end (appendix
+    B); attention in bands in every other block (section 2.1); learned positions, GELU, biases, LayerNorm; fp16. Its
+    optimizer is called Adam; AdamW is taken, for a weight decay of 0.1 that is cited as decoupled (1711.05101).
+    """
     return recipe(
         "gpt3-175b",
         width=12_288,  # table 2.1
@@ -86,7 +101,10 @@ def gpt3() -> Run:
 
 
 def chinchilla() -> Run:
-    """Chinchilla 70B, Hoffmann et al. 2203.15556."""
+    """Chinchilla 70B, Hoffmann et al. 2203.15556.
+
+    Left out: relative positions and GELU (as Gopher, 2112.11446).
+    """
     return recipe(
         "chinchilla-70b",
         width=8192,  # table 4
@@ -98,7 +116,7 @@ def chinchilla() -> Run:
         batch=768 * 2048,  # 1.5M, table 4
         tokens=1.4e12,  # section 4.1
         lr=1e-4,  # table 4
-        warmup=1500 * 768 * 2048,  # 1500 steps
+        warmup=1500 * 768 * 2048,  # 1500 steps, SURVEY
         schedule={
             **COSINE,  # to 10% over the run, section 3.1
             "ramp": ((whole_steps(7e11, 2 * 768 * 2048), 2),),  # 1.5M to 3M midway, table 4
@@ -108,7 +126,10 @@ def chinchilla() -> Run:
 
 
 def llama2_7b() -> Run:
-    """LLaMA 2 7B, Touvron et al. 2307.09288."""
+    """LLaMA 2 7B, Touvron et al. 2307.09288.
+
+    Left out: nothing that the paper names.
+    """
     return recipe(
         "llama2-7b",
         width=4096,  # as LLaMA, 2302.13971, table 2
@@ -127,7 +148,10 @@ def llama2_7b() -> Run:
 
 
 def llama2_70b() -> Run:
-    """LLaMA 2 70B, Touvron et al. 2307.09288."""
+    """LLaMA 2 70B, Touvron et al. 2307.09288.
+
+    Left out: nothing that the paper names.
+    """
     return recipe(
         "llama2-70b",
         width=8192,  # as LLaMA 65B, 2302.13971, table 2
@@ -147,7 +171,10 @@ def llama2_70b() -> Run:
 
 
 def mistral_7b() -> Run:
-    """Mistral 7B, Jiang et al. 2310.06825; how it was trained is not published."""
+    """Mistral 7B, Jiang et al. 2310.06825, for the shape; how it was trained is not published, and here from SURVEY.
+
+    Left out: what nobody outside knows, such as its tokens.
+    """
     return recipe(
         "mistral-7b",
         width=4096,  # table 1
@@ -157,11 +184,11 @@ def mistral_7b() -> Run:
         attention={"kv_heads": 8, "sliding_window": 4096},  # table 1
         context=8192,  # table 1
         vocab=32_000,  # table 1
-        batch=512 * 8192,  # 4M: from here on what surveys tabulate, nobody's own figures
-        tokens=8e12,  # an estimate
-        lr=3e-4,
-        warmup=1000 * 512 * 8192,
-        schedule=COSINE,
+        batch=512 * 8192,  # 4M, SURVEY
+        tokens=8e12,  # SURVEY: "~8T (estimated)"
+        lr=3e-4,  # SURVEY
+        warmup=1000 * 512 * 8192,  # 1000 steps, SURVEY
+        schedule=COSINE,  # SURVEY
     )
 
 
@@ -170,7 +197,10 @@ MULTI_STEP = {"name": "multi_step"}
 
 
 def deepseek_7b() -> Run:
-    """DeepSeek LLM 7B, 2401.02954."""
+    """DeepSeek LLM 7B, 2401.02954.
+
+    Left out: initialisation with a standard deviation of 0.006 (section 2.3).
+    """
     return recipe(
         "deepseek-7b",
         width=4096,  # table 2
@@ -188,7 +218,10 @@ def deepseek_7b() -> Run:
 
 
 def deepseek_67b() -> Run:
-    """DeepSeek LLM 67B, 2401.02954."""
+    """DeepSeek LLM 67B, 2401.02954.
+
+    Left out: initialisation with a standard deviation of 0.006 (section 2.3).
+    """
     return recipe(
         "deepseek-67b",
         width=8192,  # table 2
@@ -207,7 +240,11 @@ def deepseek_67b() -> Run:
 
 
 def olmo2_7b() -> Run:
-    """OLMo 2 7B, stage 1, 2501.00656; numbers from allenai/OLMo, configs/official-1124/OLMo2-7B-stage1.yaml."""
+    """OLMo 2 7B, stage 1, 2501.00656; numbers from allenai/OLMo, configs/official-1124/OLMo2-7B-stage1.yaml.
+
+    Left out: norms after the branches instead of before, and of queries and keys over all heads at once; a cosine that
+    is drawn for 5e12 tokens, where stage 1 ends before; stage 2.
+    """
     return recipe(
         "olmo2-7b",
         width=4096,

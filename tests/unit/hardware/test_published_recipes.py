@@ -56,6 +56,12 @@ def test_a_recipe_has_the_published_size_and_is_planned(recipes, name):
     assert 0 < found.days(way) < 10_000
 
 
+def test_each_says_what_it_leaves_out(recipes):
+    assert all("Left out: " in function.__doc__ for function in recipes.RECIPES)
+    assert "batch ramp" in recipes.gpt3.__doc__
+    assert "260 of 300" in recipes.gpt3.__doc__
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_a_small_one_trains(recipes, name):
