@@ -250,7 +250,7 @@ def quiet_check(minutes: float) -> Result:
     from froude.launch.cluster import simulated
     from froude.launch.elastic import Progress, result_of, train
     from froude.store import Location
-    from froude.sweep.preflight import cores
+    from froude.train.speed.timing import cores
 
     begun: list[float] = []
 

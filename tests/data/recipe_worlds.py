@@ -14,6 +14,7 @@ from froude.laws.batch.growth import PRIOR as GROWTH
 from froude.laws.lr.exponents import KNOBS
 from froude.promote.choice.knobs import WARMUP_TOKENS_SD
 from froude.promote.choice.searched import BEND, BETA2, HALF_LIFE_SD, WARMUP, half_life
+from froude.promote.choice.step_time import StepTime
 from froude.promote.fits import Fits, fit_trials
 from froude.promote.ladder.regret import CURVATURE
 from froude.train.rows import describe
@@ -110,6 +111,11 @@ class World:
         )
 
 
+#: Critical batch 400 at 49 thousand tokens: 2,113 at the target's 1.8 million.
+CLEAR = World(5.5e-3, 0.06, 1e4, (0.05, 0.02, 0.02), -0.1, 0.5, 400.0, 60.0, 0.46, 0.0, 0.0)
+FLOPS = 156.0 * TARGET.model.width**2
+#: An overhead as long as the computing of 2,400 tokens on one worker.
+TIME = StepTime(0.01, 0.01 / (2400 * FLOPS), "made up")
 REST = dict.fromkeys(("rest_lr", "rest_beta2"), pl.Float64)
 #: What a row says besides what is swept: made once, since a thousand studies are.
 BLANK: dict[str, Any] = {
@@ -193,9 +199,11 @@ def ladder(rng: np.random.Generator, *, noise: float = 0.003) -> pl.DataFrame:
     return pl.DataFrame(found, infer_schema_length=None, schema_overrides=REST)
 
 
-def study(world: World, rng: np.random.Generator, known: Fits | None = None, **more: Any) -> Fits:
+def study(
+    world: World, rng: np.random.Generator, known: Fits | None = None, *, target: Run = TARGET, **more: Any
+) -> Fits:
     """The fits to those rows, with the loss law and the ladder of `known`."""
-    fits = fit_trials(rows(world, rng, **more), stages=STAGES, target=TARGET)
+    fits = fit_trials(rows(world, rng, **more), stages=STAGES, target=target)
     if known is None:
         return fits
     return replace(fits, loss=known.loss, rows={**fits.rows, "loss_law": known.rows["loss_law"]})

@@ -214,7 +214,7 @@ def cluster(
 
 def simulated_nodes(address: str, simulate: int, cpus: int = 1) -> int:
     """Worker nodes to simulate here: as asked for, else as there are cores for and at most four; 0 with a cluster."""
-    from froude.sweep.preflight import cores
+    from froude.train.speed.timing import cores
 
     if simulate or address or os.environ.get("RAY_ADDRESS"):
         return simulate

@@ -271,7 +271,7 @@ def _batch(study: Study, fits: Fits, *, trust: bool) -> str:
 
     status = fits.critical.status if fits.critical is not None else ""
     size, found = fits.target.phases.mean, priced(study, fits, trust=trust)
-    return f"batch {size:,}: {found.words(size) if found is not None else unknown(status)}"
+    return f"batch {fits.target.phases}: {found.words(size) if found is not None else unknown(status)}"
 
 
 def _template(study: Study, fits: Fits) -> Run | None:

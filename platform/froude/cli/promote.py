@@ -10,7 +10,6 @@ import typer
 from froude.cli.common import Address, Debug, Json, Shared, Simulate, Trust, cluster, emit, verb
 
 if TYPE_CHECKING:
-    from froude.promote.choice.step_time import StepTime
     from froude.promote.fits import Fits
     from froude.study import Study
 
@@ -115,7 +114,6 @@ def promote(
         witnessed_by=witness,
         fits=fits,
         prefer=prefer,
-        time=_step_time(found, fits, trust=trust) if prefer in ("time", "price") else None,
         cost=lambda: proxies_over_target(found, fits.target),
         external=trainer is not None,
     )
@@ -181,14 +179,3 @@ def _time_steps(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> None:
     display.done(f"kept in {study.location}")
 
 
-def _step_time(study: Study, fits: Fits, *, trust: bool) -> StepTime:
-    """How long the target's steps take: measured, or by the study's trials, else as a plan estimates it here."""
-    from froude.promote.choice.step_time import of_study
-    from froude.sweep.speed import step_time
-    from froude.train.api import check_trust
-
-    found = of_study(study, fits.target)
-    if found is not None:
-        return found
-    check_trust(fits.target, trust)
-    return step_time(fits.target)

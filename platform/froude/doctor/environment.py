@@ -10,8 +10,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from froude.doctor.finding import Finding
-from froude.sweep.preflight import GIB, cores, free_memory
+from froude.sweep.preflight import GIB, free_memory
 from froude.train.exact.environment import CUDA_VARIABLES, VARIABLES
+from froude.train.speed.timing import cores
 
 PACKAGES = ("froude", "torch", "ray", "numpy", "pyarrow", "transformers", "torchao", "triton")
 

@@ -8,7 +8,8 @@ from froude.launch import ray_internals
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
 from froude.store import Location
 from froude.sweep.plan import worker_bytes
-from froude.sweep.preflight import cores, cpus, free_memory
+from froude.sweep.preflight import cpus, free_memory
+from froude.train.speed.timing import cores
 
 BUSY_SECONDS = 120.0  # of an attempt, before nodes whose cores all work start spares
 

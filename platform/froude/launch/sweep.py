@@ -19,8 +19,9 @@ from froude.sweep import trial_store
 from froude.sweep.agenda import Agenda
 from froude.sweep.changed_material import Materials, compare, refusal
 from froude.sweep.plan import worker_bytes
-from froude.sweep.preflight import check_memory, cores
+from froude.sweep.preflight import check_memory
 from froude.sweep.progress import SweepProgress
+from froude.train.speed.timing import cores
 
 SCHEMA = 1
 

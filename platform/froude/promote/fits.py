@@ -23,6 +23,7 @@ from froude.promote.ladder.critical import critical as critical_batches
 from froude.promote.ladder.measured_in import measured_in
 from froude.promote.ladder.rates import one_curve_a_width, peak_lr, transfer_rows
 from froude.promote.ladder.regret import Corrected, corrected, with_regret
+from froude.promote.ladder.search import best, like
 from froude.study import Study
 
 #: Mean and standard deviation of the loss law's exponents where a study is too small to find its own: what every
@@ -40,15 +41,15 @@ USED = (
 class Fits:
     """The fitted laws of a study; None where it has no rows for one.
 
-    `large` is the run that the study is for, None for a history without one; `best` is the search's best trial at its
-    batch and schedule, or that of a stage of the role settled, `best_overall` among all trials (rows of `trials()`);
-    `transfer` maps parametrizations, by their names, to their laws; `target_loss` (nats per token) is that of the
-    critical batch. `rows` holds each law's input, `fingerprints` its SHA-256; for the reasons in `doubts` no forecast
-    is certified. `sets` are laws of the losses on other validation sets, by name; `exponents` move the rate (`USED`);
-    `horizons` are critical batches at each loss that one was measured at, `critical` the one at the lowest. The loss
-    law's rows have a `regret` (froude.promote.ladder.regret), which is taken off their losses before the law sees them.
-    `cost` is that of the target's precision, where it is not the proxies'. `settled` is the stage that `best` is of, ""
-    for the search.
+    `large` is the run that the study is for, None for a history without one; `best` is the search's best trial of its
+    schedule at its batch, else at the nearest one, or that of a stage of the role settled, `best_overall` among all
+    trials (rows of `trials()`); `transfer` maps parametrizations, by their names, to their laws; `target_loss` (nats per
+    token) is that of the critical batch. `rows` holds each law's input, `fingerprints` its SHA-256; for the reasons in
+    `doubts` no forecast is certified. `sets` are laws of the losses on other validation sets, by name; `exponents` move
+    the rate (`USED`); `horizons` are critical batches at each loss that one was measured at, `critical` the one at the
+    lowest. The loss law's rows have a `regret` (froude.promote.ladder.regret), which is taken off their losses before
+    the law sees them. `cost` is that of the target's precision, where it is not the proxies'. `settled` is the stage
+    that `best` is of, "" for the search.
     """
 
     large: Run | None
@@ -103,6 +104,13 @@ class Fits:
     def beta2_is_prior(self) -> bool:
         """Whether the best beta2 is an end at which half-lives are cut off, and so was not found by the search."""
         return self.best is not None and times.cut_off(self.half_life, self.best["beta2"])
+
+    @property
+    def _elsewhere(self) -> str:
+        """The batch of the search's best trial in words, where it is not the target's."""
+        own = () if self.large is None else (self.large.batch, self.large.phases.mean)
+        batch = (self.best or {}).get("batch")
+        return f" (batch {batch:,}, the nearest searched)" if own and batch and batch not in own else ""
 
     @property
     def largest(self) -> Mapping[str, Any] | None:
@@ -196,7 +204,7 @@ class Fits:
         text = []
         if self.best is not None:
             text.append(
-                f"search          best lr {self.best['lr']:.3g}, beta2 {self.best['beta2']:.3g}"
+                f"search          best lr {self.best['lr']:.3g}{self._elsewhere}, beta2 {self.best['beta2']:.3g}"
                 f"{' (prior)' * self.beta2_is_prior}, warmup "
                 f"{100 * self.best['warmup_tokens'] / self.best['tokens']:.0f}%: loss {self.best['loss']:.3f}"
             )
@@ -258,11 +266,8 @@ def fit_trials(
 
     past = of("history")
     search = pl.concat([of("search"), of("settled"), history.settings(past, target)])
-    here = search.clear()
-    if target is not None:
-        batch = pl.col("batch").is_in([target.batch, target.phases.mean])  # `batch` is a ramp's first
-        here = search.filter(batch & (pl.col("schedule") == target.schedule.name))
-    chosen = _best(here.join(of("settled"), on="run", how="semi"))
+    here = like(search, target) if target is not None else search.clear()
+    chosen = best(here.join(of("settled"), on="run", how="semi"))
     rows: dict[str, pl.DataFrame] = {"search": search}
     transfer = {}
     for rules in sorted(PARAMETRIZATIONS.values(), key=lambda each: not each.transfers):  # the controls last
@@ -293,9 +298,9 @@ def fit_trials(
     seen = {**rows, **{f"loss_law {name}": own for name, own in ladders.items()}}
     return Fits(
         large=target,
-        best=chosen or _best(here),
+        best=chosen or best(here),
         settled=chosen["stage"] if chosen else "",
-        best_overall=_best(search),
+        best_overall=best(search),
         transfer=transfer,
         critical=batches.law if batches else None,
         horizons=batches.horizons if batches else (),
@@ -326,10 +331,6 @@ def fingerprint(rows: pl.DataFrame) -> str:
     columns = ["run", "fingerprint", "status", "loss"]
     lines = sorted(json.dumps(row) for row in rows.select(columns).rows())
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()
-
-
-def _best(rows: pl.DataFrame) -> dict[str, Any] | None:
-    return next(rows.filter(status="finished").sort("loss", "run").iter_rows(named=True), None)
 
 
 def _law_words(law: LossLaw) -> str:

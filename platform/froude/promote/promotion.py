@@ -18,7 +18,7 @@ from froude.promote.checks import table
 from froude.promote.choice.batch import Batches, batches, check
 from froude.promote.choice.choose import Choice, choose
 from froude.promote.choice.recipe_run import searched_run
-from froude.promote.choice.step_time import StepTime, of_study
+from froude.promote.choice.step_time import StepTime, estimated, of_study
 from froude.promote.choice.worth import as_in_the_ladder
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
@@ -50,7 +50,7 @@ def promote(
     package be built, to count its parameters. `fits` saves fitting again. `witnessed_by` is a second store's folder, a
     path or s3:// URL, that is given the seal before the recipe is there to be trained (`froude.promote.witness`).
     `prefer` (loss, time or price) chooses the batch (`froude.promote.choice.batch`), without it the target's stays;
-    `time` is how long its steps take, without it what the study's trials tell.
+    `time` is how long its steps take, without it what the study's trials tell, else as a few steps take here.
     `cost` returns the FLOPs of all proxies over the target's, to be told beside the forecast. `external`: another
     trainer is to train the run, as where the target has a command of its own.
     """
@@ -67,8 +67,12 @@ def promote(
             if any(ended.values())
             else "run `froude sweep` to its end"
         )
+        others = fits.rows["search"].filter(status="finished")["schedule"].drop_nulls().unique().sort()
+        if missing == ["search"] and others.len():
+            lacks = f"search (it has {', '.join(others)} where the target has {fits.target.schedule.name})"
+            remedy = "sweep trials of the target's schedule in that stage"
         raise ConfigError(
-            "a study must have finished trials of the roles search (at the target's batch and schedule), lr_transfer "
+            "a study must have finished trials of the roles search (of the target's schedule), lr_transfer "
             f"and loss_law to be promoted, but lacks {lacks}; {remedy}"
         )
     external = external or bool(fits.target.trainer.command)
@@ -240,13 +244,32 @@ def chosen(
     study: Study, fits: Fits, *, trust: bool = False, prefer: str | None = None, time: StepTime | None = None
 ) -> Choice:
     """What a recipe of this study would be; as `promote`."""
+    time = time or _time(study, fits, trust=trust, needed=prefer in ("time", "price"))
     return choose(
         fits,
         parameters(fits.target, trust=trust),
         flops_per_token=token_flops(fits.target, trust=trust),
         prefer=check(prefer),
-        time=time or of_study(study, fits.target),
+        time=time,
     )
+
+
+def _time(study: Study, fits: Fits, *, trust: bool, needed: bool) -> StepTime | None:
+    """How long the target's steps take: measured, or by the study's trials, else as a plan estimates it here.
+
+    None where there is no batch to price; and where nothing is `needed`, for a run that can't be timed here.
+    """
+    from froude.train.api import check_trust
+
+    if (found := of_study(study, fits.target)) is not None or fits.critical is None:
+        return found
+    try:
+        check_trust(fits.target, trust)
+        return estimated(fits.target)
+    except ConfigError:
+        if needed:
+            raise
+        return None  # a recipe that keeps its batch needs no hours
 
 
 def priced(study: Study, fits: Fits, *, trust: bool = False) -> Batches | None:

@@ -33,9 +33,10 @@ from froude.store import Location
 from froude.study import Study
 from froude.sweep.agenda import Agenda, cost
 from froude.sweep.plan import memory
-from froude.sweep.preflight import check_memory, cores
+from froude.sweep.preflight import check_memory
 from froude.sweep.progress import shown
 from froude.sweep.spent import proxies_over_target
+from froude.train.speed.timing import cores
 
 NODES = 3
 COST_SECONDS = 0.95  # of one core for a unit of `agenda.cost`, without AVX-512

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from froude.config import Run
 from froude.laws.drawing.panel import Axis, Band, Line, Mark, Note, Panel, Points, Series
 from froude.promote.choice.batch import Batches
 from froude.promote.choice.knob import LEVEL
@@ -71,10 +72,9 @@ def batches(view: View) -> Table | None:
     """A row a batch: what it costs in loss at the target's tokens, and how long they take."""
     if (found := view.batches) is None:
         return None
-    chosen = view.run.phases.mean if view.run is not None else 0
     rows = [
         (
-            text.whole(row.batch) + (" (recipe)" if row.batch == chosen else ""),
+            text.whole(row.batch) + _notes(found, row.batch, view.run),
             text.loss(row.loss),
             text.signed(row.above, 3),
             between(row.low, row.high, lambda value: text.signed(value, 3)),
@@ -94,6 +94,20 @@ def batches(view: View) -> Table | None:
     return Table(columns, rows, frozenset(range(6)))
 
 
+def _notes(found: Batches, batch: int, run: Run | None) -> str:
+    """What is to be known of a batch: the recipe's, or one that no preference takes."""
+    notes = []
+    if run is not None and batch == run.phases.mean:
+        notes.append("recipe, the mean of its ramp" if run.schedule.ramp else "recipe")
+    if batch < found.measured:
+        notes.append("below the best measured")
+    elif batch > found.largest:
+        notes.append("beyond the largest measured")
+    if found.measured <= batch and batch not in found.offered:
+        notes.append("the gate refuses it")
+    return f" ({'; '.join(notes)})" if notes else ""
+
+
 def words(found: Batches) -> str:
     """Where the numbers of the batches are from."""
     grown = found.growth
@@ -111,7 +125,7 @@ def plots(view: View) -> list[Plot]:
     if (found := view.batches) is None:
         return []
     size = np.array([row.batch for row in found.rows], dtype=float)
-    least = found.rows[0].loss
+    least = found.smallest.loss
     x_axis = Axis("batch, tokens", base=2, ticks=[*size][:: 1 + size.size // 7], words=text.whole)
     marks: list[Series] = []
     if view.run is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from froude.config import Run
-from froude.sweep.speed import AFFORDABLE, as_timed, clock, step_flops
+from froude.train.speed.timing import AFFORDABLE, as_timed, clock, step_flops
 
 if TYPE_CHECKING:
     from froude.train.trainer import Trainer

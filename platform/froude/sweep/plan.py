@@ -11,11 +11,12 @@ from froude.config import ConfigError, Run
 from froude.hardware.memory import memory as tensors
 from froude.hardware.sizes import EVAL_CHUNK, PROCESS_BYTES, Place
 from froude.promote.choice.batch import unknown
+from froude.promote.choice.worth import parts, with_batch
 from froude.promote.gate import PRODUCTION, Profile
 from froude.space import Space, Trial
-from froude.sweep.preflight import GIB, cores, cpus, free_memory
+from froude.sweep.preflight import GIB, cpus, free_memory
 from froude.sweep.sizes import sizes_of
-from froude.sweep.speed import Speed, measure, model_size, step_flops
+from froude.train.speed.timing import Speed, cores, measure, model_size, step_flops
 
 if TYPE_CHECKING:
     from froude.promote.gate_preview import Foretold
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 #: Ray's own processes; resident bytes, measured.
 CLUSTER_BYTES = 1200 * 2**20
+NOTABLE = 0.005  # of the time of a smaller batch: what is saved less is not worth a word
 VALUE_BYTES = 4  # of a number: fp32
 UNLIMITED = "no `trainer.time_limit` is set: a command that hangs is waited for without end; set seconds of an attempt"
 
@@ -204,7 +206,7 @@ def plan(
         free_memory(),
         probed,
         foretell(space, profile, proxies=spent, target=target.flops),
-        _batch(space),
+        _batch(space, speed),
         tuple(words),
         tuple(
             _refusals([run for trials in planned.values() for t in trials for run in t.runs] + [space.target])
@@ -231,10 +233,23 @@ def _refusals(runs: Sequence[Run]) -> Iterator[str]:
         yield f"no GPU is here, and a cluster's are known only there: without one {who} would be refused: {refusal}"
 
 
-def _batch(space: Space) -> str:
-    """What is known of the target's batch before anything has run."""
+def _batch(space: Space, speed: Speed) -> str:
+    """What is known of the target's batch before anything has run: what it saves by the times of steps here."""
+    target = space.target
     measured = any(stage.role == "critical_batch" for stage in space.stages)
-    return f"the target's batch is set, {space.target.phases.mean:,} tokens: {unknown('planned' if measured else '')}"
+    told, least = unknown("planned" if measured else ""), target.slots * target.model.context
+    if not target.trainer.command and least < target.phases.mean:
+        small, own = (_seconds(run, speed) / 60 for run in (with_batch(target, least), target))
+        saves = small - own
+        if saves >= NOTABLE * small:
+            told = f"saves {saves:.2g} of {small:.2g} CPU minutes here against a batch of {least:,}; {told}"
+    return f"the target's batch is set, {target.phases}: {told}"
+
+
+def _seconds(run: Run, speed: Speed) -> float:
+    """CPU seconds of a run's steps, each phase of a ramp at its own batch."""
+    each = step_flops(run) / run.batch
+    return sum(part.tokens / part.batch * speed.seconds(each * part.batch) for part in parts(run))
 
 
 def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive: str) -> StagePlan:

@@ -1,8 +1,7 @@
-"""What this machine has before anything starts, cores and free memory, and how many CPUs a worker takes."""
+"""What this machine has before anything starts, its free memory, and how many CPUs a worker takes."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,11 +11,6 @@ from froude.config import ConfigError, Run
 
 GIB = 2**30
 CGROUP = Path("/sys/fs/cgroup")
-
-
-def cores() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpus(runs: Iterable[Run]) -> int:

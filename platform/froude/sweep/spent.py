@@ -11,7 +11,7 @@ from froude.promote.imported_runs.history import ROLE
 from froude.space import Trial
 from froude.study import Study
 from froude.sweep import trial_store
-from froude.sweep.speed import step_flops
+from froude.train.speed.timing import step_flops
 
 
 def trained_flops(trials: Iterable[trial_store.Stored]) -> float:

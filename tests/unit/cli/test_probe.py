@@ -10,9 +10,9 @@ import pytest
 
 from froude.cli import main
 from froude.launch import cluster
-from froude.sweep import speed
-from froude.sweep.speed import step_flops
 from froude.train.probe import contract
+from froude.train.speed import timing as speed
+from froude.train.speed.timing import step_flops
 
 SPACE = """
 from froude.config import Run

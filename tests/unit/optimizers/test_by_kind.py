@@ -15,13 +15,13 @@ from froude.parametrizations import ANY, PARAMETRIZATIONS, Kind, Powers
 from froude.parametrizations.parametrization import DECAY_WIDTHS
 from froude.promote.diagnosis.causes import causes
 from froude.promote.diagnosis.diagnose import examine
-from froude.sweep.speed import model_size
 from froude.train import api
 from froude.train.optimizers import build
 from froude.train.optimizers.owners import Owners
 from froude.train.parallel import World
 from froude.train.parametrization import scales
 from froude.train.probe.contract import smallest
+from froude.train.speed.timing import model_size
 
 MODEL = {"width": 64, "base_width": 16, "depth": 6, "base_depth": 2, "context": 16}  # m = 4, m_L = 3
 #: A run of each family of optimizers that has rules under muP and decays its matrices.

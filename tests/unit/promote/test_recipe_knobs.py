@@ -12,12 +12,14 @@ from small_study import TARGET
 
 from froude.cli import main
 from froude.config import ConfigError
+from froude.promote.choice import step_time
 from froude.promote.choice.knob import Knob
 from froude.promote.choice.recipe_run import searched_run
 from froude.promote.fits import fit
 from froude.promote.promotion import chosen, parameters, predict, promote
 from froude.promote.recipe import read, seal
 from froude.study import Study
+from froude.train.speed import timing
 
 pytestmark = pytest.mark.slow
 
@@ -135,4 +137,40 @@ def test_the_terminal_shows_every_knob_and_takes_a_preference(
     )
     assert main(["promote", study.location.url, "--prefer", "speed"]) == 2
     assert main(["plan", "--next", study.location.url]) == 0
-    assert "batch 768: costs 0." in capsys.readouterr().out
+    assert "batch 768 tokens: costs 0." in capsys.readouterr().out
+
+
+@pytest.mark.long
+def test_where_trials_tell_no_times_steps_are_timed_here(
+    study: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(timing, "_time", lambda run: 0.5 + timing.step_flops(run) / 1e9)
+    monkeypatch.setattr(step_time, "of_trials", lambda trials: None)
+    for prefer in (None, "time"):
+        written = promote(study, overrides=OVERRIDE, prefer=prefer)
+        rule = next(knob.rule for knob in written.knobs if knob.name == "batch")
+        assert "hours (estimated as by a plan: a thread of this machine, timed; " in rule
+
+
+@pytest.mark.long
+def test_a_target_of_a_batch_that_was_not_searched_is_promoted(
+    tmp_path: Path, study_factory: Callable[..., Path]
+) -> None:
+    far = TARGET.replace({"slots": 3, "batch": 3072, "tokens": 3072 * 325}, name=TARGET.name)
+    study = Study(study_factory(tmp_path / "far", target=far))
+    names = dict.fromkeys(("forecast_certified", "forecast_interval"), "a study of minutes")
+    written = promote(study, overrides=names)
+    by_name = {knob.name: knob for knob in written.knobs}
+    assert by_name["batch"].value == 3072
+    assert "saves" in by_name["batch"].rule
+    assert "at batch 1,536, the nearest searched" in by_name["optimizer.beta2"].rule
+
+
+def test_a_search_of_another_schedule_is_named(tmp_path: Path, study_factory: Callable[..., Path]) -> None:
+    other = TARGET.replace({"schedule.name": "constant"}, name=TARGET.name)
+    study = Study(study_factory(tmp_path / "other", target=other))
+    with pytest.raises(
+        ConfigError, match=r"lacks search \(it has .* where the target has constant\); sweep trials of"
+    ):
+        promote(study)

@@ -56,7 +56,6 @@ def test_a_trunk_and_its_tails_are_counted_once() -> None:
 def test_trunks_that_do_not_say_how_long_their_tails_are_do_not_count() -> None:
     found = of_trials(trials(tail=None))
     assert found is not None
-    assert "6 trials" in found.source
     assert found.overhead == pytest.approx(OVERHEAD, rel=1e-6)
 
 

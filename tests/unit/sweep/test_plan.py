@@ -13,13 +13,14 @@ from froude.launch.trainable import Proxy
 from froude.launch.tuning import Queue
 from froude.laws.loss.trade import Part
 from froude.optimizers import OPTIMIZERS
+from froude.promote.choice.step_time import estimated
 from froude.space import Grid, Search, Space, Trial, Uniform
 from froude.store import Location
 from froude.sweep import plan as planning
-from froude.sweep import speed
 from froude.sweep.plan import memory, plan, worker_bytes
-from froude.sweep.speed import Speed, measure, model_size, step_flops, step_time
 from froude.train.api import build_model, count_parameters
+from froude.train.speed import timing as speed
+from froude.train.speed.timing import Speed, measure, model_size, step_flops
 from froude.train.trainer import Trainer
 
 RUN = Run(name="a", tokens=768 * 10, model={"width": 32}, eval_windows=96)
@@ -207,8 +208,8 @@ def test_workers_of_several_threads_are_timed_and_counted_so(monkeypatch):
             pass
         assert now() - began >= 0.02  # of two CPUs
     assert torch.get_num_threads() == before
-    assert step_time(twice).per_flop == pytest.approx(step_time(RUN).per_flop / 2)
-    assert step_time(twice).source == "estimated: 2 threads of this machine, timed"
+    assert estimated(twice).per_flop == pytest.approx(estimated(RUN).per_flop / 2)
+    assert estimated(twice).source.startswith("estimated as by a plan: 2 threads of this machine, timed")
 
 
 def test_a_trial_reserves_what_its_runs_may_use(tmp_path):
@@ -231,7 +232,7 @@ def test_a_trial_reserves_what_its_runs_may_use(tmp_path):
 
 def test_a_step_of_the_target_is_timed_at_two_batches(monkeypatch):
     monkeypatch.setattr(speed, "_time", lambda run: 0.5 + step_flops(run) / 1e9)
-    found = step_time(RUN)  # the target's larger step is not to be run on a CPU
+    found = estimated(RUN)  # the target's larger step is not to be run on a CPU
     assert found.per_flop == pytest.approx(1e-9)
     assert found.overhead == pytest.approx(0.5)
     assert "estimated" in found.source
@@ -242,8 +243,22 @@ def test_a_step_of_the_target_is_timed_at_two_batches(monkeypatch):
 
 
 def test_a_plan_says_what_is_known_of_the_batch(space):
-    assert "768 tokens: what it costs in loss and saves in hours is known when stage" in "\n".join(
+    assert "768 tokens: what it costs in loss is known when stage critical_batch has run" in "\n".join(
         plan(space).lines()
     )
     alone = Space("tiny", 3, (space.stages[0],), TARGET)
     assert "a stage of the role critical_batch would tell" in plan(alone).batch
+
+
+def test_a_plan_says_what_the_batch_saves(space, monkeypatch):
+    monkeypatch.setattr(speed, "_time", lambda run: 0.5 + step_flops(run) / 1e9)
+    far = replace(space, target=TARGET.replace({"batch": 7680, "tokens": 76_800, "slots": 3}))
+    # A step of the target of 192 tokens takes .5 s and some; 400 of them against 10.
+    told = plan(far).batch
+    assert told.startswith("the target's batch is set, 7680 tokens: saves ")
+    saved, small = (float(told.split()[i]) for i in (8, 10))
+    assert small == pytest.approx((400 * 0.5 + 64) / 60, rel=0.2)
+    assert small - saved == pytest.approx((10 * 0.5 + 64) / 60, rel=0.2)
+    assert "CPU minutes here against a batch of 192; what it costs in loss is known when stage" in told
+    ramped = plan(replace(space, target=TARGET.replace({"schedule.ramp": ((38_400, 2),)}))).batch
+    assert "768 tokens, 1,536 from 38,400 on" in ramped

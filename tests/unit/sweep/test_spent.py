@@ -10,9 +10,9 @@ from froude import Study, schemas
 from froude.config import Run
 from froude.promote.fits import fit
 from froude.space import Trial
-from froude.sweep.speed import model_size
 from froude.sweep.spent import proxies_over_target, run_flops, trained_flops
 from froude.sweep.trial_store import Stored
+from froude.train.speed.timing import model_size
 
 
 def test_a_trunk_counts_once_and_what_was_not_trained_not_at_all() -> None:

@@ -24,10 +24,10 @@ from froude.runlog import LogReader
 from froude.schedules import SCHEDULES, Planned, Spec
 from froude.space import Choice, Grid, Search, Space, Trial
 from froude.store import Location
-from froude.sweep import speed
 from froude.sweep.agenda import Agenda
 from froude.sweep.plan import plan
 from froude.train.api import Unsupervised
+from froude.train.speed import timing as speed
 from froude.train.trial import run_trial
 from froude.train.worker import run_worker
 

@@ -14,6 +14,7 @@ from froude.laws.batch.growth import Growth, growth
 from froude.laws.loss.trade import Part
 from froude.laws.stats.frames import Array
 from froude.laws.stats.uncertainty import quantiles
+from froude.promote.checks.reach import EXTRAPOLATION
 from froude.promote.choice.knob import LEVEL
 from froude.promote.choice.step_time import StepTime
 from froude.promote.choice.worth import parts, trade, with_batch
@@ -52,69 +53,115 @@ class Batches:
     """Every batch that was looked at, small to large; `own` is the target's (a ramp's mean), `critical` at its horizon.
 
     `critical` is median and 90% interval, `growth` how it was taken there, `timed` where hours are from,
-    `measured` the best batch of stage critical_batch, in tokens.
+    `measured` the best batch of stage critical_batch and `largest` its largest, in tokens. A preference takes one of
+    `offered`, which the gate does not refuse; `capped` if others would be looked at but for the gate.
     """
 
     rows: tuple[Priced, ...]
     own: Priced
+    offered: tuple[int, ...]
+    capped: bool
     critical: tuple[float, float, float]
     growth: Growth
     timed: str
     measured: float
+    largest: float
     _reference: Array  # losses at the best batch that was measured, whatever the slots
     _losses: dict[int, Array]
     _extra: dict[int, Array]  # tokens that take it to the loss of the smallest batch, over the target's
 
     def at(self, batch: int) -> Priced:
-        return next(row for row in (*self.rows, self.own) if row.batch == batch)
+        return next(row for row in self.rows if row.batch == batch)
+
+    @property
+    def smallest(self) -> Priced:
+        """That of those offered, against which the others are told; the target's own where none is."""
+        return self.at(self.offered[0]) if self.offered else self.own
 
     def chosen(self, prefer: Prefer) -> int:
-        """The batch that a preference takes; ConfigError where it is of hours and none were timed.
+        """The batch that a preference takes; ConfigError where none is offered, or it is of hours and none were timed.
 
         loss: the largest batch whose expected loss is within .1% of the least. time, price: the batch at which one and
         the same loss takes the fewest hours, or hours times workers; the smaller of two that are within 1%.
         """
+        if not self.offered:
+            raise ConfigError(
+                f"--prefer {prefer} chooses among batches in whole slots × context, from the best that was measured "
+                f"({self.measured:,.0f}) to what the gate allows (extrapolation_batch), but there is none; give the "
+                "target fewer slots, add proxies of its batch to stage loss_law, or leave --prefer out"
+            )
         return int(self._picked(prefer, [np.array([draws.mean()]) for draws in self._judged(prefer)])[0])
 
     def interval(self, prefer: Prefer) -> tuple[float, float]:
-        """90% of the batch that the preference would take if all were known."""
+        """90% of the batch that the preference would take if all were known; NaN where none is offered."""
+        if not self.offered:
+            return math.nan, math.nan
         low, high = quantiles(self._picked(prefer, self._judged(prefer)), LEVEL)
         return low, high
 
     def _judged(self, prefer: Prefer) -> list[Array]:
-        """For each row the draws of what the preference makes least."""
+        """For each batch on offer the draws of what the preference makes least."""
         if prefer == "loss":
-            return [self._losses[row.batch] for row in self.rows]
+            return [self._losses[size] for size in self.offered]
         key = "hours" if prefer == "time" else "worker_hours"
-        hours = [float(getattr(row, key)) for row in self.rows]
+        hours = [float(getattr(self.at(size), key)) for size in self.offered]
         if not all(map(math.isfinite, hours)):
             raise ConfigError(
                 f"--prefer {prefer} needs how long steps take, but the study has too few timed trials of one worker to "
                 "tell; sweep some, or use --prefer loss"
             )
-        return [each * self._extra[row.batch] for each, row in zip(hours, self.rows, strict=True)]
+        return [each * self._extra[size] for each, size in zip(hours, self.offered, strict=True)]
 
     def _picked(self, prefer: Prefer, judged: list[Array]) -> Array:
         """The batch of least loss or hours by draw; of those that tie, the largest by loss, the smallest by hours."""
-        table, sizes = np.array(judged), np.array([row.batch for row in self.rows])
+        table, sizes = np.array(judged), np.array(self.offered)
         tie = TIE if prefer == "loss" else HOURS_TIE
         ties = table <= table.min(axis=0) * (1 + tie)
         last = sizes.size - 1 - ties[::-1].argmax(axis=0)
         return np.asarray(sizes[last if prefer == "loss" else ties.argmax(axis=0)])
 
     def regret(self, batch: int) -> float:
-        """What a batch is expected to cost in loss against the best one looked at or measured, nats per token."""
-        best = np.min([self._reference, *(self._losses[row.batch] for row in self.rows)], axis=0)
+        """What a batch is expected to cost in loss against the best one offered or measured, nats per token.
+
+        NaN below the best that was measured, where the law of its cost does not hold.
+        """
+        if batch < self.measured:
+            return math.nan
+        best = np.min([self._reference, *(self._losses[size] for size in self.offered)], axis=0)
         return float(np.mean(self._losses[batch] - best))
 
+    def rule(self, prefer: Prefer | None, batch: int) -> str:
+        """How a batch was chosen, and `words` on it."""
+        if prefer is None:
+            return self.words(batch)
+        among = f" among {self.offered[0]:,} to {self.offered[-1]:,}"
+        if self.capped:
+            among += ", as far as the gate allows (extrapolation_batch)"
+        text = f"--prefer {prefer}{among}; {self.words(batch)}"
+        if prefer == "loss" or batch <= self.smallest.batch:
+            return text
+        more = 100 * (float(np.mean(self._extra[batch])) - 1)
+        return (
+            f"{text}; {more:.0f}% more tokens would bring it to the loss of {self.smallest.batch:,}; the regret is of "
+            f"loss, not of {'hours' if prefer == 'time' else 'hours × workers'}"
+        )
+
     def words(self, batch: int) -> str:
-        """What a batch costs in loss against the smallest one looked at, and what it saves in hours."""
-        here, small = self.at(batch), self.rows[0]
+        """What a batch costs in loss against the smallest one on offer, and what it saves in hours, by which times."""
+        here, small = self.at(batch), self.smallest
         critical = "critical batch {:,.0f} [{:,.0f}, {:,.0f}] at this horizon".format(*self.critical)
+        if here.batch > self.largest:
+            critical = f"it lies beyond {self.largest:,.0f}, the largest that was measured; {critical}"
+        if here.batch < self.measured:
+            return (
+                f"below {self.measured:,.0f}, the best that was measured: what it costs in loss against that is not "
+                f"known; {critical}"
+            )
         if here.batch <= small.batch:
             bound = (
-                f"the smallest in whole slots × context; {self.measured:,.0f}, the best that was measured, would lose "
-                f"{self.regret(small.batch):.3f} nats less (give the target fewer slots)"
+                "no smaller one is in whole slots × context and allowed by the gate; "
+                f"{self.measured:,.0f}, the best that was measured, would lose {self.regret(small.batch):.3f} nats "
+                "less (give the target fewer slots)"
                 if small.batch > 1.1 * self.measured
                 else "the best that was measured, and so of least loss"
             )
@@ -126,7 +173,8 @@ class Batches:
         )
         if math.isfinite(here.hours):
             size, unit = next((each for each in UNITS if small.hours >= each[0]), UNITS[-1])
-            text += f", saves {(small.hours - here.hours) / size:.3g} of {small.hours / size:.3g} {unit}"
+            saved = f"{(small.hours - here.hours) / size:.3g} of {small.hours / size:.3g} {unit}"
+            text += f", saves {saved} ({self.timed})"
         else:
             text += "; hours are not known"
         return f"{text}; {critical}"
@@ -135,7 +183,7 @@ class Batches:
 def unknown(status: str) -> str:
     """Why nobody knows what a batch costs, by the status of the critical one; "planned" before it has been measured."""
     if status == "planned":
-        return "what it costs in loss and saves in hours is known when stage critical_batch has run"
+        return "what it costs in loss is known when stage critical_batch has run: no prior has the critical batch"
     if not status:
         return "what it costs in loss is not known: a stage of the role critical_batch would tell"
     return f"what it costs in loss is not known: the critical batch has no fit (`{status}`); add batch sizes"
@@ -162,15 +210,35 @@ def best_measured(fits: Fits) -> float:
     return float(batch[tokens <= tokens.min() * math.exp(scatter)].min())
 
 
-def looked_at(fits: Fits) -> list[int]:
-    """Batches half an octave apart: from the best that was measured to twice the largest, in whole slots × context."""
+def largest_measured(fits: Fits) -> float:
+    """The largest batch that reached the loss of stage critical_batch."""
     assert fits.critical is not None
-    floor = best_measured(fits)
-    largest = float(fits.critical.rows.filter(pl.col("steps").is_finite())["batch"].max())  # type: ignore[arg-type]
+    return float(fits.critical.rows.filter(pl.col("steps").is_finite())["batch"].max())  # type: ignore[arg-type]
+
+
+def allowed(fits: Fits) -> tuple[float, float]:
+    """The least and the largest batch that the gate's extrapolation_batch lets pass, in tokens."""
+    sizes = fits.rows["loss_law"].filter(pl.col("status") == "finished")["batch"].drop_nulls()
+    if not sizes.len():
+        return 0.0, math.inf
+    bound, largest = EXTRAPOLATION["batch"].bound, float(sizes.max())  # type: ignore[arg-type]
+    return largest / bound, largest * bound
+
+
+def looked_at(fits: Fits) -> list[int]:
+    """Batches half an octave apart, in whole slots × context, that the gate allows.
+
+    They go from the best that was measured, or the next above it, to twice the largest.
+    """
+    floor, (least, most) = best_measured(fits), allowed(fits)
     unit = fits.target.slots * fits.target.model.context
-    steps = math.floor(2 * math.log2(ABOVE * largest / floor) + 1e-9)
-    found = {max(unit, round(floor * 2 ** (i / 2) / unit) * unit) for i in range(steps + 1)}
-    return sorted(size for size in found if size <= fits.target.tokens)
+    first, last = (
+        math.ceil(max(floor, least) / unit) * unit,
+        math.floor(min(most, fits.target.tokens) / unit) * unit,
+    )
+    steps = math.floor(2 * math.log2(ABOVE * largest_measured(fits) / floor) + 1e-9)
+    found = {max(first, min(last, round(floor * 2 ** (i / 2) / unit) * unit)) for i in range(steps + 1)}
+    return sorted(size for size in found if size <= last)
 
 
 def batches(fits: Fits, params: float, *, flops_per_token: float, time: StepTime | None) -> Batches | None:
@@ -178,11 +246,12 @@ def batches(fits: Fits, params: float, *, flops_per_token: float, time: StepTime
     priced = trade(fits, params)
     if priced is None:
         return None
-    target, floor = fits.target, best_measured(fits)
-    mean = target.phases.mean
+    target, floor, largest = fits.target, best_measured(fits), largest_measured(fits)
+    mean, (least, most) = target.phases.mean, allowed(fits)
     runs = {size: with_batch(target, size) for size in looked_at(fits)} | {mean: target}
+    offered = tuple(sorted(size for size in runs if size != mean or max(floor, least) <= mean <= most))
     losses = {size: priced.losses(parts(run)) for size, run in runs.items()}
-    small = min(runs)
+    small = offered[0] if offered else mean
     worth = {size: priced.worth(parts(run)) for size, run in runs.items()}
     extra = {size: worth[small] / each for size, each in worth.items()}
 
@@ -204,10 +273,13 @@ def batches(fits: Fits, params: float, *, flops_per_token: float, time: StepTime
     return Batches(
         rows=tuple(row(size) for size in sorted(runs)),
         own=row(mean),
+        offered=offered,
+        capped=most < ABOVE * largest or least > max(floor, target.slots * target.model.context),
         critical=(middle, *quantiles(priced.critical, LEVEL)),
         growth=growth(fits.horizons),
         timed=time.source if time is not None else "",
         measured=floor,
+        largest=largest,
         _reference=priced.losses([Part(float(target.tokens), floor)]),
         _losses=losses,
         _extra=extra,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import polars as pl
 
@@ -14,7 +15,7 @@ from froude.promote.choice.batch import Batches, Prefer, unknown
 from froude.promote.choice.decay import best_timescale
 from froude.promote.choice.knob import Knob, Source
 from froude.promote.choice.rate import Rate
-from froude.promote.choice.recipe_run import decouples
+from froude.promote.choice.recipe_run import decouples, searched_batch
 from froude.promote.choice.schedules import Against, Compared, compared, has_tail
 from froude.promote.choice.searched import (
     LEAST_TRIALS,
@@ -48,7 +49,7 @@ def knobs(
     """Those of `run`, which was chosen for `target`; `loss` is the forecast's, nats per token."""
     assert fits.best is not None
     # The best half-life goes with the batch: what the recipe's would have been at the search's.
-    kept = half_life(run.optimizer.beta2, run.phases.mean) * math.exp(-_half_life_moved(fits, run, target)[0])
+    kept = half_life(run.optimizer.beta2, run.batch) * math.exp(-_half_life_moved(fits, run).shift)
     found = searched(fits.rows["search"], fits.best, promoted_half_life=kept)
     low, high = rate.interval
     peak = Knob(
@@ -86,44 +87,44 @@ def _rounded(knob: Knob) -> Knob:
 def _batch(fits: Fits, run: Run, priced: Batches | None, prefer: Prefer | None) -> Knob:
     """The batch; its interval is that of the one that the preference, or least loss, would take."""
     size = run.phases.mean
+    # A ramp goes by its mean, which none of its steps has.
+    value = str(run.phases) if run.schedule.ramp else size
     if priced is None:
-        return Knob("batch", size, "set by you", rule=unknown(fits.critical.status if fits.critical else ""))
+        return Knob("batch", value, "set by you", rule=unknown(fits.critical.status if fits.critical else ""))
     grown = priced.growth.source == "measured"
     source: Source = "set by you" if prefer is None else "measured" if grown else "prior"
-    hours = f", hours {priced.timed}" if prefer in ("time", "price") else ""
-    chosen = f"--prefer {prefer}{hours}; " if prefer else ""
     low, high = priced.interval(prefer or "loss")
     buys = "" if grown else "stages critical_batch at three losses would measure how the critical batch grows"
-    looked, cost = [row.batch for row in priced.rows], priced.regret(size)
+    looked, cost = priced.offered, priced.regret(size)
+    ends = [name for name, i in (("smallest", 0), ("largest", -1)) if looked and looked[i] in (low, high)]
     if len(looked) == 1:
-        low = high = math.nan
+        low, high, ends = math.nan, math.nan, []
         buys = "no other batch was looked at"
-    ends = [name for name, end in (("smallest", looked[0]), ("largest", looked[-1])) if end in (low, high)]
     open_ended = f"the interval ends at the {' and '.join(ends)} batch that was looked at" if ends else ""
     buys = "; ".join(text for text in (open_ended, buys) if text)
     worst = max(cost, priced.at(size).high)
-    return Knob("batch", size, source, low, high, cost, f"{chosen}{priced.words(size)}", buys, worst)
+    return Knob("batch", value, source, low, high, cost, priced.rule(prefer, size), buys, worst)
 
 
 def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) -> Knob:
     """beta2 by its half-life, whose own exponent over batch is believed to be about 0."""
-    value, size = run.optimizer.beta2, run.phases.mean
-    own = target.phases.mean
+    value, size, own = run.optimizer.beta2, run.batch, searched_batch(fits)
     moved = size != own
     rule = f"that of {_taken_from(fits)}"
     if run.optimizer.beta2_half_life:
         rule = f"a half-life of {run.optimizer.beta2_half_life:,.0f} tokens, {rule}"
     elif moved:
-        rule += f" at batch {own:,}, by its half-life in tokens"
+        near = ", the nearest searched" if own not in (target.batch, target.phases.mean) else ""
+        rule += f" at batch {own:,}{near}, by its half-life in tokens ({_half_life_moved(fits, run).source})"
     if cut_off(half_life(value, size), value) and moved:
         rule += ", cut off at an end of .9 to .9999"
     set_by_you = tried_one(fits.rows["search"], "beta2")
     if found is None or set_by_you:
         return Knob("optimizer.beta2", value, "set by you" if set_by_you else "prior", rule=rule)
-    shift, sd = _half_life_moved(fits, run, target)
+    shift, sd, how = _half_life_moved(fits, run)
     lives = [tokens * math.exp(shift) for tokens in found.wider(sd)]
     low, high = (0.5 ** (size / tokens) for tokens in lives)
-    source: Source = "prior" if fits.beta2_is_prior else found.source
+    source: Source = "prior" if fits.beta2_is_prior or (moved and how == "prior") else found.source
     cost = loss * (found.regret + 0.5 * MEAN_BEND * sd**2)
     if not (moved or low <= value <= high):
         rule += ", kept since the loss law's proxies were trained with it"
@@ -150,12 +151,19 @@ def _buys(fits: Fits, found: Found, loss: float, best: str) -> str:
     return f"more trials of stage search would save {left:.4f} nats at most"
 
 
-def _half_life_moved(fits: Fits, run: Run, target: Run) -> tuple[float, float]:
+class _Moved(NamedTuple):
+    shift: float
+    sd: float
+    source: Source
+
+
+def _half_life_moved(fits: Fits, run: Run) -> _Moved:
     """How far the best half-life moves from the search's batch to the run's, in ln, and that standard deviation."""
     law = fits.exponents.knobs.get("half_life_batch") if fits.exponents is not None else None
     mean, error = (law.posterior.value, law.posterior.se) if law else KNOBS["half_life_batch"].prior
-    far = math.log(run.phases.mean / target.phases.mean)
-    return mean * far, error * abs(far)
+    source: Source = law.source if law else "prior"
+    far = math.log(run.batch / searched_batch(fits))
+    return _Moved(mean * far, error * abs(far), source)
 
 
 def _decay(fits: Fits, run: Run, target: Run, loss: float) -> Knob:
@@ -166,7 +174,7 @@ def _decay(fits: Fits, run: Run, target: Run, loss: float) -> Knob:
     held = "the target's own timescale"
     if run.optimizer.timescale:
         held = "the target's timescale"
-    elif run.phases.mean != target.phases.mean:
+    elif run.phases != target.phases:
         held = "the target's timescale kept at the new batch"
     rule = f"{held}: {own:.3g} of the run"
     name, value = "optimizer.weight_decay", run.optimizer.weight_decay

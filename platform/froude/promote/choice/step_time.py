@@ -1,4 +1,4 @@
-"""How long a target's steps take, by batch and workers: measured on its cluster, or from the study's own trials."""
+"""How long a target's steps take, by batch and workers: on its cluster, by the study's trials, or timed here."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from froude.study import Study
 
 FILE = "target-steps.json"  # of a study: how long the target's steps took on a cluster
 HOUR = 3600.0
+APART = "what workers wait for one another is not in it"
 TRIALS = 6  # from which a time by step and FLOP can be told apart from what a trial takes to start
 
 
@@ -129,7 +130,35 @@ def of_trials(trials: pl.DataFrame) -> StepTime | None:
     _, overhead, per_flop = found / scale
     if not per_flop > 0:
         return None
-    words = (
-        f"by the times of {rows.height} trials of one worker; what workers wait for one another is not in it"
-    )
+    words = f"by the times of the study's trials of one worker; {APART}"
     return StepTime(float(overhead), float(per_flop), words)
+
+
+def estimated(run: Run) -> StepTime:
+    """The run's steps by the plan's estimate: timed on its threads here at two batches, the least and its own.
+
+    ConfigError for a run that a command trains.
+    """
+    from froude.train.speed.timing import measure, step_flops, threads_of
+
+    if run.trainer.command:
+        raise ConfigError(
+            "the time of a step is told by trials of one process, but the study has too few, and a command's steps "
+            "can't be timed here; leave --prefer out, or prefer loss"
+        )
+    least = run.slots * run.model.context
+    sizes = [least, max(run.batch, 2 * least)]
+    alike = [
+        run.replace({"batch": size, "tokens": size, "schedule.warmup_tokens": 0, "schedule.ramp": ()})
+        for size in sizes
+    ]
+    speed = measure(alike)
+    (few, quick), (many, slow) = (
+        (step_flops(each), speed.seconds(step_flops(each))) for each in (alike[0], alike[-1])
+    )
+    per_flop = (slow - quick) / (many - few) if many > few and slow > quick else slow / many
+    threads = threads_of(run)
+    about = "a thread" if threads == 1 else f"{threads} threads"
+    fixed = max(slow - per_flop * many, 0.0)
+    words = f"estimated as by a plan: {about} of this machine, timed; {APART}"
+    return StepTime(fixed / threads, per_flop / threads, words)

@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from froude.config import ConfigError, Run
-from froude.promote.choice.step_time import StepTime
-from froude.sweep.preflight import cores
+from froude.config import Run
 
 SHAPES = 3  # timed, from the cheapest step to the most expensive that is affordable
 #: FLOPs of a step, a second or two of one thread: the models of a GPU study are not run on a CPU to plan it.
 AFFORDABLE = 3e10
 SECONDS = 0.4  # of timing per shape
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def step_flops(run: Run) -> float:
@@ -89,30 +92,6 @@ def measure(runs: Sequence[Run]) -> Speed:
     return Speed(points)
 
 
-def step_time(run: Run) -> StepTime:
-    """The run's steps by the plan's estimate: timed on its threads here at two batches, the least and its own."""
-    if run.trainer.command:
-        raise ConfigError(
-            "the time of a step is told by trials of one process, but the study has too few, and a command's steps "
-            "can't be timed here; leave --prefer out, or prefer loss"
-        )
-    least = run.slots * run.model.context
-    sizes = [least, max(run.batch, 2 * least)]
-    alike = [
-        run.replace({"batch": size, "tokens": size, "schedule.warmup_tokens": 0, "schedule.ramp": ()})
-        for size in sizes
-    ]
-    speed = measure(alike)
-    (few, quick), (many, slow) = (
-        (step_flops(each), speed.seconds(step_flops(each))) for each in (alike[0], alike[-1])
-    )
-    per_flop = (slow - quick) / (many - few) if many > few and slow > quick else slow / many
-    threads = _threads(run)
-    about = "a thread" if threads == 1 else f"{threads} threads"
-    fixed = max(slow - per_flop * many, 0.0)
-    return StepTime(fixed / threads, per_flop / threads, f"estimated: {about} of this machine, timed")
-
-
 def _stand_in(run: Run) -> tuple[float, Run]:
     """A step of one window through one narrow layer in fp32 (on a CPU bf16 can be ten times as slow), and its FLOPs."""
     shape = run.model
@@ -173,7 +152,7 @@ def clock(run: Run) -> Iterator[Callable[[], float]]:
     """Inside, torch computes with the run's threads; yields what tells CPU seconds, those of idle threads included."""
     import torch
 
-    threads, had = _threads(run), torch.get_num_threads()
+    threads, had = threads_of(run), torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         yield time.thread_time if threads == 1 else lambda: threads * time.perf_counter()
@@ -181,6 +160,6 @@ def clock(run: Run) -> Iterator[Callable[[], float]]:
         torch.set_num_threads(had)
 
 
-def _threads(run: Run) -> int:
+def threads_of(run: Run) -> int:
     """Threads of a worker that this machine has cores for."""
     return min(run.compute.threads or 1, cores())
