@@ -177,5 +177,3 @@ def _time_steps(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> None:
     for each in timed:
         display.line(f"workers {each.workers}, batch {each.batch:,}: {each.seconds:.3g} s a step")
     display.done(f"kept in {study.location}")
-
-
