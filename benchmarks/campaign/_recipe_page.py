@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from _machine import commit, cpu
+from _machine import commit
+from _recipe_noise import Bottom, Pairs, Regret, Verdict, bottom, compute, diverged, noise, regret, verdict
 
-ROOT = 2**0.5
-Pairs = Mapping[str, tuple[float, float]]
+SETTINGS = ("rate", "batch", "half-life", "warmup", "tail", "decay")
+COSTS = (1, 4, 16)  # of the search, in targets
 
 
 @dataclass(frozen=True)
@@ -27,122 +28,166 @@ class Studied:
     content: dict[str, Any]
     losses: Pairs
 
+    @cached_property
+    def noise(self) -> float:
+        """Sd of the recipe's and its neighbours' losses by their seed, nats."""
+        return noise({name: self.losses[name] for name in ("recipe", *self.near(*SETTINGS))})
 
-def regret(own: Pairs, names: list[str]) -> tuple[str, float]:
-    """Which of the runs is best by the first seed, and what the recipe costs against it on the second, in nats."""
-    best = min(["recipe", *names], key=lambda name: own[name][0])
-    return best, own["recipe"][1] - own[best][1]
+    @property
+    def efold(self) -> float:
+        """What an e-fold of compute is worth, nats."""
+        return float(self.content["nats_per_efold"])
 
+    def near(self, *settings: str) -> list[str]:
+        """The neighbours that differ in one of these settings."""
+        return [name for name in self.losses if name.startswith(settings)]
 
-def bottom(own: Pairs, seed: int) -> tuple[float, float, float]:
-    """What the recipe's rate costs against the lowest point of a cubic in ln rate, nats, with 90% (both seeds)."""
-    factors = {"rate 1/2": 0.5, "rate 1/√2": 1 / ROOT, "recipe": 1.0, "rate √2": ROOT, "rate 2": 2.0}
-    x = np.log(np.repeat([factors[name] for name in factors], 2))
-    y = np.array([own[name] for name in factors]).ravel()
-    design = np.column_stack([np.tile([1.0, 0.0], 5), np.tile([0.0, 1.0], 5), x, x**2, x**3])
-    fine = np.linspace(x.min(), x.max(), 201)
-    curve = np.column_stack([fine, fine**2, fine**3])
-    theta, *_ = np.linalg.lstsq(design, y, rcond=None)
-    sd = math.sqrt(float(((y - design @ theta) ** 2).sum()) / (y.size - 5))
-    rng = np.random.default_rng(seed)
-    drawn = rng.multivariate_normal(theta, sd**2 * np.linalg.inv(design.T @ design), 4000)
-    costs = -(drawn[:, 2:] @ curve.T).min(axis=1)
-    low, high = np.quantile(costs, [0.05, 0.95])
-    return -float((curve @ theta[2:]).min()), float(low), float(high)
+    def regret(self, *settings: str) -> Regret:
+        return regret(self.losses, self.near(*settings), self.noise)
 
+    def searched(self, cost: int) -> Regret:
+        """What the recipe costs against the best of so many random settings."""
+        return regret(self.losses, [f"search {i}" for i in range(cost)], self.noise, among=False)
 
-def compute(nats: float, content: dict[str, Any]) -> float:
-    """Nats as a proportion of compute, by the study's law, params and tokens growing alike."""
-    return math.expm1(nats / content["nats_per_efold"])
+    def compute(self, nats: float) -> float:
+        return float(compute(nats, self.efold))
 
 
-SETTINGS = ("rate", "batch", "half-life", "warmup", "tail", "decay")
+def verdicts(studies: list[Studied]) -> list[Verdict]:
+    """What is asked of the recipe, by the studies that have all of their runs."""
+    efolds = np.array([study.efold for study in studies])
+    whole = [study.regret(*SETTINGS) for study in studies]
+    own_cost = np.median([study.content["proxies_over_target"] for study in studies])
+    cost = min((cost for cost in COSTS if cost >= own_cost), default=COSTS[-1])
+    return [
+        verdict(
+            "regret of compute, median of studies: ≤ 5%",
+            whole,
+            lambda nats: np.median(compute(nats, efolds), axis=-1),
+            lambda value: value <= 0.05,
+            "{:+.1%}".format,
+        ),
+        verdict(
+            "regret of compute, worst study: ≤ 15%",
+            whole,
+            lambda nats: np.max(compute(nats, efolds), axis=-1),
+            lambda value: value <= 0.15,
+            "{:+.1%}".format,
+        ),
+        verdict(
+            f"search at {cost} targets minus the recipe, nats, median: ≥ 0",
+            [study.searched(cost) for study in studies],
+            lambda nats: -np.median(nats, axis=-1),
+            lambda value: value >= 0,
+            "{:+.4f}".format,
+        ),
+    ]
 
 
-def page(studies: list[Studied], waiting: list[str], about: str) -> str:
-    """The campaign's page; `waiting` are studies whose runs have not all ended."""
-    head = "| study | batch | recipe, two seeds | set by you | best neighbour | regret, nats | of compute |"
-    rows, parts, rates, peers = [head, "|" + "---|" * 7], [], [], []
-    totals: dict[str, list[float]] = {name: [] for name in ("all", *SETTINGS)}
-    ahead: dict[int, list[float]] = {1: [], 4: [], 16: []}
-    costs = []
-    for number, study in enumerate(studies):
-        content, own = study.content, study.losses
-        near = [name for name in own if name.startswith(SETTINGS)]
-        best, nats = regret(own, near)
-        totals["all"].append(compute(nats, content))
-        mine, yours = own["recipe"], own["set by you"]
-        rows.append(
-            f"| {study.name} | {content['run']['batch']} | {mine[0]:.4f}, {mine[1]:.4f} | {yours[0]:.4f}, "
-            f"{yours[1]:.4f} | {best} | {nats:+.4f} | {compute(nats, content):+.1%} |"
-        )
-        cells = []
-        for name in SETTINGS:
-            which, cost = regret(own, [each for each in near if each.startswith(name)])
-            totals[name].append(compute(cost, content))
-            cells.append(f"{cost:+.4f} ({which.removeprefix(name).strip()})")
-        parts.append(f"| {study.name} | " + " | ".join(cells) + " |")
-        middle, low, high = bottom(own, number)
-        rates.append(
-            f"| {study.name} | {middle:.4f} [{low:.4f}, {high:.4f}] | {compute(middle, content):.1%} "
-            f"[{compute(low, content):.1%}, {compute(high, content):.1%}] |"
-        )
-        found = []
-        for cost in ahead:
-            drawn = [f"search {number}" for number in range(cost)]
-            winner = min(drawn, key=lambda name: own[name][0])
-            ahead[cost].append(own[winner][1] - mine[1])
-            found.append(f"{own[winner][1]:.4f} ({own[winner][1] - mine[1]:+.4f})")
-        costs.append(content["proxies_over_target"])
-        peers.append(f"| {study.name} | {mine[1]:.4f} | {costs[-1]:.1f} | " + " | ".join(found) + " |")
-    own_cost = min((cost for cost in ahead if cost >= np.median(costs)), default=16)
-    whole = totals["all"]
+def page(
+    studies: list[Studied], judged: list[Verdict], missing: str, about: str, ran_on: Iterable[str]
+) -> str:
+    """The campaign's page; `missing` are the studies that are not in it and what they lack, `ran_on` devices."""
+    open_ = f"not known: of {len(studies)} studies only" if missing else ""
     lines = [
         "# The promoted recipe against its neighbours and against a search at the target's size",
         "",
         about,
         "",
-        "| asked | measured | holds |",
-        "|---|---|---|",
-        f"| regret of compute, median: ≤ 5% | {np.median(whole):.1%} | {_yes(np.median(whole) <= 0.05)} |",
-        f"| of no study: > 15% | {max(whole):.1%} | {_yes(max(whole) <= 0.15)} |",
-        f"| search at {own_cost} targets minus the recipe, median: ≥ 0 | {np.median(ahead[own_cost]):+.4f} nats | "
-        f"{_yes(np.median(ahead[own_cost]) >= 0)} |",
+        "| asked | measured | another seed, 90% | equal runs would give, 90%; miss | holds |",
+        "|---|---|---|---|---|",
+        *(each.row(open_) for each in judged),
         "",
-        *rows,
+        "Another seed: what another seed for scoring would make of the same choices, by the noise of each study below; "
+        "not what other studies would. Equal runs: if all runs of a study had the same loss but for that noise, the "
+        "regret of the one that looks best would lie there, and miss what is asked so often.",
+        "",
+        *_whole(studies),
         "",
         "One setting at a time, in nats (the best by the first seed; nothing where it is the recipe's):",
         "",
-        "| study | " + " | ".join(SETTINGS) + " |",
-        "|" + "---|" * (len(SETTINGS) + 1),
-        *parts,
-        "| median of compute | " + " | ".join(f"{np.median(totals[name]):+.1%}" for name in SETTINGS) + " |",
+        *_settings(studies),
         "",
         "What the rate costs against the lowest point of a cubic through five rates on both seeds, with 90%:",
         "",
-        "| study | nats | of compute |",
-        "|---|---|---|",
-        *rates,
+        *_rates(studies),
         "",
         "A random search at the target's size, its best by the first seed scored on the second (minus the recipe's):",
         "",
-        "| study | recipe | its proxies cost, targets | search, 1 | 4 | 16 |",
-        "|---|---|---|---|---|---|",
-        *peers,
-        "| median minus the recipe's | | "
-        + f"{np.median(costs):.1f} | "
-        + " | ".join(f"{np.median(ahead[cost]):+.4f}" for cost in ahead)
-        + " |",
+        *_search(studies),
         "",
-        f"Not finished: {', '.join(waiting)}."
-        if waiting
-        else "All studies that were begun are in the tables.",
+        *(
+            f"Diverged, {study.name}: {', '.join(bad)}.\n"
+            for study in studies
+            if (bad := diverged(study.losses))
+        ),
+        f"Missing: {missing}." if missing else "All studies are in the tables.",
         "",
-        f"{datetime.now(UTC):%Y-%m-%d}, commit {commit('campaign')}; {cpu()}.",
+        f"{datetime.now(UTC):%Y-%m-%d}, page written at commit {commit('campaign')}; runs on {' and '.join(ran_on)}.",
         "",
     ]
     return "\n".join(lines)
 
 
-def _yes(holds: Any) -> str:
-    return "yes" if holds else "NO"
+def _whole(studies: list[Studied]) -> list[str]:
+    """A row a study: what it promoted, at which commit, and what it costs against the best neighbour."""
+    head = (
+        "| study | promoted at | batch | recipe, two seeds | set by you | noise | best neighbour | regret, nats "
+        "| of compute |"
+    )
+    rows = [head, "|" + "---|" * 9]
+    for study in studies:
+        mine, yours, found = study.losses["recipe"], study.losses["set by you"], study.regret(*SETTINGS)
+        rows.append(
+            f"| {study.name} | {study.content['commit']} | {study.content['run']['batch']} | {mine[0]:.4f}, "
+            f"{mine[1]:.4f} | {yours[0]:.4f}, {yours[1]:.4f} | {study.noise:.4f} | {found.best} | {found.nats:+.4f} | "
+            f"{study.compute(found.nats):+.1%} |"
+        )
+    return rows
+
+
+def _settings(studies: list[Studied]) -> list[str]:
+    rows = ["| study | " + " | ".join(SETTINGS) + " |", "|" + "---|" * (len(SETTINGS) + 1)]
+    for study in studies:
+        found = {name: study.regret(name) for name in SETTINGS}
+        cells = (f"{each.nats:+.4f} ({each.best.removeprefix(name).strip()})" for name, each in found.items())
+        rows.append(f"| {study.name} | " + " | ".join(cells) + " |")
+    medians = (np.median([study.compute(study.regret(name).nats) for study in studies]) for name in SETTINGS)
+    return [*rows, "| median of compute | " + " | ".join(f"{each:+.1%}" for each in medians) + " |"]
+
+
+def _rates(studies: list[Studied]) -> list[str]:
+    rows = ["| study | nats | of compute |", "|---|---|---|"]
+    found = ((study, bottom(study.losses, number)) for number, study in enumerate(studies))
+    return [*rows, *(f"| {study.name} | {bottom_words(each, study.efold)} |" for study, each in found)]
+
+
+def bottom_words(found: Bottom | None, efold: float | None) -> str:
+    """Two cells of a table: nats and compute; `efold` is None where no law says what an e-fold is worth."""
+    if found is None:
+        return "too few rates did not diverge | –"
+    nats = f"{found.cost:.4f} [{found.low:.4f}, {found.high:.4f}]"
+    if efold is None:
+        return f"{nats} | no loss law yet"
+    share, low, high = (float(compute(each, efold)) for each in found[:3])
+    return f"{nats} | {share:.1%} [{low:.1%}, {high:.1%}]"
+
+
+def _search(studies: list[Studied]) -> list[str]:
+    rows = [
+        "| study | recipe | its proxies cost, targets | search, "
+        + " | ".join(f"{cost}" for cost in COSTS)
+        + " |",
+        "|" + "---|" * (3 + len(COSTS)),
+    ]
+    for study in studies:
+        found = [study.searched(cost) for cost in COSTS]
+        cells = (f"{study.losses[each.best][1]:.4f} ({-each.nats:+.4f})" for each in found)
+        cost = study.content["proxies_over_target"]
+        rows.append(
+            f"| {study.name} | {study.losses['recipe'][1]:.4f} | {cost:.1f} | " + " | ".join(cells) + " |"
+        )
+    ahead = (-np.median([study.searched(cost).nats for study in studies]) for cost in COSTS)
+    paid = np.median([study.content["proxies_over_target"] for study in studies])
+    medians = " | ".join(f"{each:+.4f}" for each in ahead)
+    return [*rows, f"| median minus the recipe's | | {paid:.1f} | {medians} |"]

@@ -46,14 +46,17 @@ def _rotate(x_BxTxNxK: Tensor, cos_TxK: Tensor, sin_TxK: Tensor) -> Tensor:
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + SwiGLU(norm(x)); or both of one norm, added to x (GPT-J; PaLM 2204.02311)."""
+    """x + attention(norm(x)), then x + SwiGLU(norm(x)); or both of one norm, added to x (GPT-J; PaLM 2204.02311).
+
+    `window` is how many tokens a token sees; 0: all before it, as blocks of one's own have that know of no windows.
+    """
 
     qkv_bias: Tensor | None
     attention_out_bias: Tensor | None
     gate_up_bias: Tensor | None
     down_bias: Tensor | None
 
-    def __init__(self, run: Run, prefix: str, window: int) -> None:
+    def __init__(self, run: Run, prefix: str, window: int = 0) -> None:
         super().__init__()
         self.window = window
         shape, seed = run.model, run.seed

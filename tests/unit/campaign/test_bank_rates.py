@@ -1,0 +1,80 @@
+"""benchmarks/campaign/bank_rates.py: its runs can be built, and its page waits for them without an error."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from froude.config import Run
+from froude.train.api import build_model
+
+
+@pytest.fixture
+def campaign(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    for folder in ("benchmarks", "benchmarks/bank", "benchmarks/campaign", "benchmarks/second_bank"):
+        monkeypatch.syspath_prepend(root / folder)
+    import bank_rates
+
+    monkeypatch.setattr(bank_rates, "KEPT", tmp_path)
+    monkeypatch.setattr(bank_rates, "RESULT", tmp_path / "bank_rates.md")
+    for corpus in bank_rates.CORPORA:
+        name = f"{corpus}.json"
+        (tmp_path / name).write_bytes((root / "benchmarks/bank_rates" / name).read_bytes())
+    return bank_rates
+
+
+def run(campaign: Any, monkeypatch: pytest.MonkeyPatch) -> int:
+    monkeypatch.setattr("sys.argv", ["bank_rates.py"])
+    return int(campaign.main())
+
+
+def ended(campaign: Any, corpora: tuple[str, ...], losses: list[float | None]) -> None:
+    """End the runs of corpora at a loss by rate, in the order of the factors."""
+    lines = []
+    for corpus in corpora:
+        for job, number in zip(campaign.jobs(corpus, Path("texts")), range(10), strict=True):
+            loss = losses[number // 2]
+            status = "diverged" if loss is None else "finished"
+            lines.append(campaign.many.ended(job, status, loss and loss + 0.001 * (-1) ** number))
+            lines[-1]["device"] = "a card"
+    (campaign.KEPT / "results.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_the_frozen_model_is_built_from_todays_blocks(campaign: Any) -> None:
+    jobs = campaign.jobs("go", Path("texts"))
+    assert len({job["fingerprint"] for job in jobs}) == 10
+    model = build_model(Run.from_dict(jobs[0]["run"]), "meta")
+    assert sum(name.endswith("smear_gain") for name, _ in model.named_parameters()) == 3
+
+
+def test_runs_that_are_missing_are_no_error(
+    campaign: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(campaign, monkeypatch) == 0
+    assert "missing: go (10 runs), manuals (10 runs)" in capsys.readouterr().out
+    assert not campaign.RESULT.exists()
+
+
+def test_a_corpus_without_a_law_and_a_rate_that_diverged_leave_a_page(
+    campaign: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(campaign, "efold_of", lambda corpus, texts: {"go": 0.07}.get(corpus))
+    ended(campaign, campaign.CORPORA, [1.01, 1.0, 1.0, 1.02, None])
+    assert run(campaign, monkeypatch) == 0
+    page = campaign.RESULT.read_text()
+    assert "| no loss law yet |" in page
+    assert "| diverged | rate 2 | rate 2 |" in page
+    assert "not known, missing: manuals (proxies for a loss law)." in page
+    assert "nan" not in page
+
+
+def test_a_rate_that_costs_too_much_does_not_hold(campaign: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(campaign, "efold_of", lambda corpus, texts: 0.07)
+    ended(campaign, campaign.CORPORA, [1.0, 1.02, 1.05, 1.1, 1.2])
+    assert run(campaign, monkeypatch) == 1
+    assert campaign.RESULT.read_text().count("NO.") == 1
+    ended(campaign, campaign.CORPORA, [1.1, 1.05, 1.0, 1.05, 1.1])
+    assert run(campaign, monkeypatch) == 0
