@@ -128,6 +128,24 @@ def test_sizes_that_grow_together_tell_only_of_targets_on_their_line() -> None:
     assert fitted(line).missing == ("width", "tokens")
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.002])
+def test_optima_that_lie_on_no_line_are_unknown_and_named(noise: float) -> None:
+    """A hump: up at the middle width, at both horizons, which a line through all takes for an optimum that stays."""
+    sizes = {"width": (256.0, 512.0, 1024.0)}
+    humped = sweep(noise=noise, seeds=3, sizes=sizes).with_columns(
+        lr=pl.col("lr") * pl.when(pl.col("width") == 512).then(2.0).otherwise(1.0)
+    )
+    found = fitted(humped)
+    assert math.isnan(found.shift)
+    assert not found.equivalent(REGRET)
+    assert not found.moves(REGRET)
+    assert found.more(REGRET) is None
+    assert len(found.off_line) == 6
+    assert found.off_line[0].endswith(" at width 256, depth 8, tokens 1,000,000,000")
+    rates = [float(text.split(" ")[0]) for text in found.off_line]
+    assert rates == pytest.approx([0.01, 0.01, 0.02, 0.02, 0.01, 0.01], rel=0.05)
+
+
 def test_an_optimum_at_an_edge_is_named() -> None:
     found = fitted(sweep({"tokens": -1.5}))
     assert found.bad

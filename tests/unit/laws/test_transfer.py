@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import polars as pl
@@ -240,6 +240,54 @@ def test_a_joint_fit_of_losses_next_to_zero_is_not_ok(make: Callable[[int], pl.D
     assert len(named) > 20
     assert {law.status for law in named} == {"not_convex"}
     assert all(math.isfinite(law.slope.value) for law in named)
+
+
+def scattered(
+    optima: Sequence[float], *, noise: float = 0.002, seeds: int = 1, seed: int = 0
+) -> pl.DataFrame:
+    """Nine rates around 2^-8 at widths from 64 on, optima (log2) as given, curvature .05 nats per octave squared."""
+    rng, x = np.random.default_rng(seed), -8 + 0.6 * (np.arange(9) - 4)
+    frames = []
+    for i, best in enumerate(optima):
+        for _ in range(seeds):
+            loss = 3 - 0.1 * i + 0.05 * (x - best) ** 2 + 3 * noise * rng.standard_normal(x.size)
+            frames.append(pl.DataFrame({"width": 64 * 2**i, "lr": 2.0**x, "loss": loss}))
+    return pl.concat(frames)
+
+
+@pytest.mark.parametrize(
+    "optima", [(-7, -9, -9, -7), (-9, -7, -9, -7), (-8, -8, -8, -6.2), (-7.5, -8.5, -7.5)]
+)
+@pytest.mark.parametrize(("noise", "seeds"), [(0.0, 1), (0.002, 1), (0.01, 3)])
+def test_optima_that_lie_on_no_line_are_named(optima: tuple[float, ...], noise: float, seeds: int) -> None:
+    law = laws.lr_transfer(scattered(optima, noise=noise, seeds=seeds))
+    assert law.status == "not_convex"
+    (reason,) = law.reasons
+    assert reason.startswith("the best rates do not lie on a line: ")
+    for width, lr in law.curves.select("width", "lr").iter_rows():
+        assert f"{lr:.3g} at width {width:g} (line: {law.optimum(width).value:.3g})" in reason
+
+
+def test_optima_a_tenth_of_an_octave_off_a_line_are_not_contradicted_however_well_they_are_known() -> None:
+    """A curve that is no parabola moves an optimum as far, and the rate on the line costs nothing there."""
+    law = laws.lr_transfer(scattered((-8, -8.1, -8), noise=1e-5))
+    assert law.status == "ok"
+
+
+def test_two_widths_and_optima_on_a_line_are_not_contradicted() -> None:
+    for optima in ((-7, -9), (-7.4, -7.8, -8.2, -8.6), (-8, -8, -8)):
+        for noise in (0.0, 0.002):
+            assert laws.lr_transfer(scattered(optima, noise=noise)).status == "ok"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("noise", [0.002, 0.01])
+def test_of_sweeps_with_optima_on_a_line_few_are_called_off_it(noise: float) -> None:
+    """More than five of 150 with a probability of .4% if it is one in a hundred."""
+    laws_found = [
+        laws.lr_transfer(scattered((-7.7, -8, -8.3), noise=noise, seed=seed)) for seed in range(150)
+    ]
+    assert sum("do not lie on a line" in "; ".join(law.reasons) for law in laws_found) <= 5
 
 
 def test_well_behaved_sweeps_stay_ok() -> None:

@@ -117,6 +117,7 @@ def test_good_values_pass_every_check() -> None:
         ({"lr_transfers": drift(math.nan, missing=("tokens",))}, "lr_transfers"),
         ({"lr_transfers": Drift(missing=("tokens", "depth"))}, "lr_transfers"),
         ({"lr_transfers": Drift(bad=("width 64, tokens 1,000: edge",))}, "lr_transfers"),
+        ({"lr_transfers": Drift(off_line=("0.01 at width 64", "0.03 at width 128"))}, "lr_transfers"),
         ({"lr_transfers": None}, "lr_transfers"),
         ({"sizes_agree": ("26,624",)}, "sizes_agree"),
         (batches(900.0, "edge", "beyond the largest"), "batch_edge"),

@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from scipy import optimize, stats
 
+from froude.laws.lr.contradiction import off_line
 from froude.laws.lr.transfer import lr_transfer
 from froude.laws.stats.frames import Array
 
@@ -44,7 +45,8 @@ class Drift:
     `low` and `high` are its 90% interval: what lies beyond, two one-sided 5% tests reject. `curvature` (nats per ln lr
     squared) is that of the curve that all sizes share, on its steeper side; `loss` is its least, `noise` the sd of a
     run, both in nats per token. `missing` names sizes that differ at the target and that the runs do not tell
-    apart, `bad` curves without an optimum; with either there is no shift, and what was not fitted is NaN.
+    apart, `bad` curves without an optimum, `off_line` the optima where they do not lie on a line; with any of these
+    there is no shift, and what was not fitted is NaN.
     """
 
     shift: float = math.nan
@@ -55,6 +57,7 @@ class Drift:
     noise: float = math.nan
     missing: tuple[str, ...] = ()
     bad: tuple[str, ...] = ()
+    off_line: tuple[str, ...] = ()
     _design: "_Design | None" = field(default=None, repr=False)
 
     def cost(self, shift: float) -> float:
@@ -141,8 +144,8 @@ class _Design:
         """The standard error of the shift, and of `origin` times the optimum, at a noise of one; degrees of freedom."""
         j = self.jacobian()
         weights = np.zeros(j.shape[1])
-        weights[-len(self.axes) - 1] = origin
-        weights[-len(self.axes) :] = self.delta
+        weights[-self.delta.size - 1] = origin
+        weights[-self.delta.size :] = self.delta
         dof = j.shape[0] - int(np.linalg.matrix_rank(j))
         return math.sqrt(max(float(weights @ np.linalg.pinv(j.T @ j) @ weights), 0.0)), dof
 
@@ -176,8 +179,9 @@ def lr_drift(frame: pl.DataFrame | pl.LazyFrame, *, at: Sizes, to: Sizes) -> Dri
     One fit: ln of the optimum is linear in the ln of each size; all curves have one shape, a parabola on each side of
     the optimum where they have six rates (real ones are steeper above it), else one for both. Each seed of each size
     has a floor of its own, so that what a seed does to all rates is no noise. Rows are those that `lr_transfer` fits,
-    within reach of the optimum. The interval is Student's t by the delta method. Raises as
-    `froude.laws.stats.frames.read` does.
+    within reach of the optimum. The interval is Student's t by the delta method. Where the optima of all
+    combinations of sizes lie farther off a line than noise and shape explain (F test at 1%), there is no shift. Raises
+    as `froude.laws.stats.frames.read` does.
     """
     table = frame.lazy().collect()
     axes = tuple(to)
@@ -190,7 +194,8 @@ def lr_drift(frame: pl.DataFrame | pl.LazyFrame, *, at: Sizes, to: Sizes) -> Dri
         return Drift(bad=bad)
     key = ["_curve", *(["seed"] if "seed" in rows.columns else [])]
     x, y = np.log(sample["lr"][inside]), sample["loss"][inside]
-    x = x - x.mean()
+    middle = float(x.mean())
+    x = x - middle
     z, delta, origin = _apart(rows, at, to)
     groups = rows.select(pl.struct(key).rank("dense")).to_series().to_numpy().astype(np.float64)
     rates = max((np.unique(x[groups == group]) for group in np.unique(groups)), key=lambda one: int(one.size))
@@ -205,6 +210,8 @@ def lr_drift(frame: pl.DataFrame | pl.LazyFrame, *, at: Sizes, to: Sizes) -> Dri
     )
     if lacking := _untold(z, delta):
         return replace(curve, missing=tuple(axes[i] for i in lacking))
+    if off := _off_line(start, x, y):
+        return replace(curve, off_line=tuple(f"{math.exp(middle + at):.3g} at {where}" for where, at in off))
     se, dof = design.spread()
     half = float(stats.t.isf(TEST, dof)) * se * noise if dof > 0 else math.inf
     return replace(curve, shift=shift, low=shift - half, high=shift + half)
@@ -276,6 +283,27 @@ def _fit(start: _Design, x: Array, y: Array) -> tuple[_Design, float, float, flo
     noise = math.sqrt(float(left @ left) / dof) if dof > 0 else math.nan
     design = replace(design, rates=start.rates - found.x[n + order])
     return design, floor, noise, float(design.delta @ found.x[n + order + 1 :])
+
+
+def _off_line(start: _Design, x: Array, y: Array) -> tuple[tuple[str, float], ...]:
+    """Each combination of sizes in words, with its optimum in x, if these optima do not lie on a line."""
+    sizes, first, which = np.unique(start.z, axis=0, return_index=True, return_inverse=True)
+    own = np.eye(len(sizes))[which.ravel()][:, 1:]
+    found = _fit(replace(start, z=own, delta=np.zeros(own.shape[1])), x, y) if own.shape[1] else None
+    if found is None:
+        return ()
+    design, _, noise, _ = found
+    _, dof = design.spread()
+    j = design.jacobian()
+    # The last parameters are the first size's optimum and how far the others lie from it.
+    covariance = np.linalg.pinv(j.T @ j)[-len(sizes) :, -len(sizes) :]
+    to_optima = np.eye(len(sizes))
+    to_optima[:, 0] = 1.0
+    optima = (x - design.v)[first]
+    if dof < 1 or not off_line(optima, noise**2 * to_optima @ covariance @ to_optima.T, sizes, dof):
+        return ()
+    words = [", ".join(f"{axis} {size:,.0f}" for axis, size in each.items()) for each in start.sizes(sizes)]
+    return tuple(zip(words, optima.tolist(), strict=True))
 
 
 def _cheapest(design: _Design, allowed: float) -> More | None:

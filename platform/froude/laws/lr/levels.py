@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
-from scipy import stats
 
 from froude.laws.lr.curve import MIN_RATES, LrCurve, lr_curve
 from froude.laws.stats import uncertainty
@@ -14,7 +13,6 @@ from froude.laws.stats.frames import Array, Sample
 
 SAME = 0.02  # in ln: settings so near are one, since tokens are rounded to steps, and a batch to sequences
 LEVEL = 0.9  # of the interval of an exponent
-UNLIKELY = 0.01  # level of the test whether the optima lie on a power law
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +43,7 @@ class Slope:
     """at = level[line] + exponent · ln size, weighted by the optima's standard errors `se`, one for each curve.
 
     `error` is the exponent's standard error, `dof` those of its t; `misfit` says that the optima scatter by more than
-    their errors.
+    their errors (F test, 1%).
     """
 
     curves: tuple[Curve, ...]
@@ -146,7 +144,7 @@ def slope(found: Sequence[Curve]) -> Slope | None:
         exponent=exponent,
         error=math.sqrt(scatter / information),
         dof=dof,
-        misfit=free > 0 and float(stats.chi2.sf(chi2, free)) < UNLIKELY,
+        misfit=uncertainty.beyond_noise(chi2, free, 1.0, dof),
         se=se,
         centers=centers,
     )

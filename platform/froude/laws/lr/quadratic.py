@@ -20,6 +20,11 @@ class Quadratic:
     dof: int
     inverse: Array
 
+    @property
+    def squares(self) -> float:
+        """The sum of squared residuals."""
+        return self.noise**2 * self.dof if self.dof > 0 else 0.0
+
     def ratio(self, weights: Array) -> tuple[float, float]:
         """Return -(weights · beta) / (2 c2) and its standard error (delta method); c2 is the last coefficient."""
         top, c2 = float(weights @ self.beta), float(self.beta[-1])

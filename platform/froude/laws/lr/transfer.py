@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
-from scipy import stats
 
 from froude.laws.drawing import rows as drawn
 from froude.laws.drawing.numbers import short
 from froude.laws.drawing.panel import Axis, Band, Line, Note, Panel, Points, Series
 from froude.laws.law import Law
+from froude.laws.lr.contradiction import Fitted
 from froude.laws.lr.curve import FLAT, HALF_OCTAVE, WINDOW, is_noise, left_out, mean_by_rate, too_high
 from froude.laws.lr.quadratic import Quadratic, least_squares, own_design
 from froude.laws.lr.u_panel import u_panel
@@ -20,10 +20,6 @@ from froude.laws.stats.frames import Array, Mask, Sample, read
 from froude.laws.stats.results import NO_ESTIMATE, Estimate, Status, positive
 
 MIN_RATES, MIN_WIDTHS = 3, 2
-UNCOMMON = 0.01  # level of the test whether all widths have one curvature
-# A best loss of fewer standard deviations about the fit is next to zero, where a curve is no parabola: it falls steeply
-# and is level then. Sweeps of language models have a hundred; 107 made-up ones that end next to zero had up to six.
-CLEAR_OF_ZERO = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,8 +119,8 @@ def lr_transfer(frame: pl.DataFrame | pl.LazyFrame, over: str = "width") -> LrTr
     is linear in log `over`. Separate parabolas per width are too noisy for a slope. Diverged runs, and
     losses 0.5 nats above the width's best, are not fitted. A width whose optimum lies at an edge of its
     grid does not enter the slope and makes the status `edge`; a width needs three rates. It is `not_convex`, too, where
-    the widths by themselves contradict the joint fit: curvatures that differ and move the slope, or losses next to
-    zero. Raises as `froude.laws.stats.frames.read` does.
+    the widths by themselves contradict the joint fit: optima off the line, curvatures that differ and move the slope
+    (F tests at 1%), or losses next to zero. Raises as `froude.laws.stats.frames.read` does.
     """
     if over in ("lr", "loss"):
         raise ValueError(f"over must name a column other than lr and loss, but got {over!r}.")
@@ -255,8 +251,10 @@ class _Search:
         if line is not None:
             slope = uncertainty.interval(*line.ratio(line.unit(len(widths) + 1)), line.dof)
         status, reasons = self._verdict(line, slope)
-        if status == "ok" and (against := self._contradicted(line, widths, window, slope)):
-            status, reasons = "not_convex", (*reasons, *against)
+        if status == "ok" and line is not None:
+            inside = (self.x[window], self.y[window], self.sizes[window])
+            if against := Fitted(*inside, widths, self.over, self.center).contradictions(line, slope):
+                status, reasons = "not_convex", (*reasons, *against)
         return LrTransfer(
             over=self.over,
             slope=slope,
@@ -272,41 +270,6 @@ class _Search:
             _in_fit=window & np.isin(self.sizes, widths),
             _center=(self.center, self._log_center(widths)),
         )
-
-    def _contradicted(
-        self, line: Quadratic | None, widths: tuple[float, ...], window: Mask, slope: Estimate
-    ) -> tuple[str, ...]:
-        """Why the line is not what the curves of the widths by themselves say."""
-        near_zero: tuple[str, ...] = ()
-        best = float(self.y[window].min())
-        if line is not None and best < CLEAR_OF_ZERO * line.noise:
-            what = f"losses fall to {best:.2g} and scatter by {line.noise:.2g} about the joint fit"
-            near_zero = (f"{what}: a curve that falls to zero is no parabola",)
-        return near_zero + self._bent(widths, window, slope)
-
-    def _bent(self, widths: tuple[float, ...], window: Mask, slope: Estimate) -> tuple[str, ...]:
-        """Say so if the curvature that the slope takes to be common is not (F test), and the slope differs without it.
-
-        Parabolas of their own place optima too badly for an estimate, but show which way the common one leans.
-        """
-        x, y, sizes = self.x[window], self.y[window], self.sizes[window]
-        floors = (sizes[:, None] == np.array(widths)).astype(np.float64)
-        own = least_squares(np.column_stack([floors, floors * x[:, None], floors * x[:, None] ** 2]), y)
-        common = least_squares(own_design(x, sizes, widths), y)
-        if own is None or common is None or own.dof < 1 or own.noise == 0:
-            return ()
-        n = len(widths)
-        gained = common.noise**2 * common.dof - own.noise**2 * own.dof
-        if gained / (n - 1) <= stats.f.isf(UNCOMMON, n - 1, own.dof) * own.noise**2:
-            return ()
-        lean = ""
-        if bool(np.all(own.beta[2 * n :] > 0)):
-            optima = -own.beta[n : 2 * n] / (2 * own.beta[2 * n :])
-            without = float(np.polyfit(np.log(widths), optima, 1)[0])
-            if slope.low <= without <= slope.high:
-                return ()
-            lean = f", and is {without:+.2f} without"
-        return (f"the curvature differs between {self.over}s; the slope rests on a common one{lean}",)
 
     def _verdict(self, line: Quadratic | None, slope: Estimate) -> tuple[Status, tuple[str, ...]]:
         named: dict[Status, list[str]] = {}

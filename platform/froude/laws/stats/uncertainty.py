@@ -10,6 +10,7 @@ from froude.laws.stats.frames import Array, Mask
 from froude.laws.stats.results import NO_ESTIMATE, Estimate
 
 LEVEL = 0.95  # of every Estimate that is not asked for at another level
+UNLIKELY = 0.01  # level of the tests whether the runs contradict a law
 
 
 def t_quantile(level: float, dof: int) -> float:
@@ -35,6 +36,16 @@ def log_interval(log_value: float, log_se: float, dof: int, level: float = LEVEL
 def bounded_exp(x: float) -> float:
     """Return exp(x), with inf instead of OverflowError."""
     return math.exp(x) if x < 709 else (math.inf if x == x else x)
+
+
+def beyond_noise(gained: float, extra: int, variance: float, dof: int, error: float = UNLIKELY) -> bool:
+    """Whether `extra` more parameters take off a larger sum of squares, `gained`, than noise would let them (F test).
+
+    `variance` is the noise's, with `dof` degrees of freedom; `error` is the test's level. False where either is none.
+    """
+    if extra < 1 or dof < 1:
+        return False
+    return gained / extra > float(stats.f.isf(error, extra, dof)) * variance
 
 
 def quantiles(draws: Array, level: float) -> tuple[float, float]:

@@ -63,6 +63,11 @@ def _transfers(found: Drift | None, regret: float) -> Finding:
     if found.bad:
         remedy = "extend the rates of stage `lr_transfer` there, or add seeds"
         return Finding(False, f"unknown: no optimum at {'; '.join(found.bad)}", remedy)
+    if found.off_line:
+        value = f"unknown: the best rates do not lie on a line: {'; '.join(found.off_line)}"
+        return Finding(
+            False, value, "sweep the rates nearer to the target, or add seeds at the sizes that stand out"
+        )
     if found.missing:
         axes = " and ".join(WORDS[axis] for axis in found.missing)
         value = f"unknown: the target has another {axes}, and the rates swept do not tell what that does"

@@ -23,10 +23,11 @@ FIRST = "first correct what `lr_edge`, `lr_points` and the other `lr_` checks re
 
 
 class Curves(NamedTuple):
-    """The status of each width's U-curve, and that of their joint fit."""
+    """The status of each width's U-curve, that of their joint fit, and its reasons."""
 
     widths: Mapping[int, str]
     joint: str
+    reasons: tuple[str, ...] = ()
 
 
 class Rates(NamedTuple):
@@ -45,12 +46,16 @@ def _no_curve(name: str, status: str, asks: str, remedy: str) -> Rule[Curves]:
 
     def find(curves: Curves, _: float) -> Finding:
         where = [f"width {width}" for width, its in curves.widths.items() if its == status]
-        where += ["joint fit"] if curves.joint == status else []
+        if curves.joint == status:
+            # Where widths have that status, they are its reason.
+            why = "; ".join(curves.reasons) if not where else ""
+            where.append(f"joint fit ({why})" if why else "joint fit")
         return Finding(not where, f"`{status}` at {', '.join(where)}" if where else "true of all")
 
-    return Rule(
-        name, asks, remedy, lambda case: Curves(_by_width(case, "status"), case.transfer.status), find
-    )
+    def measure(case: Case) -> Curves:
+        return Curves(_by_width(case, "status"), case.transfer.status, case.transfer.reasons)
+
+    return Rule(name, asks, remedy, measure, find)
 
 
 LR_EDGE = _no_curve(
@@ -62,7 +67,7 @@ LR_FLAT = _no_curve(
 LR_CONVEX = _no_curve(
     "lr_convex",
     "not_convex",
-    "a convex curve of the loss over ln rate",
+    "convex curves of the loss over ln rate, which one joint fit describes",
     "add seeds, or rates nearer to the best",
 )
 
