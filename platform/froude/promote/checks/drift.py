@@ -106,7 +106,8 @@ def in_words(more: More, found: Drift) -> str:
 
 def lacks_power(found: Drift, regret: float) -> bool:
     """Whether the check is unknown because the runs that there are cannot tell."""
-    return not found.bad and not found.equivalent(regret) and not found.moves(regret)
+    unknown = not found.bad and not found.off_line
+    return unknown and not found.equivalent(regret) and not found.moves(regret)
 
 
 LR_TRANSFERS = Rule(
