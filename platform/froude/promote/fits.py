@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -20,6 +18,7 @@ from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import history
 from froude.promote.ladder import precision_cost, regime, shape, validation_sets
 from froude.promote.ladder.critical import critical as critical_batches
+from froude.promote.ladder.fingerprints import fingerprint
 from froude.promote.ladder.measured_in import measured_in
 from froude.promote.ladder.rates import one_curve_a_width, peak_lr, transfer_rows
 from froude.promote.ladder.regret import Corrected, corrected, with_regret
@@ -324,13 +323,6 @@ def loss_law(rows: pl.DataFrame) -> LossLaw:
     law = laws.loss_law(rows, prior=PRIOR, groups="trial")
     free = law.free
     return free if free is not None and free.status == "ok" and law.outweighs_prior else law
-
-
-def fingerprint(rows: pl.DataFrame) -> str:
-    """SHA-256 over what a law sees of the rows (name, fingerprint, status, loss), whatever their order."""
-    columns = ["run", "fingerprint", "status", "loss"]
-    lines = sorted(json.dumps(row) for row in rows.select(columns).rows())
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
 
 
 def _law_words(law: LossLaw) -> str:

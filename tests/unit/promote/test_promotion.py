@@ -22,7 +22,8 @@ from froude.laws.loss.draws import WEAK
 from froude.promote import gate
 from froude.promote.checks import RULES
 from froude.promote.choice.choose import choose
-from froude.promote.fits import PRIOR, Fits, fingerprint, fit, fit_trials
+from froude.promote.fits import PRIOR, Fits, fit, fit_trials
+from froude.promote.ladder.fingerprints import fingerprint
 from froude.promote.ladder.rates import transfer_rows
 from froude.promote.promotion import extrapolation, parameters, predict, promote
 from froude.promote.recipe import read

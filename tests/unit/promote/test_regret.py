@@ -13,7 +13,8 @@ import pytest
 from small_study import BEST_LR, Ladder
 
 from froude import laws
-from froude.promote.fits import fingerprint, fit
+from froude.promote.fits import fit
+from froude.promote.ladder.fingerprints import fingerprint
 from froude.promote.ladder.regret import Corrected, corrected, with_regret
 from froude.study import Study
 
