@@ -23,8 +23,7 @@ from froude.promote import gate
 from froude.promote.checks import RULES
 from froude.promote.choice.choose import choose
 from froude.promote.fits import PRIOR, Fits, fit, fit_trials
-from froude.promote.ladder.fingerprints import fingerprint
-from froude.promote.ladder.rates import transfer_rows
+from froude.promote.ladder import fingerprints, rates
 from froude.promote.promotion import extrapolation, parameters, predict, promote
 from froude.promote.recipe import read
 from froude.report.view import gather
@@ -74,7 +73,7 @@ def test_the_largest_proxy_is_the_one_of_most_compute(small_study: Path) -> None
 def test_the_base_width_counts_for_both_parametrizations(small_study: Path) -> None:
     rows = Study(small_study).trials().filter(pl.col("stage") == "transfer").collect()
     for name in ("mup", "sp"):
-        assert transfer_rows(rows, name, 64)["width"].unique().sort().to_list() == [32, 64, 128]
+        assert rates.transfer_rows(rows, name, 64)["width"].unique().sort().to_list() == [32, 64, 128]
 
 
 def test_fits_need_no_stage_that_is_not_there_yet(small_study: Path) -> None:
@@ -91,9 +90,9 @@ def test_fits_need_no_stage_that_is_not_there_yet(small_study: Path) -> None:
 
 def test_fingerprints_see_rows_and_not_their_order(small_study: Path) -> None:
     rows = Study(small_study).trials().collect()
-    assert fingerprint(rows) == fingerprint(rows.reverse())
-    assert fingerprint(rows) != fingerprint(rows.head(rows.height - 1))
-    assert fingerprint(rows) != fingerprint(rows.with_columns(pl.col("loss") + 1e-9))
+    assert fingerprints.fingerprint(rows) == fingerprints.fingerprint(rows.reverse())
+    for other in (rows.head(rows.height - 1), rows.with_columns(pl.col("loss") + 1e-9)):
+        assert fingerprints.fingerprint(rows) != fingerprints.fingerprint(other)
 
 
 def test_rows_are_known_by_what_a_version_called_them_that_fitted_all_rates_as_one(small_study: Path) -> None:
