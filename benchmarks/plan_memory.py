@@ -40,6 +40,8 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "micro-batches": (1, {"micro_batch": 512}),
     "bf16": (1, {"precision": "bf16"}),
     "qk-norm, z-loss, softcap": (1, {"model.qk_norm": True, "model.z_loss": 1e-4, "model.softcap": 30.0}),
+    "kv heads, window": (1, {"model.kv_heads": 1, "model.sliding_window": 64}),
+    "bf16_stochastic": (1, {"precision": "bf16_stochastic"}),
     "exact, 4 slots": (1, {"reduction": "exact", "slots": 4}),
     "muon": (1, {"optimizer.name": "muon", "micro_batch": 512}),
     "lion": (1, {"optimizer.name": "lion", "micro_batch": 512}),

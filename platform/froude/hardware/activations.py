@@ -52,9 +52,9 @@ def weight_bytes(run: Run) -> int:
 def of_a_block(run: Run, *, fused: bool) -> list[Kept]:
     """What a block of the package's model keeps of a token without checkpointing.
 
-    `fused`: a norm is one kernel, as on a GPU; else it also keeps what it has before the gain.
+    `fused`: a norm is one kernel, as on a GPU; else it also keeps what it has before the gain, and both in fp32.
     """
-    shape, a, r = run.model, product_bytes(run), weight_bytes(run)
+    shape, a, r = run.model, product_bytes(run), weight_bytes(run) if fused else 4
     width, hidden = shape.width, round(shape.mlp_ratio * shape.width)
     heads = shape.heads
     keys = shape.key_heads * shape.head_dim
@@ -142,8 +142,8 @@ def _products(run: Run, sizes: Sizes, block: float) -> float:
 
 def outside_blocks(run: Run, *, fused: bool) -> float:
     """Bytes of a token: the last norm's input and outputs, and the token itself."""
-    width = run.model.width
-    return width * (weight_bytes(run) * (1 if fused else 2) + product_bytes(run)) + 8
+    width, given = run.model.width, weight_bytes(run) if fused else 2 * 4
+    return width * (given + product_bytes(run)) + 8
 
 
 #: fp32 copies of the logits that are there at once: log_softmax's output, its gradient, that of the logits.

@@ -192,6 +192,20 @@ def test_a_planned_peak_is_what_torchs_allocator_hands_out(changes):
     assert memory(run, sizes_of(run), Place(1, 1), gpu=False).peak == pytest.approx(peak, rel=0.1)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    "name",
+    ["fsdp, blocks, chunked", "fsdp, exact", "zero1, micro-batches", "kv heads, window", "bf16_stochastic"],
+)
+def test_a_planned_peak_is_what_tensors_held(name, root, monkeypatch):
+    """Cases of benchmarks/plan_memory.py, each trained by processes of its own."""
+    monkeypatch.syspath_prepend(root / "benchmarks")
+    plan_memory = importlib.import_module("plan_memory")
+    workers, changes = plan_memory.CASES[name]
+    planned = plan_memory.estimate(workers, changes, "cpu").peak
+    assert plan_memory.measure(workers, changes, "cpu") == pytest.approx(planned, rel=0.1)
+
+
 def test_a_model_of_ones_own_is_estimated_by_its_parameters():
     run = LARGE.replace({"model.options": {}})
     guessed = Sizes(**{**ROUND.__dict__, "block": 12 * 8192**2, "estimated": True})
