@@ -124,7 +124,7 @@ def fit(
         naive = fits.largest["loss"] if fits.largest is not None else math.nan
         print("\n".join(_said(prediction, cost, naive, unit)))
     for name, own in sets.items():
-        print(f"{f'on set {name}':<15} {SetForecast.of(own).words()}, {unit}")
+        print(f"{f'on set {name}':<15} {SetForecast.of(own).words(f' {unit}, {100 * own.level:.0f}%')}")
     for each in diagnoses:
         print("\n".join(["", *each.lines()]))
     if branched:
@@ -137,7 +137,8 @@ def _said(prediction: Prediction, cost: float, naive: float, unit: str) -> list[
     trust = "certified" if prediction.certified else f"not certified: {'; '.join(prediction.reasons)}"
     from froude.promote.forecast import OTHERS
 
-    others = {words: getattr(prediction, key, naive) for key, words in OTHERS.items()}
+    known = {"naive": naive, **{key: getattr(prediction, key) for key in OTHERS if key != "naive"}}
+    others = {words: known[key] for key, words in OTHERS.items()}
     told = ", ".join(f"{words} {loss:.4f}" for words, loss in others.items() if math.isfinite(loss))
     return [
         f"forecast        {prediction.loss:.4f} {unit}, {100 * prediction.level:.0f}% in "

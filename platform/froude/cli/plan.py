@@ -270,7 +270,7 @@ def _batch(study: Study, fits: Fits, *, trust: bool) -> str:
     from froude.promote.promotion import priced
 
     status = fits.critical.status if fits.critical is not None else ""
-    size, found = fits.target.phases.mean, priced(study, fits, trust=trust)
+    size, found = fits.target.phases.mean, priced(study, fits, trust=trust, timed=True)
     return f"batch {fits.target.phases}: {found.words(size) if found is not None else unknown(status)}"
 
 

@@ -176,7 +176,7 @@ def _short(number: float) -> str:
 
 def _dollars(amount: float, sign: str = "") -> str:
     """Whole dollars; of less than ten the cents, too."""
-    if amount < 0.01:
+    if 0 < amount < 0.01:
         return f"<{sign}0.01"
     return f"{sign}{amount:,.0f}" if amount >= 10 else f"{sign}{amount:.2f}"
 

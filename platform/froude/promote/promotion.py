@@ -19,7 +19,7 @@ from froude.promote.choice.batch import Batches, batches, check
 from froude.promote.choice.choose import Choice, choose
 from froude.promote.choice.recipe_run import searched_run
 from froude.promote.choice.step_time import StepTime, estimated, of_study
-from froude.promote.choice.worth import as_in_the_ladder
+from froude.promote.choice.worth import as_in_the_ladder, trade
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
 from froude.promote.ladder.validation_sets import SetForecast
@@ -68,7 +68,10 @@ def promote(
             else "run `froude sweep` to its end"
         )
         others = fits.rows["search"].filter(status="finished")["schedule"].drop_nulls().unique().sort()
-        if missing == ["search"] and others.len():
+        if missing == ["search"] and fits.target.schedule.name in others:
+            lacks = f"search (its trials of {fits.target.schedule.name} tell no batch, or ramp it otherwise)"
+            remedy = "sweep trials of the target's batch there, or map the table's column `batch`"
+        elif missing == ["search"] and others.len():
             lacks = f"search (it has {', '.join(others)} where the target has {fits.target.schedule.name})"
             remedy = "sweep trials of the target's schedule in that stage"
         raise ConfigError(
@@ -244,10 +247,12 @@ def chosen(
     study: Study, fits: Fits, *, trust: bool = False, prefer: str | None = None, time: StepTime | None = None
 ) -> Choice:
     """What a recipe of this study would be; as `promote`."""
-    time = time or _time(study, fits, trust=trust, needed=prefer in ("time", "price"))
+    params = parameters(fits.target, trust=trust)
+    if time is None and trade(fits, params) is not None:
+        time = _time(study, fits, trust=trust, needed=prefer in ("time", "price"))
     return choose(
         fits,
-        parameters(fits.target, trust=trust),
+        params,
         flops_per_token=token_flops(fits.target, trust=trust),
         prefer=check(prefer),
         time=time,
@@ -257,11 +262,11 @@ def chosen(
 def _time(study: Study, fits: Fits, *, trust: bool, needed: bool) -> StepTime | None:
     """How long the target's steps take: measured, or by the study's trials, else as a plan estimates it here.
 
-    None where there is no batch to price; and where nothing is `needed`, for a run that can't be timed here.
+    None, unless it is `needed`, for a run that can't be timed here.
     """
     from froude.train.api import check_trust
 
-    if (found := of_study(study, fits.target)) is not None or fits.critical is None:
+    if (found := of_study(study, fits.target)) is not None:
         return found
     try:
         check_trust(fits.target, trust)
@@ -272,13 +277,18 @@ def _time(study: Study, fits: Fits, *, trust: bool, needed: bool) -> StepTime | 
         return None  # a recipe that keeps its batch needs no hours
 
 
-def priced(study: Study, fits: Fits, *, trust: bool = False) -> Batches | None:
-    """What each batch would cost the study's target; None without a critical batch or a loss law."""
+def priced(study: Study, fits: Fits, *, trust: bool = False, timed: bool = False) -> Batches | None:
+    """What each batch would cost the study's target; None without a critical batch or a loss law.
+
+    `timed` has steps timed here, a second or two, where the study does not tell how long they take.
+    """
+    params = parameters(fits.target, trust=trust)
+    found = timed and trade(fits, params) is not None
     return batches(
         fits,
-        parameters(fits.target, trust=trust),
+        params,
         flops_per_token=token_flops(fits.target, trust=trust),
-        time=of_study(study, fits.target),
+        time=_time(study, fits, trust=trust, needed=False) if found else of_study(study, fits.target),
     )
 
 

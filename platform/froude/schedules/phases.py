@@ -114,7 +114,7 @@ class Phases:
     def __str__(self) -> str:
         """The first batch, and those that follow, as in `768 tokens, 1,536 from 76,800 on`."""
         more = (f", {p.factor * self.batch:,} from {p.tokens:,} on" for p in self if p.tokens)
-        return f"{self.batch} tokens{''.join(more)}"
+        return f"{self.batch:,} tokens{''.join(more)}"
 
     def _of(self, step: int) -> Phase:
         return [phase for phase in self if phase.step <= max(0, step)][-1]

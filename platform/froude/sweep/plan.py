@@ -242,8 +242,12 @@ def _batch(space: Space, speed: Speed) -> str:
         small, own = (_seconds(run, speed) / 60 for run in (with_batch(target, least), target))
         saves = small - own
         if saves >= NOTABLE * small:
-            told = f"saves {saves:.2g} of {small:.2g} CPU minutes here against a batch of {least:,}; {told}"
+            told = f"saves {_minutes(saves)} of {_minutes(small)} CPU minutes here against a batch of {least:,}; {told}"
     return f"the target's batch is set, {target.phases}: {told}"
+
+
+def _minutes(number: float) -> str:
+    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def _seconds(run: Run, speed: Speed) -> float:

@@ -98,6 +98,9 @@ def test_a_preset_batch_far_above_the_critical_one_says_what_it_costs_and_saves(
     assert "it lies beyond 3,072, the largest that was measured" in found.rule
     here = priced(choice).at(7680)
     assert here.above < found.regret < 1.1 * here.above  # of batches between the slots one is a little better
+    assert found.worst == pytest.approx(
+        here.high + found.regret - here.above, rel=0.1
+    )  # and not that of the mean
     assert here.above > 0.02
     untimed = choose(fits, PARAMS, flops_per_token=FLOPS).knobs[1]
     assert "hours are not known" in untimed.rule
@@ -125,6 +128,25 @@ def test_a_batch_that_was_not_searched_has_the_settings_of_the_nearest_taken_to_
 
     own = knob(chosen(of(ladder, TARGET)), "optimizer.beta2")
     assert width(beta2, 7680) > 1.2 * width(own, 768)
+
+
+def test_a_search_that_ramps_is_held_against_batches_as_its_rows_tell_them(ladder: Fits) -> None:
+    """Rows have a ramp's mean, the run its first batch; beta2 is that of the best trial, and costs what it does there."""
+    mean = RAMPED.phases.mean
+    fits = of(ladder, TARGET)
+    search = fits.rows["search"].with_columns(
+        batch=pl.lit(mean, pl.Int64),
+        batch_final=pl.lit(3072, pl.Int64),
+        beta2=pl.col("beta2") ** (mean / 768),
+    )
+    ramped = replace(
+        fits, large=RAMPED, best=search.sort("loss").row(0, named=True), rows={**fits.rows, "search": search}
+    )
+    own, here = (knob(chosen(each), "optimizer.beta2") for each in (fits, ramped))
+    assert here.regret == pytest.approx(own.regret, rel=0.2)
+    assert [half_life(end, mean) for end in (here.low, here.high)] == pytest.approx(
+        [half_life(end, 768) for end in (own.low, own.high)], rel=0.1
+    )
 
 
 def test_a_ramp_keeps_timescale_and_half_life_and_is_said(ladder: Fits) -> None:

@@ -65,6 +65,8 @@ def test_the_bowls_best_is_nearer_than_the_best_trial() -> None:
     assert np.mean(costs["bowl"]) < 0.5 * np.mean(costs["trial"])
     assert best_settings(world().clear(), batch=BATCH) == {}
     assert best_settings(world(trials=5).filter(stage="search"), batch=BATCH) == {}
+    longest = world().filter(stage="search").with_columns(beta2=pl.lit(0.9999) ** (1 + pl.col("beta2") / 1e3))
+    assert best_settings(longest, batch=1).get("beta2", 0.0) <= 0.9999
     search = world().filter(stage="search").with_columns(beta2=0.95)
     assert set(best_settings(search, batch=BATCH)) == {"warmup"}
 
@@ -110,7 +112,7 @@ def test_few_trials_leave_the_prior_with_its_interval(ladder: Fits) -> None:
     assert math.sqrt(lives[0] * lives[1]) == pytest.approx(half_life(0.95, BATCH), rel=1e-2)
     assert lives[1] / lives[0] == pytest.approx(math.exp(2 * 1.645 * 0.8), rel=1e-2)
     assert beta2.regret > 0
-    assert beta2.buys == "6 trials of stage search would begin to tell"
+    assert beta2.buys == "6 trials of stage search near the best one would begin to tell"
     assert warmup.low / TARGET.tokens < 0.06 < warmup.high / TARGET.tokens
 
 

@@ -10,8 +10,9 @@ import polars as pl
 import pytest
 
 from froude.cli import main
-from froude.config import ConfigError
-from froude.promote.imported_runs.history import make_study
+from froude.config import ConfigError, Run
+from froude.promote.choice.recipe_run import beta2_at
+from froude.promote.imported_runs.history import make_study, settings
 from froude.promote.imported_runs.run_table import read
 
 HEAD = "run,params,tokens,loss"
@@ -55,6 +56,30 @@ def test_a_run_that_did_not_end_needs_no_numbers(tmp_path: Path) -> None:
     found = trials(tmp_path, f"{HEAD},status\na,1e6,1e7,3.1,finished\nb,2e6,,,crashed\n")
     assert found["status"].to_list() == ["finished", "failed"]
     assert found["tokens"].to_list() == [10_000_000, None]
+
+
+def test_a_table_may_tell_its_corpus_and_a_schedule_without_a_tail(tmp_path: Path) -> None:
+    head = f"{HEAD},corpus,schedule,decay_fraction"
+    found = trials(tmp_path, f"{head}\na,1e6,1e7,3.1,c4,cosine,0\nb,2e6,2e7,2.9,c4,wsd,.2\n")
+    assert found["corpus"].to_list() == ["c4", "c4"]
+    assert found["decay_fraction"].to_list() == [0.0, 0.2]
+
+
+def test_a_beta2_that_a_table_does_not_tell_has_one_half_life() -> None:
+    """The target's: at whatever batch its rows were trained, promote takes it back to that."""
+    target = Run(batch=1024, tokens=1024 * 100, optimizer={"beta2": 0.95})
+    rows = pl.DataFrame(
+        {
+            "batch": [1024, 512, None],
+            "beta2": [None, None, None],
+            "warmup_tokens": [0, 0, 0],
+            "tokens": [1, 1, 1],
+        },
+        schema_overrides={"beta2": pl.Float64},
+    )
+    filled = settings(rows, target)["beta2"].to_list()
+    assert filled == pytest.approx([0.95, 0.95**0.5, 0.95])
+    assert beta2_at(filled[1], 2.0) == pytest.approx(0.95, rel=1e-5)
 
 
 @pytest.mark.parametrize("word", ["terminated", "1", ""])

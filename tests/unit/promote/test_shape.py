@@ -126,6 +126,9 @@ def test_a_tables_corpus_is_its_targets_but_two_are_none() -> None:
     rows = ladder().with_columns(stage=pl.lit("history"), corpus=pl.lit("c4"))
     assert named(rows) == []
     assert named(rows, TARGET.replace({"data.source": "mine:Web"})) == ["data source"]
+    # A command's data that nobody named is not that of proxies that froude trained.
+    commanded = TARGET.replace({"trainer": {"command": ["python"]}})
+    assert "data source" in named(ladder(), commanded)
     other = pl.when(pl.col("width") == 64).then(pl.lit("books")).otherwise("corpus")
     assert named(rows.with_columns(corpus=other)) == ["data source"]
 

@@ -125,10 +125,17 @@ class Batches:
 
         NaN below the best that was measured, where the law of its cost does not hold.
         """
+        return float(np.mean(self._above(batch)))
+
+    def worst(self, batch: int) -> float:
+        """The upper end of that cost, at 95%."""
+        return float(np.quantile(self._above(batch), (1 + LEVEL) / 2))
+
+    def _above(self, batch: int) -> Array:
         if batch < self.measured:
-            return math.nan
+            return np.array([math.nan])
         best = np.min([self._reference, *(self._losses[size] for size in self.offered)], axis=0)
-        return float(np.mean(self._losses[batch] - best))
+        return np.asarray(self._losses[batch] - best)
 
     def rule(self, prefer: Prefer | None, batch: int) -> str:
         """How a batch was chosen, and `words` on it."""
@@ -173,11 +180,16 @@ class Batches:
         )
         if math.isfinite(here.hours):
             size, unit = next((each for each in UNITS if small.hours >= each[0]), UNITS[-1])
-            saved = f"{(small.hours - here.hours) / size:.3g} of {small.hours / size:.3g} {unit}"
+            saved = " of ".join(_three(hours / size) for hours in (small.hours - here.hours, small.hours))
+            saved += f" {unit}"
             text += f", saves {saved} ({self.timed})"
         else:
             text += "; hours are not known"
         return f"{text}; {critical}"
+
+
+def _three(number: float) -> str:
+    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 
 def unknown(status: str) -> str:

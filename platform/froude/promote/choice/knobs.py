@@ -6,8 +6,6 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
-import polars as pl
-
 from froude.config import Run
 from froude.laws.lr.exponents import KNOBS
 from froude.optimizers.times import cut_off, timescale
@@ -23,6 +21,7 @@ from froude.promote.choice.searched import (
     WARMUP,
     Found,
     half_life,
+    near_best,
     searched,
     tried_one,
 )
@@ -49,7 +48,7 @@ def knobs(
     """Those of `run`, which was chosen for `target`; `loss` is the forecast's, nats per token."""
     assert fits.best is not None
     # The best half-life goes with the batch: what the recipe's would have been at the search's.
-    kept = half_life(run.optimizer.beta2, run.batch) * math.exp(-_half_life_moved(fits, run).shift)
+    kept = half_life(run.optimizer.beta2, _as_told(fits, run)) * math.exp(-_half_life_moved(fits, run).shift)
     found = searched(fits.rows["search"], fits.best, promoted_half_life=kept)
     low, high = rate.interval
     peak = Knob(
@@ -102,8 +101,8 @@ def _batch(fits: Fits, run: Run, priced: Batches | None, prefer: Prefer | None) 
         buys = "no other batch was looked at"
     open_ended = f"the interval ends at the {' and '.join(ends)} batch that was looked at" if ends else ""
     buys = "; ".join(text for text in (open_ended, buys) if text)
-    worst = max(cost, priced.at(size).high)
-    return Knob("batch", value, source, low, high, cost, priced.rule(prefer, size), buys, worst)
+    rule, worst = priced.rule(prefer, size), priced.worst(size)
+    return Knob("batch", value, source, low, high, cost, rule, buys, worst)
 
 
 def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) -> Knob:
@@ -122,14 +121,14 @@ def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) 
     if found is None or set_by_you:
         return Knob("optimizer.beta2", value, "set by you" if set_by_you else "prior", rule=rule)
     shift, sd, how = _half_life_moved(fits, run)
-    lives = [tokens * math.exp(shift) for tokens in found.wider(sd)]
-    low, high = (0.5 ** (size / tokens) for tokens in lives)
+    told, lives = _as_told(fits, run), [tokens * math.exp(shift) for tokens in found.wider(sd)]
+    low, high = (0.5 ** (told / tokens) for tokens in lives)
     source: Source = "prior" if fits.beta2_is_prior or (moved and how == "prior") else found.source
     cost = loss * (found.regret + 0.5 * MEAN_BEND * sd**2)
     if not (moved or low <= value <= high):
         rule += ", kept since the loss law's proxies were trained with it"
-    worst = loss * found.worst(half_life(value, size), *lives)
-    buys = _buys(fits, found, loss, f"{0.5 ** (size / (found.middle * math.exp(shift))):.3g}")
+    worst = loss * found.worst(half_life(value, told), *lives)
+    buys = _buys(fits, found, loss, f"{0.5 ** (told / (found.middle * math.exp(shift))):.3g}")
     return Knob("optimizer.beta2", value, source, low, high, cost, rule, buys, worst)
 
 
@@ -140,15 +139,20 @@ def _taken_from(fits: Fits) -> str:
 
 def _buys(fits: Fits, found: Found, loss: float, best: str) -> str:
     """What would take the most off the expected cost of beta2 or the warmup; `best` is the search's, in words."""
-    tried = fits.rows["search"].filter(pl.col("status") == "finished").height
-    if tried < LEAST_TRIALS:
-        return f"{LEAST_TRIALS} trials of stage search would begin to tell"
+    if near_best(fits.rows["search"]).height < LEAST_TRIALS:
+        return f"{LEAST_TRIALS} trials of stage search near the best one would begin to tell"
     nearer, left = loss * (found.regret - found.least), loss * found.least
     if not max(nearer, left) >= TOLD:  # nor where there is no law
         return ""
-    if nearer > left:
+    if nearer > left and not fits.settled:
         return f"a stage of the role settled, at the bowl's best ({best}), would save {nearer:.4f} nats"
     return f"more trials of stage search would save {left:.4f} nats at most"
+
+
+def _as_told(fits: Fits, run: Run) -> float:
+    """The run's batch as the search's rows tell batches: by the mean of a ramp, where the best trial ramped."""
+    assert fits.best is not None
+    return run.batch * float(fits.best["batch"]) / searched_batch(fits)
 
 
 class _Moved(NamedTuple):

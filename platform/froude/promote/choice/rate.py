@@ -15,7 +15,7 @@ from froude.laws.lr.exponents import KNOBS
 from froude.laws.lr.lopsided import Lopsided, steeper
 from froude.promote.choice.knob import Source
 from froude.promote.fits import Fits
-from froude.promote.ladder.rates import read_at
+from froude.promote.ladder.rates import RAMPED, read_at
 from froude.promote.ladder.regret import CURVATURE, curvature
 
 LINE = 1.96  # half-width of the line's 95% interval in standard deviations
@@ -176,8 +176,9 @@ def _drift(fits: Fits, grid: pl.DataFrame, far: float) -> tuple[float, float] | 
 
 
 def _batch(fits: Fits, grid: pl.DataFrame, run: Run) -> Part | None:
-    """From the grid's batch to the run's, the first of a ramp."""
-    far = _apart(grid, "batch", run.batch)
+    """From the grid's batch to the run's, the first of a ramp; the mean where the grid's runs ramp, as rows tell it."""
+    ramps = "batch_final" in grid.columns and grid.filter(RAMPED).height == grid.height
+    far = _apart(grid, "batch", run.phases.mean if ramps else run.batch)
     if not far:
         return None
     mean, sd, source = _exponent(fits, "lr_batch")

@@ -144,10 +144,10 @@ def _against(
 
 
 def _turns(x: Array, means: Array, half: Array, target: float) -> bool:
-    """Whether another schedule is the better one at some horizons only, the target's among them.
+    """Whether which of the two is better depends on the horizon.
 
-    Beyond their errors (`half`, of the same level) two horizons have other signs; or the line through them in `x`, ln
-    tokens, has a slope, and at the target another sign than the mean.
+    Either two horizons have other signs, each beyond its error (`half`); or the line through them in `x`, ln tokens,
+    has a slope, and at the target another sign than the mean.
     """
     if (means > half).any() and (means < -half).any():
         return True

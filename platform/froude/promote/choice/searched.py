@@ -14,6 +14,7 @@ from froude.laws.lr.bowl import Belief, Bowl, bowl
 from froude.laws.lr.exponent import NORMAL
 from froude.laws.stats.frames import Array
 from froude.laws.stats.uncertainty import quantiles
+from froude.optimizers.times import LEAST_BETA2, MOST_BETA2
 from froude.promote.choice.knob import LEVEL, Source
 from froude.promote.ladder.regret import CURVATURE
 
@@ -71,7 +72,7 @@ def searched(
     `regret` is a proportion of the loss, of the best trial's settings, or of another half-life if one is given. With
     fewer than `LEAST_TRIALS` trials it is all as believed beforehand.
     """
-    batch, rows = best["batch"] * 1.0, _near(search)
+    batch, rows = best["batch"] * 1.0, near_best(search)
     if not rows.height:
         return {}
     columns, beliefs = _columns(rows, batch)
@@ -104,7 +105,7 @@ def best_settings(search: pl.DataFrame, *, batch: float) -> dict[str, float]:
     For a stage of the role `settled`. Only what the search varied, and no farther than it tried; {} for fewer than
     `LEAST_TRIALS` trials.
     """
-    rows = _near(search)
+    rows = near_best(search)
     if rows.height < LEAST_TRIALS:
         return {}
     columns, beliefs = _columns(rows, batch)
@@ -115,11 +116,12 @@ def best_settings(search: pl.DataFrame, *, batch: float) -> dict[str, float]:
         if name != "lr" and np.ptp(tried) >= SAME
     }
     if "half_life" in found:
-        found["beta2"] = 0.5 ** (batch / found.pop("half_life"))
-    return {name: round(value, 4) for name, value in found.items()}
+        beta2 = 0.5 ** (batch / found.pop("half_life"))
+        found["beta2"] = min(max(beta2, LEAST_BETA2), MOST_BETA2)
+    return {name: float(f"{value:.4g}") for name, value in found.items()}
 
 
-def _near(search: pl.DataFrame) -> pl.DataFrame:
+def near_best(search: pl.DataFrame) -> pl.DataFrame:
     """The trials that the bowl is fitted to."""
     rows = search.filter(
         pl.col("status") == "finished",

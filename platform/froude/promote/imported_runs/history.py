@@ -136,6 +136,7 @@ def settings(rows: pl.DataFrame, target: Run | None) -> pl.DataFrame:
         return rows.clear()
     share = target.schedule.warmup_tokens / target.tokens
     return rows.with_columns(
-        pl.col("beta2").fill_null(target.optimizer.beta2),
+        # At another batch as at the target's: by one half-life in tokens.
+        pl.col("beta2").fill_null(target.optimizer.beta2 ** (pl.col("batch") / target.batch).fill_null(1.0)),
         pl.col("warmup_tokens").fill_null((share * pl.col("tokens")).round().cast(pl.Int64)),
     )

@@ -22,7 +22,7 @@ from froude.section import listing
 from froude.store import Location
 
 REQUIRED = ("params", "tokens", "loss")
-MAY_BE_ZERO = ("warmup_tokens", "beta2", "weight_decay", "seed", "seconds")
+MAY_BE_ZERO = ("warmup_tokens", "beta2", "weight_decay", "decay_fraction", "seed", "seconds")
 #: The columns that a row's fingerprint is made of: later ones must not change those of runs that were imported before.
 MARKED = schemas.TRIALS.names[: schemas.TRIALS.names.index("error") + 1]
 STATUSES = ("finished", "diverged", "failed", "pruned", "running")

@@ -68,7 +68,7 @@ KINDS = (
 def doubts(
     ladder: pl.DataFrame, target: Run, critical: CriticalBatch | None = None, cost: Cost | None = None
 ) -> tuple[str, ...]:
-    """Return a reason for each axis on which no finished row of the loss law has measured what the target is.
+    """Return a reason for each axis on which the loss law's finished rows have not measured what the target is.
 
     `ladder` has columns of `trials()`; `critical` is the study's critical batch, `cost` what a stage of its own has
     found of the target's precision.
@@ -81,14 +81,16 @@ def doubts(
                 continue
             rows = finished.filter(pl.col(axis.column).is_not_null())
             wanted = _wanted(axis, target, rows)
-            if rows.height and wanted is not None and not measured(rows, axis.column, wanted, critical):
+            if wanted is None and axis.column == "decay_fraction":  # the target's schedule has no tail
+                continue
+            if rows.height and not measured(rows, axis.column, wanted, critical):
                 found.append(_reason(axis, wanted, rows[axis.column]))
     drifts = (cost.drift,) if cost is not None and cost.drift else ()
     return (*found, *drifts, *_started(target))
 
 
 def _wanted(axis: Axis, target: Run, rows: pl.DataFrame) -> Any:
-    """The target's value; None where it has none. What a table calls its corpus stands for data that nobody named."""
+    """The target's value, None where it has none; of data that it leaves unnamed a table's corpus is its own."""
     unnamed = axis.column == "corpus" and target.data.source == Data().source
     if unnamed and rows.height and "stage" in rows.columns and (rows["stage"] == ROLE).all():
         return rows["corpus"][0]

@@ -48,12 +48,12 @@ class SetForecast:
         content = {**asdict(self), "reasons": list(self.reasons)}
         return {key: value for key, value in content.items() if key not in unknown}
 
-    def words(self) -> str:
-        """The same for people, with what else would be forecast and the floor under an error."""
+    def words(self, unit: str = "") -> str:
+        """The same for people, `unit` after the loss, with what else would be forecast and the floor under an error."""
         trust = "certified" if self.certified else "not certified"
         other = f"; published exponents {self.comparator:.4g}" if math.isfinite(self.comparator) else ""
         floor = f"; noise of a run {100 * self.noise:.2g}%" if self.noise > 0 else ""
-        return f"{self.loss:.4g} in [{self.low:.4g}, {self.high:.4g}], {trust}{other}{floor}"
+        return f"{self.loss:.4g}{unit} in [{self.low:.4g}, {self.high:.4g}], {trust}{other}{floor}"
 
     def scored(self, actual: float) -> tuple[bool, float]:
         """Whether the interval held the loss of the finished run, and the relative error."""

@@ -67,10 +67,15 @@ def space_source(
     Under SP each width has the rate that the study's transfer law gives it, else all have the template's. `meta` is
     the study's. ConfigError without a template: then nobody knows what else the runs consist of.
     """
-    if template is None or "target" not in meta:
+    if "target" not in meta:
         raise ConfigError(
-            "a search space needs every setting of a run, but this study holds imported runs without a target, or its "
-            "`trainer.params` tells one width's size; leave --write out, or make the study with --target target.toml"
+            "a search space needs every setting of a run, but this study holds imported runs without a target; leave "
+            "--write out, or make the study with --target target.toml"
+        )
+    if template is None:
+        raise ConfigError(
+            "a search space needs the size of every width, but `trainer.params` tells that of one; leave --write out, "
+            "and add the runs to the study's own space"
         )
     stages = [name for name in meta["stages"] if name.startswith("next")]
     runs = [
