@@ -131,7 +131,7 @@ def test_a_batch_that_was_not_searched_has_the_settings_of_the_nearest_taken_to_
 
 
 def test_a_search_that_ramps_is_held_against_batches_as_its_rows_tell_them(ladder: Fits) -> None:
-    """Rows have a ramp's mean, the run its first batch; beta2 is that of the best trial, and costs what it does there."""
+    """Rows have a ramp's mean, the run its first batch; beta2 is the best trial's, and costs what it does there."""
     mean = RAMPED.phases.mean
     fits = of(ladder, TARGET)
     search = fits.rows["search"].with_columns(
