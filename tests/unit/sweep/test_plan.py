@@ -255,7 +255,7 @@ def test_a_plan_says_what_the_batch_saves(space, monkeypatch):
     far = replace(space, target=TARGET.replace({"batch": 7680, "tokens": 76_800, "slots": 3}))
     # A step of the target of 192 tokens takes .5 s and some; 400 of them against 10.
     told = plan(far).batch
-    assert told.startswith("the target's batch is set, 7680 tokens: saves ")
+    assert told.startswith("the target's batch is set, 7,680 tokens: saves ")
     saved, small = (float(told.split()[i]) for i in (8, 10))
     assert small == pytest.approx((400 * 0.5 + 64) / 60, rel=0.2)
     assert small - saved == pytest.approx((10 * 0.5 + 64) / 60, rel=0.2)
