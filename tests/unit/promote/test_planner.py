@@ -220,8 +220,10 @@ def test_the_written_space_joins_the_study(
 
 def test_a_space_needs_to_know_the_whole_run(small_study: Path, planned: NextRuns) -> None:
     study = Study(small_study)
-    with pytest.raises(ConfigError, match=r"--target target\.toml"):
-        space_source(planned, template=None, fits=fit(study), meta=study.meta, study="s", file="f")
+    imported = {key: value for key, value in study.meta.items() if key != "target"}
+    for meta, message in ((imported, r"--target target\.toml"), (study.meta, "the size of every width")):
+        with pytest.raises(ConfigError, match=message):
+            space_source(planned, template=None, fits=fit(study), meta=meta, study="s", file="f")
 
 
 @pytest.mark.parametrize(
