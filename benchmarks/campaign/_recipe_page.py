@@ -60,19 +60,15 @@ def verdicts(studies: list[Studied]) -> list[Verdict]:
     own_cost = np.median([study.content["proxies_over_target"] for study in studies])
     cost = min((cost for cost in COSTS if cost >= own_cost), default=COSTS[-1])
     return [
-        verdict(
-            "regret of compute, median of studies: ≤ 5%",
-            whole,
-            lambda nats: np.median(compute(nats, efolds), axis=-1),
-            lambda value: value <= 0.05,
-            "{:+.1%}".format,
-        ),
-        verdict(
-            "regret of compute, worst study: ≤ 15%",
-            whole,
-            lambda nats: np.max(compute(nats, efolds), axis=-1),
-            lambda value: value <= 0.15,
-            "{:+.1%}".format,
+        *(
+            verdict(
+                f"regret of compute, {name}: ≤ {most:.0%}",
+                whole,
+                lambda nats, over=over: over(compute(nats, efolds), axis=-1),  # type: ignore[misc]
+                lambda value, most=most: value <= most,  # type: ignore[misc]
+                "{:+.1%}".format,
+            )
+            for name, over, most in (("median of studies", np.median, 0.05), ("worst study", np.max, 0.15))
         ),
         verdict(
             f"search at {cost} targets minus the recipe, nats, median: ≥ 0",

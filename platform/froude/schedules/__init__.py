@@ -104,6 +104,11 @@ class Spec:
     share: Callable[[Planned, float], float]
     trunk: Callable[[Planned], float] | None = None
 
+    @property
+    def has_tail(self) -> bool:
+        """Whether it ends in a tail, of a length that may be chosen."""
+        return self.trunk is not None
+
 
 def _done(run: Planned, tokens: float) -> float:
     """How much of what follows the warmup is done, from 0 to 1."""

@@ -49,8 +49,8 @@ def of_texts(
             files[SETTINGS] = settings.read_bytes()
     else:
         files = {record.TOKENIZER: tokenizers.trained(all_documents(found, column, progress), vocab or VOCAB)}
-    found_one = tokenizers.Tokenizer(files[record.TOKENIZER], str(own or record.TOKENIZER))
-    return Words(found_one.size, record.TOKENIZER, files, _end(found_one, files.get(SETTINGS, b"{}")))
+    words = tokenizers.Tokenizer(files[record.TOKENIZER], str(own or record.TOKENIZER))
+    return Words(words.size, record.TOKENIZER, files, _end(words, files.get(SETTINGS, b"{}")))
 
 
 def named(place: str) -> Words:

@@ -11,6 +11,7 @@ from froude.config import ConfigError, Run
 from froude.hardware.memory import memory as tensors
 from froude.hardware.sizes import EVAL_CHUNK, PROCESS_BYTES, Place
 from froude.promote.choice.batch import unknown
+from froude.promote.choice.knob import number
 from froude.promote.choice.worth import parts, with_batch
 from froude.promote.gate import PRODUCTION, Profile
 from froude.space import Space, Trial
@@ -242,12 +243,8 @@ def _batch(space: Space, speed: Speed) -> str:
         small, own = (_seconds(run, speed) / 60 for run in (with_batch(target, least), target))
         saves = small - own
         if saves >= NOTABLE * small:
-            told = f"saves {_minutes(saves)} of {_minutes(small)} CPU minutes here against a batch of {least:,}; {told}"
+            told = f"saves {number(saves)} of {number(small)} CPU minutes here against a batch of {least:,}; {told}"
     return f"the target's batch is set, {target.phases}: {told}"
-
-
-def _minutes(number: float) -> str:
-    return f"{number:,.0f}" if number >= 10 else f"{number:.2g}"
 
 
 def _seconds(run: Run, speed: Speed) -> float:

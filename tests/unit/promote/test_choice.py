@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from recipe_worlds import CLEAR, FLOPS, GOAL, PARAMS, TARGET, TIME, World, ladder_fits, law, rows, study
+from recipe_worlds import CLEAR, FLOPS, GOAL, PARAMS, TARGET, TIME, World, law, rows, study
 
 from froude.config import ConfigError, Run
 from froude.laws.batch.growth import growth
@@ -19,17 +19,6 @@ from froude.promote.choice.recipe_run import moved, searched_run
 from froude.promote.choice.step_time import StepTime
 from froude.promote.choice.worth import parts, with_batch
 from froude.promote.fits import Fits, fit_trials
-
-
-@pytest.fixture(scope="module")
-def ladder() -> Fits:
-    return ladder_fits()
-
-
-@pytest.fixture(scope="module")
-def clear(ladder: Fits) -> Fits:
-    """The fits of `CLEAR` with hardly any noise."""
-    return study(CLEAR, np.random.default_rng(1), ladder, noise=1e-4)
 
 
 def test_what_a_batch_costs_is_what_its_tokens_are_worth(clear: Fits) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from recipe_worlds import CLEAR, FLOPS, PARAMS, TARGET, TIME, ladder_fits, study
+from recipe_worlds import CLEAR, FLOPS, PARAMS, TARGET, TIME, study
 
 from froude.config import ConfigError, Run
 from froude.promote.choice import batch
@@ -22,17 +22,6 @@ from froude.promote.fits import Fits
 
 FAR = TARGET.replace({"batch": 7680, "tokens": 7680 * 240}, name="large")
 RAMPED = TARGET.replace({"schedule.ramp": ((768 * 1200, 4),)}, name="large")
-
-
-@pytest.fixture(scope="module")
-def ladder() -> Fits:
-    return ladder_fits()
-
-
-@pytest.fixture(scope="module")
-def clear(ladder: Fits) -> Fits:
-    """The fits of `CLEAR` with hardly any noise."""
-    return study(CLEAR, np.random.default_rng(1), ladder, noise=1e-4)
 
 
 def of(ladder: Fits, target: Run) -> Fits:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
-from recipe_worlds import BATCH, PARAMS, REST, SHORT, STAGES, TARGET, World, ladder_fits, row, rows
+from recipe_worlds import BATCH, PARAMS, REST, SHORT, STAGES, TARGET, World, row, rows
 
 from froude.config import Run
 from froude.promote.choice.choose import choose
@@ -22,11 +22,6 @@ from froude.promote.ladder.regret import curvature
 FLOPS = 156.0 * 160**2
 #: A best half-life and warmup far from what most trials have.
 WORLD = World(5.5e-3, 0.06, 2.5e4, (0.05, 0.02, 0.02), -0.1, 0.5, 400.0, 60.0, 0.46, 0.0, 0.0)
-
-
-@pytest.fixture(scope="module")
-def ladder() -> Fits:
-    return ladder_fits()
 
 
 def fitted(ladder: Fits, frame: pl.DataFrame, target: Run = TARGET, **stages: Any) -> Fits:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import polars as pl
 import pytest
-from recipe_worlds import PARAMS, SHORT, STAGES, TARGET, World, ladder_fits, row, rows, study
+from recipe_worlds import PARAMS, SHORT, STAGES, TARGET, World, row, rows, study
 
 from froude.laws.lr.lopsided import Lopsided
 from froude.promote.choice.rate import rate
@@ -34,11 +34,6 @@ def more_rates(
             name = f"more-w{width}-n{tokens}-{i}-{seed}"
             found.append(row("rates", name, loss, width=width, tokens=tokens, lr=lr, seed=seed))
     return pl.DataFrame(found, schema_overrides={"rest_lr": pl.Float64, "rest_beta2": pl.Float64})
-
-
-@pytest.fixture(scope="module")
-def ladder() -> Fits:
-    return ladder_fits()
 
 
 def with_more(ladder: Fits, more: pl.DataFrame, noise: float) -> Fits:

@@ -15,9 +15,9 @@ from froude.laws.loss.trade import Part
 from froude.laws.stats.frames import Array
 from froude.laws.stats.uncertainty import quantiles
 from froude.promote.checks.reach import EXTRAPOLATION
-from froude.promote.choice.knob import LEVEL
+from froude.promote.choice.knob import LEVEL, number
 from froude.promote.choice.step_time import StepTime
-from froude.promote.choice.worth import parts, trade, with_batch
+from froude.promote.choice.worth import ladder_batches, parts, trade, with_batch
 from froude.promote.fits import Fits
 
 Prefer = Literal["loss", "time", "price"]
@@ -180,16 +180,12 @@ class Batches:
         )
         if math.isfinite(here.hours):
             size, unit = next((each for each in UNITS if small.hours >= each[0]), UNITS[-1])
-            saved = " of ".join(_three(hours / size) for hours in (small.hours - here.hours, small.hours))
+            saved = " of ".join(number(hours / size) for hours in (small.hours - here.hours, small.hours))
             saved += f" {unit}"
             text += f", saves {saved} ({self.timed})"
         else:
             text += "; hours are not known"
         return f"{text}; {critical}"
-
-
-def _three(number: float) -> str:
-    return f"{number:,.0f}" if abs(number) >= 100 else f"{number:.3g}"
 
 
 def unknown(status: str) -> str:
@@ -230,10 +226,10 @@ def largest_measured(fits: Fits) -> float:
 
 def allowed(fits: Fits) -> tuple[float, float]:
     """The least and the largest batch that the gate's extrapolation_batch lets pass, in tokens."""
-    sizes = fits.rows["loss_law"].filter(pl.col("status") == "finished")["batch"].drop_nulls()
-    if not sizes.len():
+    sizes = ladder_batches(fits)
+    if not sizes:
         return 0.0, math.inf
-    bound, largest = EXTRAPOLATION["batch"].bound, float(sizes.max())  # type: ignore[arg-type]
+    bound, largest = EXTRAPOLATION["batch"].bound, float(max(sizes))
     return largest / bound, largest * bound
 
 

@@ -59,7 +59,7 @@ class Knob:
         """The interval in words, empty where there is none."""
         if not (math.isfinite(self.low) and math.isfinite(self.high)):
             return ""
-        low, high = _number(self.low), _number(self.high)
+        low, high = number(self.low), number(self.high)
         return low if low == high else f"{low} to {high}"
 
     def line(self) -> str:
@@ -72,6 +72,6 @@ class Knob:
         return f"{self.name} {self.shown}{inside} ({self.source}{cost}){': ' * bool(more)}{more}"
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """To three digits, never with an exponent above 1."""
     return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

@@ -7,14 +7,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from froude.config import Run
-from froude.laws.lr.exponents import KNOBS
 from froude.optimizers.times import cut_off, timescale
 from froude.promote.choice.batch import Batches, Prefer, unknown
 from froude.promote.choice.decay import best_timescale
 from froude.promote.choice.knob import Knob, Source
-from froude.promote.choice.rate import Rate
+from froude.promote.choice.rate import Rate, exponent
 from froude.promote.choice.recipe_run import decouples, searched_batch
-from froude.promote.choice.schedules import Against, Compared, compared, has_tail
+from froude.promote.choice.schedules import Against, Compared, compared
 from froude.promote.choice.searched import (
     LEAST_TRIALS,
     MEAN_BEND,
@@ -26,6 +25,7 @@ from froude.promote.choice.searched import (
     tried_one,
 )
 from froude.promote.fits import Fits
+from froude.schedules import SCHEDULES
 
 #: Standard deviation of the exponent by which the best warmup's share of the tokens goes with them: nobody has measured
 #: it here, and the exponents of rate, decay and half-life are believed as widely.
@@ -163,9 +163,7 @@ class _Moved(NamedTuple):
 
 def _half_life_moved(fits: Fits, run: Run) -> _Moved:
     """How far the best half-life moves from the search's batch to the run's, in ln, and that standard deviation."""
-    law = fits.exponents.knobs.get("half_life_batch") if fits.exponents is not None else None
-    mean, error = (law.posterior.value, law.posterior.se) if law else KNOBS["half_life_batch"].prior
-    source: Source = law.source if law else "prior"
+    mean, error, source = exponent(fits, "half_life_batch")
     far = math.log(run.batch / searched_batch(fits))
     return _Moved(mean * far, error * abs(far), source)
 
@@ -220,7 +218,7 @@ def _schedule(fits: Fits, run: Run) -> list[Knob]:
     """The schedule and its tail: the target's own, whatever a comparison says, since its ladder was trained by it."""
     found = compared(fits.rows["schedule"], run) if "schedule" in fits.rows else Compared()
     made = [_verdict("schedule.name", run.schedule.name, found.schedules, UNCOMPARED)]
-    if has_tail(run.schedule.name):
+    if SCHEDULES[run.schedule.name].has_tail:
         made.append(
             _verdict("schedule.decay_fraction", run.schedule.decay_fraction, found.tails, UNCOMPARED_TAILS)
         )

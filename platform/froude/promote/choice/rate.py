@@ -136,7 +136,7 @@ def _apart(grid: pl.DataFrame, axis: str, size: float) -> float:
     return far if abs(far) > SAME else 0.0
 
 
-def _exponent(fits: Fits, name: str) -> tuple[float, float, Source]:
+def exponent(fits: Fits, name: str) -> tuple[float, float, Source]:
     """An exponent's mean and sd: the runs' and the prior's together."""
     mean, sd = KNOBS[name].prior
     law = fits.exponents.knobs.get(name) if fits.exponents is not None else None
@@ -148,7 +148,7 @@ def _horizon(fits: Fits, grid: pl.DataFrame, run: Run) -> Part | None:
     far = _apart(grid, "tokens", run.tokens)
     if not far:
         return None
-    mean, sd, source = _exponent(fits, "lr_tokens")
+    mean, sd, source = exponent(fits, "lr_tokens")
     shift, error = mean * far, sd * abs(far)
     if (found := _drift(fits, grid, far)) is not None:
         own, its = found
@@ -177,9 +177,9 @@ def _drift(fits: Fits, grid: pl.DataFrame, far: float) -> tuple[float, float] | 
 
 def _batch(fits: Fits, grid: pl.DataFrame, run: Run) -> Part | None:
     """From the grid's batch to the run's, the first of a ramp; the mean where the grid's runs ramp, as rows tell it."""
-    ramps = "batch_final" in grid.columns and grid.filter(RAMPED).height == grid.height
+    ramps = grid.filter(RAMPED).height == grid.height
     far = _apart(grid, "batch", run.phases.mean if ramps else run.batch)
     if not far:
         return None
-    mean, sd, source = _exponent(fits, "lr_batch")
+    mean, sd, source = exponent(fits, "lr_batch")
     return Part("batch", mean * far, sd * abs(far), source, "a stage Exponents over three batches")

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from froude.config import Run
-from froude.laws.lr.exponents import KNOBS
 from froude.optimizers.section import Optimizer, Rest
 from froude.optimizers.times import LEAST_BETA2, MOST_BETA2
+from froude.promote.choice.rate import exponent
 from froude.promote.choice.worth import with_batch
 from froude.promote.fits import Fits
 
@@ -33,8 +33,7 @@ def searched_run(fits: Fits) -> Run | None:
     if target.optimizer.has_beta2:
         changes[f"optimizer.{beta2}"] = best[beta2] if fits.half_life else beta2_at(best[beta2], ratio)
     if best.get("rest_lr") is not None and best["optimizer"] == target.optimizer.name:
-        law = fits.exponents.knobs.get("lr_batch") if fits.exponents is not None else None
-        power = law.posterior.value if law is not None else KNOBS["lr_batch"].prior[0]
+        power, _, _ = exponent(fits, "lr_batch")
         changes["optimizer.rest.lr"] = (
             best["rest_lr"] if ratio == 1 else _rounded(best["rest_lr"] * ratio**power)
         )

@@ -57,15 +57,10 @@ class Compared(NamedTuple):
     tails: tuple[Against, ...] = ()
 
 
-def has_tail(name: str) -> bool:
-    """Whether a schedule of this name ends in a tail, of a length that may be chosen."""
-    return SCHEDULES[name].trunk is not None
-
-
 def compared(rows: pl.DataFrame, run: Run) -> Compared:
     """The schedule of `run` against every other that was swept alike; empty where it was not compared."""
     done = rows.filter(pl.col("status") == "finished").drop_nulls(["schedule", "tokens", "seed", "lr"])
-    tailed = pl.col("schedule").is_in([*filter(has_tail, SCHEDULES)])
+    tailed = pl.col("schedule").is_in([name for name, spec in SCHEDULES.items() if spec.has_tail])
     done = done.with_columns(pl.when(tailed).then("decay_fraction").fill_null(NO_TAIL))
     floors: dict[Label, dict[tuple[int, int], float]] = {}
     for (name, tail, tokens), curve in done.group_by(
@@ -76,7 +71,9 @@ def compared(rows: pl.DataFrame, run: Run) -> Compared:
             {(int(tokens), seed): loss for seed, loss in found.items()}
         )
     scheduled = run.schedule.name
-    own = floors.pop((scheduled, run.schedule.decay_fraction if has_tail(scheduled) else NO_TAIL), {})
+    own = floors.pop(
+        (scheduled, run.schedule.decay_fraction if SCHEDULES[scheduled].has_tail else NO_TAIL), {}
+    )
     names = [name for name, _ in floors] + [scheduled]
     schedules: list[Against] = []
     tails: list[Against] = []

@@ -47,8 +47,13 @@ def trade(fits: Fits, params: float) -> Trade | None:
 
 def law_batch(fits: Fits) -> float:
     """The batch of the loss law's rows: their geometric mean, the target's where they do not say."""
-    sizes = fits.rows["loss_law"].filter(pl.col("status") == "finished")["batch"].drop_nulls()
-    return math.exp(float(sizes.log().mean())) if sizes.len() else float(fits.target.phases.mean)  # type: ignore[arg-type]
+    sizes = ladder_batches(fits)
+    return math.exp(float(np.log(sizes).mean())) if sizes else float(fits.target.phases.mean)
+
+
+def ladder_batches(fits: Fits) -> list[int]:
+    """The batch of every finished row of the loss law that tells it, in tokens."""
+    return fits.rows["loss_law"].filter(pl.col("status") == "finished")["batch"].drop_nulls().to_list()
 
 
 def as_in_the_ladder(fits: Fits, params: float) -> tuple[float, float]:
@@ -57,7 +62,7 @@ def as_in_the_ladder(fits: Fits, params: float) -> tuple[float, float]:
     Its own, and 0, where its batch is among the ladder's, which has measured it, and where there is no critical batch.
     """
     target = fits.target
-    sizes = fits.rows["loss_law"].filter(pl.col("status") == "finished")["batch"].drop_nulls().to_list()
+    sizes = ladder_batches(fits)
     priced = trade(fits, params)
     if priced is None or not sizes or min(sizes) <= target.phases.mean <= max(sizes):
         return float(target.tokens), 0.0

@@ -47,7 +47,7 @@ BATCH = Axis(
 
 def _tail(run: Run) -> float | None:
     """The share of the run that the schedule's tail takes, if it has one."""
-    return run.schedule.decay_fraction if SCHEDULES[run.schedule.name].trunk is not None else None
+    return run.schedule.decay_fraction if SCHEDULES[run.schedule.name].has_tail else None
 
 
 #: What no law here corrects for.
@@ -92,7 +92,7 @@ def doubts(
 def _wanted(axis: Axis, target: Run, rows: pl.DataFrame) -> Any:
     """The target's value, None where it has none; of data that it leaves unnamed a table's corpus is its own."""
     unnamed = axis.column == "corpus" and target.data.source == Data().source
-    if unnamed and rows.height and "stage" in rows.columns and (rows["stage"] == ROLE).all():
+    if unnamed and rows.height and (rows["stage"] == ROLE).all():
         return rows["corpus"][0]
     return axis.of(target)
 
