@@ -6,7 +6,7 @@ A second one compiles that model whole; ours by blocks, as `compute.compile` doe
 Sides train the same windows from the same weights, and take turns step by step; each turn gives a ratio. At one thread
 times are CPU seconds of that thread, so that other processes disturb little. Then the same step at one and two threads
 by the wall clock, which needs a quiet machine. And a step's matrix products alone, by the quicker of torch's libraries:
-no kernels around them make a step faster than that. Writes benchmarks/cpu_step.md.
+whatever is around them, no step is faster than that. Writes benchmarks/cpu_step.md.
 
     python benchmarks/cpu_step.py [--turns 60] [--widths 64 128 256] [--head-dim 32] [--one-thread] [--out FILE]
 """
@@ -142,32 +142,47 @@ def one_thread(widths: list[int], head_dim: int, turns: int) -> tuple[list[str],
     return lines, least
 
 
-def products_alone(run: Run, settings: tuple[str, ...], repeats: int = 30) -> tuple[float, float]:
-    """Least CPU seconds of all products of a step with weights, each by the quickest setting, and their FLOPs.
+def least_seconds(
+    left: torch.Tensor, right: torch.Tensor, settings: tuple[str, ...], repeats: int = 30
+) -> float:
+    """Least CPU seconds of their product, by the quickest setting."""
+    found, before = [], torch.get_float32_matmul_precision()
+    for setting in settings:
+        torch.set_float32_matmul_precision(setting)
+        for _ in range(repeats):
+            began = time.thread_time()
+            left @ right
+            found.append(time.thread_time() - began)
+    torch.set_float32_matmul_precision(before)
+    return min(found)
 
-    Those of attention, of tokens with one another, are left out.
-    """
-    dtype = torch.bfloat16 if run.precision == "bf16" else torch.float32
+
+def products_with_weights(run: Run, settings: tuple[str, ...]) -> tuple[float, float]:
+    """Least CPU seconds of all products of a step with weights, and their FLOPs."""
     seconds = flops = 0.0
-    before = torch.get_float32_matmul_precision()
     for name, weight in build_model(run).named_parameters():
         if weight.ndim != 2 or "embed" in name:
             continue
-        w = weight.detach().to(dtype)
-        y, x = (torch.randn(BATCH, size).to(dtype) for size in w.shape)
+        w = weight.detach().to(dtype_of(run))
+        y, x = (torch.randn(BATCH, size).to(dtype_of(run)) for size in w.shape)
         # Forward; the gradients of what came in, and of the weight.
-        for left, right in ((x, w.T), (y, w), (y.T, x)):
-            times = []
-            for setting in settings:
-                torch.set_float32_matmul_precision(setting)
-                for _ in range(repeats):
-                    began = time.thread_time()
-                    left @ right
-                    times.append(time.thread_time() - began)
-            seconds += min(times)
-            flops += 2.0 * BATCH * w.numel()
-    torch.set_float32_matmul_precision(before)
+        seconds += sum(least_seconds(*pair, settings) for pair in ((x, w.T), (y, w), (y.T, x)))
+        flops += 3 * 2.0 * BATCH * w.numel()
     return seconds, flops
+
+
+def products_of_attention(run: Run, settings: tuple[str, ...]) -> float:
+    """Least CPU seconds of a step's products of tokens with one another, as batched ones over all pairs of a window."""
+    heads = BATCH // CONTEXT * run.model.width // run.model.head_dim
+    each = torch.randn(heads, CONTEXT, run.model.head_dim).to(dtype_of(run))
+    pairs = torch.randn(heads, CONTEXT, CONTEXT).to(dtype_of(run))
+    # Scores and weighted values; then, backward, the gradients of weights, of values, queries and keys.
+    kinds = ((each, each.mT), 2), ((pairs, each), 2), ((pairs.mT, each), 2)
+    return run.model.depth * sum(times * least_seconds(*kind, settings) for kind, times in kinds)
+
+
+def dtype_of(run: Run) -> torch.dtype:
+    return torch.bfloat16 if run.precision == "bf16" else torch.float32
 
 
 def bounds(widths: list[int], head_dim: int, turns: int, before: dict[int, float]) -> list[str]:
@@ -176,21 +191,26 @@ def bounds(widths: list[int], head_dim: int, turns: int, before: dict[int, float
     lines = [
         "## What any kernels could gain",
         "",
-        "A step's products with weights alone, each by the quicker of MKL and oneDNN: if all else (attention, norms,",
-        "softmax, loss, optimizer, autograd) took no time, a step would be so many times as fast as the peer. Its",
-        "least time here and that in the table above are of different moments, so the bound is a range between both.",
+        "A step's products, each by the quicker of MKL and oneDNN: if all else (norms, softmax, loss, optimizer,",
+        "autograd) took no time, a step would be so many times as fast as the peer. Those of attention are batched ones",
+        "over all pairs of a window. The peer's least time here and that in the table above are of different moments,",
+        "so the bound is a range between both.",
         "",
-        "| width | precision | peer, least ms | products alone, ms | GFLOP/s in them | at most |",
-        "|---|---|---|---|---|---|",
+        "| width | precision | peer, least ms | products with weights, ms | GFLOP/s in them | those of attention, ms "
+        "| at most, by weights | at most, by both |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for width in widths:
         step = peer(run_of(width, head_dim, "fp32", "plain"), time.thread_time)
         least = min(step(number)[0] for number in range(WARM + turns))
         for precision, settings in (("fp32", ("highest", "medium")), ("bf16", ("highest",))):
-            alone, flops = products_alone(run_of(width, head_dim, precision, "plain"), settings)
+            run = run_of(width, head_dim, precision, "plain")
+            weights, flops = products_with_weights(run, settings)
+            attention = products_of_attention(run, settings)
             lines.append(
-                f"| {width} | {precision} | {least * 1e3:.1f} | {alone * 1e3:.1f} | {flops / alone / 1e9:.0f} | "
-                f"{at_most(alone, before[width], least)} |"
+                f"| {width} | {precision} | {least * 1e3:.1f} | {weights * 1e3:.1f} | {flops / weights / 1e9:.0f} | "
+                f"{attention * 1e3:.1f} | {at_most(weights, before[width], least)} | "
+                f"{at_most(weights + attention, before[width], least)} |"
             )
             print(lines[-1], flush=True)
     return [*lines, ""]
@@ -258,7 +278,8 @@ def main() -> None:
         "  attention is slow beside those at short windows.",
         "- Windows beyond 64 tokens. Beyond 512 attention is torch's own in both.",
         "- Another processor. In fp32 fast kernels win where oneDNN multiplies matrices faster than MKL, and hardly",
-        "  where both are near the processor's peak. `froude plan` times both kernels on the machine where it runs.",
+        "  where both are near the processor's peak, as here. The first figures, of 1.5 to 1.9, were of a processor on",
+        "  which MKL did 112 to 120 GFLOP/s and oneDNN 251 to 266. `froude plan` times both where it runs.",
         "",
     ]
     asked.out.write_text("\n".join(text))
