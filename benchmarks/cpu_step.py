@@ -192,8 +192,8 @@ def bounds(widths: list[int], head_dim: int, turns: int, before: dict[int, float
         "## What any kernels could gain",
         "",
         "A step's products, each by the quicker of MKL and oneDNN: if all else (norms, softmax, loss, optimizer,",
-        "autograd) took no time, a step would be so many times as fast as the peer. Those of attention are batched ones",
-        "over all pairs of a window. The peer's least time here and that in the table above are of different moments,",
+        "autograd) took no time, a step would be so many times as fast as the peer. Attention's are batched ones over",
+        "all pairs of a window. The peer's least time here and that in the table above are of different moments,",
         "so the bound is a range between both.",
         "",
         "| width | precision | peer, least ms | products with weights, ms | GFLOP/s in them | those of attention, ms "
