@@ -15,7 +15,7 @@ import json
 import math
 import multiprocessing
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -24,6 +24,8 @@ from typing import Any
 from _machine import cpu
 
 from froude.config import Run
+
+NOTHING: Mapping[str, str] = {}
 
 
 def work(device: str, pipe: Any) -> None:
@@ -103,10 +105,19 @@ class Worker:
         return found
 
 
-def train(jobs: Path, results: Path, *, processes: int, device: str, minutes: float = float("inf")) -> int:
+def train(
+    jobs: Path,
+    results: Path,
+    *,
+    processes: int,
+    device: str,
+    minutes: float = float("inf"),
+    about: Mapping[str, str] = NOTHING,
+) -> int:
     """Train the jobs that have no result yet, in their order; return how many have none then.
 
-    None is begun after `minutes`, nor when more processes have died one after another than there are.
+    None is begun after `minutes`, nor when more processes have died one after another than there are. `about` is what
+    each line of results says besides.
     """
     listed, began = lines(jobs), time.monotonic()
     have = results_of(listed, lines(results))
@@ -135,7 +146,7 @@ def train(jobs: Path, results: Path, *, processes: int, device: str, minutes: fl
             worker = busy.pop(pipe)
             result = worker.result()
             with results.open("a") as file:
-                file.write(json.dumps(result) + "\n")
+                file.write(json.dumps({**result, **about}) + "\n")
             missing -= result["status"] != "failed"
             made += steps[result["name"]]
             died = died + 1 if not worker.process.is_alive() else 0

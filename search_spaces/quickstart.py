@@ -18,6 +18,7 @@ SHORT = 170  # steps of stages search and lr_transfer: 131k tokens
 TARGET_STEPS = 1000  # of the target run
 LONGEST_LAW_WARMUP = 300  # steps: the shortest branch of stage loss_law begins its tail at step 345
 TARGET_LOSS = 2.2  # nats per token, to which stage critical_batch counts steps
+BATCHES = (192, 384, 768, 1536, 3072)  # of stage critical_batch
 OFFSETS = (-1.5, -0.75, 0.0, 0.75, 1.5)  # octaves of learning rate
 # Validation windows of an evaluation: what the loss law reads must be as exact as the target run's own loss; elsewhere
 # trials are compared with one another on the same windows, and fewer do.
@@ -210,8 +211,7 @@ def critical_batch(seed: int) -> Grid:
 
     def trials(rows: pl.DataFrame) -> list[Trial]:
         log2_lr, beta2 = math.log2(pooled_rate(rows)), searched_beta2(rows)
-        batches = (192, 384, 768, 1536, 3072)
-        return [trial(batch, log2_lr + octave, beta2) for batch in batches for octave in (0, 1)]
+        return [trial(batch, log2_lr + octave, beta2) for batch in BATCHES for octave in (0, 1)]
 
     return Grid("critical_batch", trials, role="critical_batch", after=("search", "lr_transfer"))
 

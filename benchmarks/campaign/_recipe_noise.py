@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,8 +13,11 @@ ROOT = 2**0.5
 FACTORS = {"rate 1/2": 0.5, "rate 1/√2": 1 / ROOT, "recipe": 1.0, "rate √2": ROOT, "rate 2": 2.0}
 DRAWS = 4000
 LEVEL = (0.05, 0.95)
-#: Final losses (nats per token) by run's name, on the seed that chooses and the one that scores; infinite: diverged.
-Pairs = Mapping[str, tuple[float, float]]
+#: A loss (nats per token) for one that diverged on a seed that scores: bytes guessed at random.
+GUESSED = math.log(256)
+#: Final losses (nats per token) by run's name, on the seed that chooses, then on those that score. Infinite: diverged;
+#: NaN: not trained.
+Losses = Mapping[str, tuple[float, ...]]
 
 
 class Bottom(NamedTuple):
@@ -28,9 +31,9 @@ class Bottom(NamedTuple):
 
 @dataclass(frozen=True)
 class Regret:
-    """What the recipe costs against the best of some runs, nats, and the sd that seeds give a difference of two runs.
+    """What the recipe costs against the best of some runs, nats, and the sd that seeds give to that.
 
-    `drawn` is how often the recipe would be the best one if all had the same loss.
+    `best` is its name, empty for a mean over several; `drawn` how often the recipe would be it if all were equal.
     """
 
     best: str
@@ -39,57 +42,89 @@ class Regret:
     drawn: float
 
 
-def minus(a: float, b: float) -> float:
-    """The difference a − b; 0 for two runs that both diverged."""
-    return 0.0 if a == b else a - b
+def diverged(own: Losses) -> list[str]:
+    """The runs that diverged on one of the seeds."""
+    return sorted(name for name, of in own.items() if math.inf in of)
 
 
-def diverged(own: Pairs) -> list[str]:
-    """The runs that have no loss on one of the seeds."""
-    return [name for name, pair in own.items() if not all(map(math.isfinite, pair))]
-
-
-def noise(own: Pairs) -> float:
-    """Sd of a run's loss by its seed, nats per token, from the differences between the two seeds over runs.
+def noise(studies: Iterable[Losses]) -> float:
+    """Sd of a run's loss by its seed, nats per token, from what two seeds differ by over the five rates of each study.
 
     What a seed does to all runs alike is not in it, as runs are compared on one seed. From the median absolute
-    deviation (1.4826 of it is a normal's sd): a run at the edge of divergence must not excuse the others.
+    deviation (1.4826 of it is a normal's sd): a rate at the edge of divergence must not excuse the others. Of the
+    rates alone, since which of the others has a second seed is chosen by its first.
     """
-    pairs = np.array([own[name] for name in own if name not in diverged(own)])
-    between = pairs[:, 1] - pairs[:, 0]
-    return float(1.4826 * np.median(np.abs(between - np.median(between))) / ROOT)
+    found: list[float] = []
+    for own in studies:
+        pairs = np.array([own[name][:2] for name in FACTORS if name not in diverged(own)])
+        if len(pairs) > 1:
+            between = pairs[:, 1] - pairs[:, 0]
+            found += list((between - between.mean()) * math.sqrt(between.size / (between.size - 1)))
+    return float(1.4826 * np.median(np.abs(found)) / ROOT)
 
 
-def regret(own: Pairs, names: Sequence[str], sd: float, *, among: bool = True) -> Regret:
-    """What the recipe costs on the second seed against the run that is best on the first; `sd` is of one run's loss.
+def near(own: Iterable[str], *settings: str) -> list[str]:
+    """The neighbours that differ in one of these settings."""
+    return [name for name in own if name.startswith(settings)]
 
-    The recipe is one of the runs that may be best, unless `among` is false.
+
+def best_of(own: Losses, names: Iterable[str]) -> str:
+    """The best of the recipe and these, by the seed that chooses."""
+    return min(["recipe", *names], key=lambda name: own[name][0])
+
+
+def regret(own: Losses, names: Sequence[str], sd: float) -> Regret:
+    """What the recipe costs against the best of itself and these; `sd` is of one run's loss by its seed.
+
+    On average over the seeds for scoring that both have; infinite where the recipe diverged on one.
     """
-    tried = [*(["recipe"] if among else []), *names]
-    best = min(tried, key=lambda name: own[name][0])
-    return Regret(best, minus(own["recipe"][1], own[best][1]), ROOT * sd, among / len(tried))
+    best, mine = best_of(own, names), own["recipe"][1:]
+    pairs = [pair for pair in zip(mine, own[best][1:], strict=True) if not any(map(math.isnan, pair))]
+    nats = math.inf if math.inf in mine else float(np.mean([a - b for a, b in pairs]))
+    return Regret(best, nats, sd * ROOT / math.sqrt(len(pairs)), 1 / (1 + len(names)))
 
 
-def bottom(own: Pairs, seed: int) -> Bottom | None:
-    """The cubic in ln rate through the rates that did not diverge, on both seeds; None with fewer than four of them.
+def searched(own: Losses, cost: int, sd: float) -> Regret:
+    """What the recipe costs against a search of `cost` runs, on the first seed for scoring.
+
+    The search's loss is the mean over all subsets of that many draws, of the loss that the best by the first seed has
+    on the second: the draw that `i` others beat is the best of C(n − 1 − i, cost − 1) of C(n, cost).
+    """
+    names = sorted(near(own, "search "), key=lambda name: own[name][0])
+    n = len(names)
+    weights = np.array([math.comb(n - 1 - i, cost - 1) / math.comb(n, cost) for i in range(n)])
+    scores = np.minimum([own[name][1] for name in names], GUESSED)
+    return Regret("", own["recipe"][1] - float(weights @ scores), sd * math.sqrt(1 + weights @ weights), 0.0)
+
+
+def bottom(own: Losses, seed: int) -> Bottom | None:
+    """The cubic in ln rate through the rates that did not diverge, on two seeds; None with fewer than four of them.
 
     None, too, where the recipe's own rate diverged. The lowest point is looked for between the rates that are left.
+    Where the cost is 0 the estimate is above it, as the lowest of what noise bends; the interval is not: its lower end
+    is what the rate costs against the rate at the lowest point, its upper end against the lowest point of each draw.
     """
     names = [name for name in FACTORS if name not in diverged(own)]
     if len(names) < 4 or "recipe" not in names:
         return None
     x = np.log(np.repeat([FACTORS[name] for name in names], 2))
-    y = np.array([own[name] for name in names]).ravel()
+    y = np.array([own[name][:2] for name in names]).ravel()
     first = np.tile([1.0, 0.0], len(names))
     design = np.column_stack([first, 1 - first, x, x**2, x**3])
     fine = np.linspace(x.min(), x.max(), 201)
     curve = np.column_stack([fine, fine**2, fine**3])
     theta, *_ = np.linalg.lstsq(design, y, rcond=None)
-    sd = math.sqrt(float(((y - design @ theta) ** 2).sum()) / (y.size - 5))
+    free = y.size - theta.size
+    sd = math.sqrt(float(((y - design @ theta) ** 2).sum()) / free)
     rng = np.random.default_rng(seed)
-    drawn = rng.multivariate_normal(theta, sd**2 * np.linalg.inv(design.T @ design), DRAWS)
-    low, high = np.quantile(-(drawn[:, 2:] @ curve.T).min(axis=1), LEVEL)
-    return Bottom(-float((curve @ theta[2:]).min()), float(low), float(high), sd)
+    errors = rng.multivariate_normal(np.zeros(theta.size), sd**2 * np.linalg.inv(design.T @ design), DRAWS)
+    drawn = (theta + errors * np.sqrt(free / rng.chisquare(free, (DRAWS, 1))))[
+        :, 2:
+    ]  # Student's t: sd is estimated
+    lowest = curve[(curve @ theta[2:]).argmin()]
+    low = float(np.quantile(-(drawn @ lowest), LEVEL[0]))
+    high = float(np.quantile(-(drawn @ curve.T).min(axis=1), LEVEL[1]))
+    return Bottom(-float(lowest @ theta[2:]), low, high, sd)
 
 
 def compute(nats: Any, efold: float) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,19 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _machine import commit
-from _recipe_noise import Bottom, Pairs, Regret, Verdict, bottom, compute, diverged, noise, regret, verdict
+from _recipe_noise import (
+    Bottom,
+    Losses,
+    Regret,
+    Verdict,
+    bottom,
+    compute,
+    diverged,
+    near,
+    regret,
+    searched,
+    verdict,
+)
 
 SETTINGS = ("rate", "batch", "half-life", "warmup", "tail", "decay")
 COSTS = (1, 4, 16)  # of the search, in targets
@@ -22,32 +34,23 @@ COSTS = (1, 4, 16)  # of the search, in targets
 
 @dataclass(frozen=True)
 class Studied:
-    """A study: what it promoted, and losses by run's name on the seed that chooses and the one that scores."""
+    """A study: what it promoted, its losses, and the sd of a run's loss by its seed, nats."""
 
     name: str
     content: dict[str, Any]
-    losses: Pairs
-
-    @cached_property
-    def noise(self) -> float:
-        """Sd of the recipe's and its neighbours' losses by their seed, nats."""
-        return noise({name: self.losses[name] for name in ("recipe", *self.near(*SETTINGS))})
+    losses: Losses
+    noise: float
 
     @property
     def efold(self) -> float:
         """What an e-fold of compute is worth, nats."""
         return float(self.content["nats_per_efold"])
 
-    def near(self, *settings: str) -> list[str]:
-        """The neighbours that differ in one of these settings."""
-        return [name for name in self.losses if name.startswith(settings)]
-
     def regret(self, *settings: str) -> Regret:
-        return regret(self.losses, self.near(*settings), self.noise)
+        return regret(self.losses, near(self.losses, *settings), self.noise)
 
     def searched(self, cost: int) -> Regret:
-        """What the recipe costs against the best of so many random settings."""
-        return regret(self.losses, [f"search {i}" for i in range(cost)], self.noise, among=False)
+        return searched(self.losses, cost, self.noise)
 
     def compute(self, nats: float) -> float:
         return float(compute(nats, self.efold))
@@ -81,10 +84,14 @@ def verdicts(studies: list[Studied]) -> list[Verdict]:
 
 
 def page(
-    studies: list[Studied], judged: list[Verdict], missing: str, about: str, ran_on: Iterable[str]
+    studies: list[Studied], judged: list[Verdict], missing: str, about: str, rules: str, ran_on: Iterable[str]
 ) -> str:
-    """The campaign's page; `missing` are the studies that are not in it and what they lack, `ran_on` devices."""
+    """The campaign's page; `missing` are the studies that are not in it and what they lack, `ran_on` devices.
+
+    `rules` says under which rules the runs were trained.
+    """
     open_ = f"not known: of {len(studies)} studies only" if missing else ""
+    noise = studies[0].noise
     lines = [
         "# The promoted recipe against its neighbours and against a search at the target's size",
         "",
@@ -94,21 +101,25 @@ def page(
         "|---|---|---|---|---|",
         *(each.row(open_) for each in judged),
         "",
-        "Another seed: what another seed for scoring would make of the same choices, by the noise of each study below; "
-        "not what other studies would. Equal runs: if all runs of a study had the same loss but for that noise, the "
-        "regret of the one that looks best would lie there, and miss what is asked so often.",
+        "Another seed: what other seeds for scoring would make of the same choices, by the noise of "
+        f"{noise:.4f} nats that a seed gives to a run; not what other studies would, nor what is not known of the "
+        "worth of compute. Equal runs: if all runs of a study had the same loss but for that noise, the regret of the "
+        "one that looks best would lie there, and miss what is asked so often.",
         "",
         *_whole(studies),
         "",
-        "One setting at a time, in nats (the best by the first seed; nothing where it is the recipe's):",
+        "One setting at a time, in nats, on the seeds for scoring that both have (the best by the seed that chooses; "
+        "nothing where it is the recipe's):",
         "",
         *_settings(studies),
         "",
-        "What the rate costs against the lowest point of a cubic through five rates on both seeds, with 90%:",
+        "What the rate costs against the lowest point of a cubic through five rates on two seeds, with 90% (where it "
+        "costs nothing the estimate is above 0, and the interval's lower end below it):",
         "",
         *_rates(studies),
         "",
-        "A random search at the target's size, its best by the first seed scored on the second (minus the recipe's):",
+        "A random search at the target's size, its best by the seed that chooses scored on another (minus the "
+        "recipe's), on average over all subsets of that many draws:",
         "",
         *_search(studies),
         "",
@@ -119,7 +130,8 @@ def page(
         ),
         f"Missing: {missing}." if missing else "All studies are in the tables.",
         "",
-        f"{datetime.now(UTC):%Y-%m-%d}, page written at commit {commit('campaign')}; runs on {' and '.join(ran_on)}.",
+        f"{datetime.now(UTC):%Y-%m-%d}, page written at commit {commit('campaign')}; runs on {' and '.join(ran_on)}. "
+        + rules,
         "",
     ]
     return "\n".join(lines)
@@ -128,18 +140,23 @@ def page(
 def _whole(studies: list[Studied]) -> list[str]:
     """A row a study: what it promoted, at which commit, and what it costs against the best neighbour."""
     head = (
-        "| study | promoted at | batch | recipe, two seeds | set by you | noise | best neighbour | regret, nats "
+        "| study | promoted at | batch | recipe: chosen by, scored by | set by you | best neighbour | regret, nats "
         "| of compute |"
     )
-    rows = [head, "|" + "---|" * 9]
+    rows = [head, "|" + "---|" * 8]
     for study in studies:
-        mine, yours, found = study.losses["recipe"], study.losses["set by you"], study.regret(*SETTINGS)
+        mine, yours = (_each(study.losses[name]) for name in ("recipe", "set by you"))
+        found = study.regret(*SETTINGS)
         rows.append(
-            f"| {study.name} | {study.content['commit']} | {study.content['run']['batch']} | {mine[0]:.4f}, "
-            f"{mine[1]:.4f} | {yours[0]:.4f}, {yours[1]:.4f} | {study.noise:.4f} | {found.best} | {found.nats:+.4f} | "
-            f"{study.compute(found.nats):+.1%} |"
+            f"| {study.name} | {study.content['commit']} | {study.content['run']['batch']} | {mine} | {yours} | "
+            f"{found.best} | {found.nats:+.4f} | {study.compute(found.nats):+.1%} |"
         )
     return rows
+
+
+def _each(losses: Iterable[float]) -> str:
+    """Losses of a run on the seeds that it was trained on."""
+    return ", ".join(f"{loss:.4f}" for loss in losses if not math.isnan(loss))
 
 
 def _settings(studies: list[Studied]) -> list[str]:
@@ -178,11 +195,11 @@ def _search(studies: list[Studied]) -> list[str]:
     ]
     for study in studies:
         found = [study.searched(cost) for cost in COSTS]
-        cells = (f"{study.losses[each.best][1]:.4f} ({-each.nats:+.4f})" for each in found)
-        cost = study.content["proxies_over_target"]
-        rows.append(
-            f"| {study.name} | {study.losses['recipe'][1]:.4f} | {cost:.1f} | " + " | ".join(cells) + " |"
+        mine, cost = study.losses["recipe"][1], study.content["proxies_over_target"]
+        cells = (
+            f"{mine - each.nats:.4f} ({-each.nats:+.4f})" if each.nats < math.inf else "–" for each in found
         )
+        rows.append(f"| {study.name} | {mine:.4f} | {cost:.1f} | " + " | ".join(cells) + " |")
     ahead = (-np.median([study.searched(cost).nats for study in studies]) for cost in COSTS)
     paid = np.median([study.content["proxies_over_target"] for study in studies])
     medians = " | ".join(f"{each:+.4f}" for each in ahead)

@@ -1,4 +1,4 @@
-"""Is the rate that froude would promote the best one for a target of the second bank, 12 times its proxies' compute?
+"""Is the rate that froude would promote the best one for a target of the second bank, 12 times its largest proxy's compute?
 
 For each of two corpora the rate is what the bank's proxies lead to (`froude.promote.choice.rate`), and neighbours by ½,
 1/√2, √2 and 2; all are trained at the size `wide` on two fresh seeds. A cubic in ln rate through them says what the
@@ -144,8 +144,8 @@ def column(corpus: str, own: dict[str, tuple[float, float]], texts: Path) -> tup
         found.best,
         f"{found.nats:+.4f}",
         "no loss law yet" if efold is None else f"{share:+.1%}",
-        f"{noise:.4f}",
-        "–" if efold is None else f"{compute(-spread, efold):+.1%} to {compute(spread, efold):+.1%}",
+        "–" if low is None else f"{noise:.4f}",
+        "–" if efold is None or low is None else f"{compute(-spread, efold):+.1%} to {compute(spread, efold):+.1%}",
         *bottom_words(low, efold).split(" | "),
         ", ".join(diverged(own)) or "none",
     ]

@@ -1,18 +1,20 @@
 """Is the recipe that froude promotes the best at the target's size? Neighbours of it, and a search there.
 
-Each study is the quickstart's sweep on a corpus and a seed. Its target has one slot, so that the batch may be any
-number of whole windows (64 tokens); the quickstart's has six, and a batch of whole 384. The recipe is what
-`froude promote --prefer loss` writes. Around it one setting at a time is changed: rate by ½ to 2; batch by 2, and by ½
-or to the whole windows next below that (64 for 192, called 1/3), its rate by the root of the factor × {2^-½, 1, 2^½},
-half-life and timescale kept; β₂'s half-life, warmup, tail and weight decay by ½ and 2. The peer is random settings at
-the target's size: of stage search's axes, with any batch that the choice of the recipe looked at. All are trained on
-two fresh seeds: the best is chosen by the first and scored by the second. Seen while this was designed: one study of
-another seed (docs/log.md).
+Each study is the quickstart's sweep on a corpus and a seed, with two changes, so that its batch may be a small one: the
+target has one slot, and stage critical_batch begins at a batch of 64 tokens, which is one window; and the ladder has a
+batch of 256, since the gate lets no recipe have less than a quarter of the ladder's. The recipe is what `froude promote
+--prefer loss` writes. Around it one setting at a time is changed: rate by ½ to 2; batch by 2, and by ½ or to the whole
+windows next below that, its rate by the root of the factor × {2^-½, 1, 2^½}, half-life and timescale kept; β₂'s
+half-life, warmup, tail and weight decay by ½ and 2. The peer is random settings at the target's size: of stage search's
+axes, with any batch that the choice of the recipe had on offer, rate and half-life moved to it. A fresh seed chooses
+the best, and others score it: one of them for the rates, the search, and the best of each setting; two more for the
+recipe and the best of all. Seen while this was designed: one study of another seed, and that six recipes of studies
+whose smallest batch was 192 all had that one (docs/log.md).
 
     python benchmarks/campaign/whole_recipe.py sweep       # studies and recipes that are not kept: an hour of two cores
     python benchmarks/campaign/whole_recipe.py train [--processes 2] [--device cpu] [--minutes 60]
     python benchmarks/campaign/whole_recipe.py page        # writes benchmarks/whole_recipe.md
-    python benchmarks/campaign/whole_recipe.py             # all three: nine hours of a core
+    python benchmarks/campaign/whole_recipe.py             # all three: ten hours of a core
 
 `train` needs no Polars and no Ray: on a machine with a GPU start MPS (nvidia-cuda-mps-control -d), then `train --device
 cuda --processes 16`, and bring benchmarks/whole_recipe/results.jsonl back.
@@ -21,10 +23,12 @@ cuda --processes 16`, and bring benchmarks/whole_recipe/results.jsonl back.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import subprocess
 import sys
+import time
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -35,8 +39,8 @@ HERE = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(HERE), str(HERE / "bank"), str(HERE / "campaign")]
 import _many_runs as many  # noqa: E402
 from _machine import commit  # noqa: E402
-from _recipe_noise import FACTORS, ROOT  # noqa: E402
-from _recipe_page import Studied, page, verdicts  # noqa: E402
+from _recipe_noise import FACTORS, ROOT, Losses, best_of, near, noise  # noqa: E402
+from _recipe_page import SETTINGS, Studied, page, verdicts  # noqa: E402
 
 from froude.config import Run  # noqa: E402
 
@@ -48,8 +52,10 @@ STUDIES = tuple((corpus, seed) for seed in (20, 21, 22) for corpus in ("kjv", "s
 #: To which stage critical_batch counts steps, nats per token. Code needs another than the quickstart's 2.2, which
 #: batches below 3,072 did not reach on its first seed here.
 TARGET_LOSS = {"kjv": 2.2, "sympy": 2.5}
-CHOSEN, SCORED = 1000, 2000  # added to a study's seed: fresh seeds of the runs
-SPACE = '''"""The quickstart's study{words}, its target on one worker."""
+CHOSEN, SCORED = 1000, (2000, 3000, 4000)  # added to a study's seed: fresh seeds of the runs
+#: What decides the outcome, besides the package.
+RULES = ("_many_runs.py", "campaign/_recipe_noise.py", "campaign/_recipe_page.py", "campaign/whole_recipe.py")
+SPACE = '''"""The quickstart's study{words}, its target on one worker, for batches from one window on."""
 
 import sys
 
@@ -59,12 +65,18 @@ from quickstart import *
 
 own = quickstart.proxy
 quickstart.TARGET_LOSS = {loss}
+quickstart.BATCHES = (64, 128, *quickstart.BATCHES)
+LADDER = 256 / quickstart.BATCH
 
 
 def proxy(seed, width=quickstart.BASE_WIDTH, **changes):
     changes.update({data!r})
     if changes.get("slots"):
         changes.update(slots=1, workers=1)
+    if changes.get("name", "").startswith("law-"):  # the same tokens, warmup and half-life
+        lr, beta2 = (changes[name] for name in ("optimizer.lr", "optimizer.beta2"))
+        changes.update({{"optimizer.lr": lr * LADDER**0.5, "optimizer.beta2": beta2**LADDER}})
+        changes.update(batch=round(quickstart.BATCH * LADDER), steps=round(changes["steps"] / LADDER))
     return own(seed, width, **changes)
 
 
@@ -137,7 +149,7 @@ def recipe(corpus: str, seed: int) -> dict[str, Any]:
         "forecast": found.fits.predict(params=params, tokens=tokens).loss,
         "nats_per_efold": slope,
         "proxies_over_target": proxies_over_target(study, fits.target),
-        "batches": [row.batch for row in found.batches.rows],
+        "batches": list(found.batches.offered),
         "critical_batch": fits.summary().get("critical_batch"),
         "commit": commit("campaign"),
     }
@@ -145,25 +157,33 @@ def recipe(corpus: str, seed: int) -> dict[str, Any]:
     for settings in (content["run"], content["set"]):
         if settings["data"].get("path"):  # whatever machine it was
             settings["data"]["path"] = str(text_of(corpus))
-    kept.write_text(json.dumps(content, indent=1) + "\n")
+    whole = kept.with_suffix(".part")
+    whole.write_text(json.dumps(content, indent=1) + "\n")
+    whole.replace(kept)
     return content
 
 
 def neighbours(run: Run) -> dict[str, Run]:
     """The recipe and what is one step from it, by name: the setting and the factor."""
     lr = run.optimizer.lr
-    found = {name: run.replace({"optimizer.lr": lr * factor}) for name, factor in FACTORS.items()}
+    found = {name: run.replace({"optimizer.lr": rounded(lr * factor)}) for name, factor in FACTORS.items()}
     window = run.slots * run.model.context
     for name, factor in (("1/2", 0.5), ("2", 2.0)):
-        # At least the factor away: a smaller step would hide what this one costs.
+        # At least the factor away: a smaller step would hide what this one costs. None is smaller than a window.
         batch = math.floor(run.batch * factor / window) * window
         found |= _at_batch(run, batch) if batch else {}
-        found[f"half-life {name}"] = run.replace({"optimizer.beta2": run.optimizer.beta2 ** (1 / factor)})
+        beta2 = rounded(run.optimizer.beta2 ** (1 / factor))
+        found[f"half-life {name}"] = run.replace({"optimizer.beta2": beta2})
         warmup = max(round(run.schedule.warmup_tokens * factor / run.batch), 1) * run.batch
         found[f"warmup {name}"] = run.replace({"schedule.warmup_tokens": warmup})
         found[f"tail {name}"] = run.replace({"schedule.decay_fraction": run.schedule.decay_fraction * factor})
         found[f"decay {name}"] = run.replace({"optimizer.weight_decay": run.optimizer.weight_decay * factor})
     return found
+
+
+def rounded(value: float) -> float:
+    """To six digits: the last bits of powers differ between machines, and a run's fingerprint with them."""
+    return float(f"{value:.6g}")
 
 
 def _at_batch(run: Run, batch: int) -> dict[str, Run]:
@@ -175,27 +195,30 @@ def _at_batch(run: Run, batch: int) -> dict[str, Run]:
             {
                 "batch": batch,
                 "tokens": round(run.tokens / batch) * batch,
-                "optimizer.lr": run.optimizer.lr * faster,
-                "optimizer.beta2": min(max(run.optimizer.beta2**ratio, 0.9), 0.9999),
-                "optimizer.weight_decay": run.optimizer.weight_decay * ratio / faster,
+                "optimizer.lr": rounded(run.optimizer.lr * faster),
+                "optimizer.beta2": rounded(min(max(run.optimizer.beta2**ratio, 0.9), 0.9999)),
+                "optimizer.weight_decay": rounded(run.optimizer.weight_decay * ratio / faster),
                 "schedule.warmup_tokens": round(run.schedule.warmup_tokens / batch) * batch,
             }
         )
     return found
 
 
-def searched(target: Run, seed: int, batches: list[int], trials: int = 16) -> dict[str, Run]:
-    """Settings drawn as stage search's axes have them, but for these batches, at the target's size and tokens."""
-    rng, found = np.random.default_rng([seed, 7]), {}
+def drawn(target: Run, corpus: str, seed: int, batches: list[int], trials: int = 16) -> dict[str, Run]:
+    """Settings drawn as stage search's axes have them, but for these batches, at the target's size and tokens.
+
+    The axes are of the target's batch; to another one the rate goes by its root, beta2 by its half-life.
+    """
+    rng, found = np.random.default_rng([seed, 7, list(TARGET_LOSS).index(corpus)]), {}
     for number in range(trials):
         batch = int(rng.choice(batches))
-        tokens = round(target.tokens / batch) * batch
+        tokens, ratio = round(target.tokens / batch) * batch, batch / target.batch
         found[f"search {number}"] = target.replace(
             {
                 "batch": batch,
                 "tokens": tokens,
-                "optimizer.lr": float(2 ** rng.uniform(-10, -5)),
-                "optimizer.beta2": float(rng.uniform(0.9, 0.99)),
+                "optimizer.lr": rounded(float(2 ** rng.uniform(-10, -5)) * math.sqrt(ratio)),
+                "optimizer.beta2": rounded(min(max(float(rng.uniform(0.9, 0.99)) ** ratio, 0.9), 0.9999)),
                 "schedule.warmup_tokens": round(rng.uniform(0.02, 0.25) * tokens / batch) * batch,
                 "schedule.name": str(rng.choice(["cosine", "wsd"])),
             }
@@ -203,21 +226,48 @@ def searched(target: Run, seed: int, batches: list[int], trials: int = 16) -> di
     return found
 
 
-def jobs(corpus: str, seed: int) -> list[dict[str, Any]]:
-    """Every run of a study at the target's size, on both seeds; first those of most steps: the last are short then."""
+def runs(corpus: str, seed: int) -> dict[str, Run]:
+    """Every run of a study at the target's size, by name."""
     content = recipe(corpus, seed)
-    set_by_user = Run.from_dict(content["set"])
-    runs = neighbours(Run.from_dict(content["run"])) | searched(set_by_user, seed, content["batches"])
-    runs["set by you"] = set_by_user
+    preset = Run.from_dict(content["set"])
+    found = neighbours(Run.from_dict(content["run"])) | drawn(preset, corpus, seed, content["batches"])
+    return found | {"set by you": preset}
+
+
+def choosing(corpus: str, seed: int) -> list[dict[str, Any]]:
+    """The jobs of a study on the seed that chooses."""
+    return _jobs(corpus, seed, dict.fromkeys(runs(corpus, seed), (CHOSEN,)))
+
+
+def scoring(corpus: str, seed: int, first: dict[str, float]) -> list[dict[str, Any]]:
+    """The jobs of a study on the seeds that score, by the losses of the first."""
+    own = {name: (loss,) for name, loss in first.items()}
+    best = [best_of(own, near(own, setting)) for setting in SETTINGS]
+    again = ["recipe", "set by you", *FACTORS, *near(own, "search "), *best]
+    fresh = dict.fromkeys(again, SCORED[:1])
+    if (winner := best_of(own, best)) != "recipe":
+        fresh |= {"recipe": SCORED, winner: SCORED}
+    return _jobs(corpus, seed, fresh)
+
+
+def _jobs(corpus: str, seed: int, fresh: dict[str, tuple[int, ...]]) -> list[dict[str, Any]]:
+    """Jobs of runs by what is added to their seeds; first those of most steps: the last are short then."""
+    found = runs(corpus, seed)
     made = [
         many.job_of(
-            f"{corpus} {seed} {fresh} {name}",
-            run.replace({"seed": seed + fresh, "reduction": "fast"}).as_proxy(),
+            f"{corpus} {seed} {each} {name}",
+            found[name].replace({"seed": seed + each, "reduction": "fast"}).as_proxy(),
         )
-        for name, run in runs.items()
-        for fresh in (CHOSEN, SCORED)
+        for name, seeds in fresh.items()
+        for each in seeds
     ]
     return sorted(made, key=lambda job: job["run"]["batch"])
+
+
+def rules() -> str:
+    """One hash over what decides the outcome, besides the package: scripts and recipes."""
+    files = [*(HERE / name for name in RULES), *(KEPT / "{}-s{}.json".format(*study) for study in kept())]
+    return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def kept() -> list[tuple[str, int]]:
@@ -232,51 +282,91 @@ def train(given: argparse.Namespace) -> int:
         raise SystemExit(f"{KEPT} has no recipe of a study yet; run `whole_recipe.py sweep` first")
     for corpus, _ in studies:
         text_of(corpus)
-    made = [job for study in studies for job in jobs(*study)]
     OUT.mkdir(parents=True, exist_ok=True)
-    listed = OUT / "jobs.jsonl"
-    listed.write_text("".join(json.dumps(job) + "\n" for job in made))
-    return many.train(
-        listed, KEPT / RESULTS, processes=given.processes, device=given.device, minutes=given.minutes
+    began = time.monotonic()
+    about = {"rules": rules(), "commit": commit("campaign")}
+
+    def trained(made: list[dict[str, Any]]) -> int:
+        listed = OUT / "jobs.jsonl"
+        listed.write_text("".join(json.dumps(job) + "\n" for job in made))
+        minutes = given.minutes - (time.monotonic() - began) / 60
+        how = {"processes": given.processes, "device": given.device, "minutes": minutes}
+        return many.train(listed, KEPT / RESULTS, about=about, **how)
+
+    if left := trained([job for study in studies for job in choosing(*study)]):
+        return left
+    results = many.lines(KEPT / RESULTS)
+    return trained(
+        [job for study in studies for job in scoring(*study, losses_of(choosing(*study), results))]
     )
 
 
-def losses(made: list[dict[str, Any]], ended: dict[str, dict[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Final losses (nats per token) of a study's jobs by run, on the seed that chooses and the one that scores.
+def losses_of(made: list[dict[str, Any]], results: list[dict[str, Any]]) -> dict[str, float]:
+    """Final losses (nats per token) by run's name, of those of a study's jobs on one seed that have ended."""
+    ended = many.results_of(made, results)
+    return {name.split(" ", 3)[3]: many.loss_of(line) for name, line in ended.items()}
 
-    Infinite for a run that diverged.
-    """
-    found: dict[str, dict[int, float]] = {}
-    for job in made:
-        _, _, fresh, name = job["name"].split(" ", 3)
-        found.setdefault(name, {})[int(fresh)] = many.loss_of(ended[job["name"]])
-    return {name: (pair[CHOSEN], pair[SCORED]) for name, pair in found.items()}
+
+def ended_of(
+    corpus: str, seed: int, results: list[dict[str, Any]]
+) -> tuple[Losses, list[dict[str, Any]], int]:
+    """Losses of a study's runs by name, the lines that they are from, and how many runs have not ended."""
+    made = choosing(corpus, seed)
+    first = losses_of(made, results)
+    if len(first) < len(made):
+        return {}, [], len(made) - len(first)
+    made += scoring(corpus, seed, first)
+    lines = many.results_of(made, results)
+    if len(lines) < len(made):
+        return {}, [], len(made) - len(lines)
+    by_name: dict[str, dict[int, float]] = {}
+    for job, line in lines.items():
+        _, _, fresh, name = job.split(" ", 3)
+        by_name.setdefault(name, {})[int(fresh)] = many.loss_of(line)
+    found = {
+        name: tuple(own.get(fresh, math.nan) for fresh in (CHOSEN, *SCORED)) for name, own in by_name.items()
+    }
+    return found, list(lines.values()), 0
 
 
 def written() -> tuple[str, bool]:
     """The page of the studies whose runs have all ended, and whether all that is asked holds; SystemExit with none."""
-    results, studies, waiting, ran_on = many.lines(KEPT / RESULTS), [], {}, set()
-    for corpus, seed in STUDIES:
-        name = f"{corpus} {seed}"
-        if (corpus, seed) not in kept():
+    results = many.lines(KEPT / RESULTS)
+    have: dict[tuple[str, int], Losses] = {}
+    used: list[dict[str, Any]] = []
+    waiting: dict[str, str] = {}
+    for study in STUDIES:
+        name = "{} {}".format(*study)
+        if study not in kept():
             waiting[name] = "its recipe"
             continue
-        made = jobs(corpus, seed)
-        ended = many.results_of(made, results)
-        if len(ended) < len(made):
-            waiting[name] = f"{len(made) - len(ended)} runs"
+        own, lines, left = ended_of(*study, results)
+        if left:
+            waiting[name] = f"{left} runs"
             continue
-        studies.append(Studied(name, recipe(corpus, seed), losses(made, ended)))
-        ran_on |= {line["device"] for line in ended.values()}
+        have[study] = own
+        used += lines
     missing = ", ".join(f"{name} ({what})" for name, what in waiting.items())
-    if not studies:
+    if not have:
         raise SystemExit(
             f"no study has all of its runs yet, missing: {missing}; go on with `whole_recipe.py train`"
         )
+    sd = noise(have.values())
+    studies = [Studied("{} {}".format(*study), recipe(*study), own, sd) for study, own in have.items()]
     judged = verdicts(studies)
     about = (__doc__ or "").partition("\n\n")[2].partition("\n\n    python")[0].strip()
-    text = page(studies, judged, missing, about, sorted(ran_on))
-    return text, not missing and all(each.holds for each in judged)
+    ran_on = sorted({line["device"] for line in used})
+    return page(studies, judged, missing, about, ruled(used), ran_on), not missing and all(
+        each.holds for each in judged
+    )
+
+
+def ruled(used: list[dict[str, Any]]) -> str:
+    """Under which rules the runs were trained, and whether they are today's."""
+    under = {line.get("rules", "none") for line in used}
+    commits = ", ".join(sorted({line.get("commit", "none") for line in used}))
+    same = "have not changed since" if under == {rules()} else f"**have changed since**: {rules()}"
+    return f"The runs' rules (scripts and recipes), {', '.join(sorted(under))} at {commits}, {same}."
 
 
 def main() -> int:

@@ -76,5 +76,8 @@ def test_a_rate_that_costs_too_much_does_not_hold(campaign: Any, monkeypatch: py
     ended(campaign, campaign.CORPORA, [1.0, 1.02, 1.05, 1.1, 1.2])
     assert run(campaign, monkeypatch) == 1
     assert campaign.RESULT.read_text().count("NO.") == 1
+    ended(campaign, campaign.CORPORA, [None, 1.02, 1.05, None, None])
+    assert run(campaign, monkeypatch) == 1
+    assert "nan" not in campaign.RESULT.read_text()
     ended(campaign, campaign.CORPORA, [1.1, 1.05, 1.0, 1.05, 1.1])
     assert run(campaign, monkeypatch) == 0

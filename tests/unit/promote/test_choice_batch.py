@@ -75,6 +75,16 @@ def test_no_batch_below_the_best_measured_is_taken(clear: Fits) -> None:
     assert math.isnan(knob(small, "batch").regret)
 
 
+def test_the_best_batch_is_of_least_loss_only_where_a_smaller_one_was_tried(
+    clear: Fits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fits = laddered(replace(clear, large=TARGET.replace({"slots": 1, "workers": (1, 1)}, name="large")), 192)
+    rule = knob(chosen(fits, "loss"), "batch").rule
+    assert "also the smallest of stage critical_batch: a smaller one may lose less (add some)" in rule
+    monkeypatch.setattr(batch, "best_measured", lambda fits: 128.0)
+    assert "the best that was measured, and so of least loss" in knob(chosen(fits, "loss"), "batch").rule
+
+
 def test_a_preset_batch_far_above_the_critical_one_says_what_it_costs_and_saves(ladder: Fits) -> None:
     """No trial of the search had this batch: the study's own fits, nothing put in their place."""
     fits = of(ladder, FAR)

@@ -53,8 +53,8 @@ class Batches:
     """Every batch that was looked at, small to large; `own` is the target's (a ramp's mean), `critical` at its horizon.
 
     `critical` is median and 90% interval, `growth` how it was taken there, `timed` where hours are from,
-    `measured` the best batch of stage critical_batch and `largest` its largest, in tokens. A preference takes one of
-    `offered`, which the gate does not refuse; `capped` if others would be looked at but for the gate.
+    `measured` the best batch of stage critical_batch, `least` and `largest` the ends of those that it had, in tokens. A
+    preference takes one of `offered`, which the gate does not refuse; `capped` if it keeps others from being looked at.
     """
 
     rows: tuple[Priced, ...]
@@ -65,6 +65,7 @@ class Batches:
     growth: Growth
     timed: str
     measured: float
+    least: float
     largest: float
     _reference: Array  # losses at the best batch that was measured, whatever the slots
     _losses: dict[int, Array]
@@ -165,13 +166,19 @@ class Batches:
                 f"known; {critical}"
             )
         if here.batch <= small.batch:
-            bound = (
-                "no smaller one is in whole slots × context and allowed by the gate; "
-                f"{self.measured:,.0f}, the best that was measured, would lose {self.regret(small.batch):.3f} nats "
-                "less (give the target fewer slots)"
-                if small.batch > 1.1 * self.measured
-                else "the best that was measured, and so of least loss"
-            )
+            if small.batch > 1.1 * self.measured:
+                bound = (
+                    "no smaller one is in whole slots × context and allowed by the gate; "
+                    f"{self.measured:,.0f}, the best that was measured, would lose {self.regret(small.batch):.3f} nats "
+                    "less (give the target fewer slots)"
+                )
+            elif self.measured > self.least:
+                bound = "the best that was measured, and so of least loss"
+            else:
+                bound = (
+                    "the best that was measured, but also the smallest of stage critical_batch: a smaller one may lose "
+                    "less (add some)"
+                )
             return f"{bound}; {critical}"
         share = 100 * here.above / small.loss
         text = (
@@ -218,10 +225,11 @@ def best_measured(fits: Fits) -> float:
     return float(batch[tokens <= tokens.min() * math.exp(scatter)].min())
 
 
-def largest_measured(fits: Fits) -> float:
-    """The largest batch that reached the loss of stage critical_batch."""
+def ends_measured(fits: Fits) -> tuple[float, float]:
+    """The smallest and the largest batch that reached the loss of stage critical_batch."""
     assert fits.critical is not None
-    return float(fits.critical.rows.filter(pl.col("steps").is_finite())["batch"].max())  # type: ignore[arg-type]
+    reached = fits.critical.rows.filter(pl.col("steps").is_finite())["batch"].cast(pl.Float64)
+    return float(reached.min()), float(reached.max())  # type: ignore[arg-type]
 
 
 def allowed(fits: Fits) -> tuple[float, float]:
@@ -244,7 +252,7 @@ def looked_at(fits: Fits) -> list[int]:
         math.ceil(max(floor, least) / unit) * unit,
         math.floor(min(most, fits.target.tokens) / unit) * unit,
     )
-    steps = math.floor(2 * math.log2(ABOVE * largest_measured(fits) / floor) + 1e-9)
+    steps = math.floor(2 * math.log2(ABOVE * ends_measured(fits)[1] / floor) + 1e-9)
     found = {max(first, min(last, round(floor * 2 ** (i / 2) / unit) * unit)) for i in range(steps + 1)}
     return sorted(size for size in found if size <= last)
 
@@ -254,7 +262,7 @@ def batches(fits: Fits, params: float, *, flops_per_token: float, time: StepTime
     priced = trade(fits, params)
     if priced is None:
         return None
-    target, floor, largest = fits.target, best_measured(fits), largest_measured(fits)
+    target, floor, (smallest, largest) = fits.target, best_measured(fits), ends_measured(fits)
     mean, (least, most) = target.phases.mean, allowed(fits)
     runs = {size: with_batch(target, size) for size in looked_at(fits)} | {mean: target}
     offered = tuple(sorted(size for size in runs if size != mean or max(floor, least) <= mean <= most))
@@ -287,6 +295,7 @@ def batches(fits: Fits, params: float, *, flops_per_token: float, time: StepTime
         growth=growth(fits.horizons),
         timed=time.source if time is not None else "",
         measured=floor,
+        least=smallest,
         largest=largest,
         _reference=priced.losses([Part(float(target.tokens), floor)]),
         _losses=losses,
