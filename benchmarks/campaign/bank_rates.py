@@ -1,8 +1,8 @@
-"""Is the rate that froude would promote the best one for a target of the second bank, 12 times its largest proxy's compute?
+"""Is the rate that froude would promote the best one for a target with 12 times the compute of the largest proxy?
 
-For each of two corpora the rate is what the bank's proxies lead to (`froude.promote.choice.rate`), and neighbours by ½,
-1/√2, √2 and 2; all are trained at the size `wide` on two fresh seeds. A cubic in ln rate through them says what the
-rate costs, with an interval; the best by the first seed is scored on the second. Proxies from
+For each of two corpora of the second bank the rate is what its proxies lead to (`froude.promote.choice.rate`), and
+neighbours by ½, 1/√2, √2 and 2; all are trained at the size `wide` on two fresh seeds. A cubic in ln rate through them
+says what the rate costs, with an interval; the best by the first seed is scored on the second. Proxies from
 benchmarks/second_bank/runs.parquet; no loss of a larger run is read.
 
     python benchmarks/campaign/bank_rates.py train [--processes 16] [--device cuda] [--minutes 60]
@@ -145,7 +145,9 @@ def column(corpus: str, own: dict[str, tuple[float, float]], texts: Path) -> tup
         f"{found.nats:+.4f}",
         "no loss law yet" if efold is None else f"{share:+.1%}",
         "–" if low is None else f"{noise:.4f}",
-        "–" if efold is None or low is None else f"{compute(-spread, efold):+.1%} to {compute(spread, efold):+.1%}",
+        "–"
+        if efold is None or low is None
+        else f"{compute(-spread, efold):+.1%} to {compute(spread, efold):+.1%}",
         *bottom_words(low, efold).split(" | "),
         ", ".join(diverged(own)) or "none",
     ]

@@ -120,17 +120,26 @@ def plan(
             f"a plan is for a search space or for a study's next runs, but got {'both' if space else 'neither'}; "
             "give SPACE, or --next STUDY"
         )
+    planned_for = {"--device": device, "--devices": devices, "--prices": prices, "--explain": explain}
+    planned_for["--nodes"] = nodes != "1x1"
+    for_next = {"--target": target, "--budget": budget is not None, "--until": until, "--write": write}
+    if next_of and (given := [name for name, value in planned_for.items() if value]):
+        raise ConfigError(
+            f"{given[0]} plans for a device, but got --next; give a search space, or leave it out"
+        )
+    if not next_of and (given := [name for name, value in for_next.items() if value]):
+        raise ConfigError(f"{given[0]} plans the next runs of a study; give --next STUDY, too")
+    if device and plot:
+        raise ConfigError(
+            "--plot draws the target run of a search space, but got --device; leave one of them out"
+        )
     if next_of:
         _next(next_of, target, budget, until, per, top, write, profile, trust, as_json)
         return None
     if device:
         return _device(space, device, nodes, devices, prices, explain=explain, trust=trust, as_json=as_json)
-    if explain or devices or prices or nodes != "1x1":
-        raise ConfigError("--nodes, --devices, --prices and --explain plan for a device; give --device, too")
-    if target or budget is not None or until or write:
-        raise ConfigError(
-            "--target, --budget, --until and --write plan the next runs of a study; give --next STUDY, too"
-        )
+    if given := [name for name, value in planned_for.items() if value]:
+        raise ConfigError(f"{given[0]} plans for a device; give --device, too")
     if not space.endswith(".py"):
         raise ConfigError(
             f"without --device a plan is for a search space, a Python file that defines space(), but got {space}; name "

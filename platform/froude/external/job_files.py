@@ -21,6 +21,10 @@ _JOB = """\
 #!/bin/sh
 # Trains one run, once: with an exit code beside it, it does nothing. Written by `froude sweep --write-jobs`.
 cd {folder} || exit 1
+if command -v flock >/dev/null; then  # while it is running, another call of this script leaves it alone
+    exec 9>.lock
+    flock -n 9 || exit 0
+fi
 [ ! -e {code} ] || exit 0
 {exports}
 FROUDE_ATTEMPT=$(($(ls | grep -c '^{code}-') + 1))

@@ -75,7 +75,7 @@ class Metrics:
                     f"{seen:,.0f}; train the run's batch and steps, and count tokens, not windows"
                 )
         if step <= self._at:
-            self.went_back = True
+            self.went_back, self.diverged = True, ""
             self.steps = {other: row for other, row in self.steps.items() if other < step}
             self.evals = {key: loss for key, loss in self.evals.items() if key[0] < step}
         self._at = step

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -47,8 +47,9 @@ def rows_of(
     losses = [row["loss"] for row in steps]
     final = math.nan if last.final is None else last.final
     if not reason and losses:
+        evaluated = evaluations([*past, last])
         earlier = [
-            loss for (step, split), loss in last.evals.items() if split == "validation" and step < run.steps
+            loss for (step, split), loss in evaluated.items() if split == "validation" and step < run.steps
         ]
         reason = why_diverged(losses, final, vocab=run.model.vocab, validation=earlier)
     seen = [loss for loss in (final, *reversed(losses)) if math.isfinite(loss)]
@@ -67,7 +68,11 @@ def rows_of(
         "workers": processes(run),
         "time": datetime.now(UTC),
     }
-    return Rows([row], [step_row(run, 1, step) for step in steps], [] if reason else eval_rows(run, 1, last))
+    return Rows(
+        [row],
+        [step_row(run, 1, step) for step in steps],
+        [] if reason else eval_rows(run, 1, evaluations([*past, last])),
+    )
 
 
 def processes(run: Run) -> int:
@@ -109,6 +114,15 @@ def joined(attempts: Sequence[Metrics]) -> list[Row]:
     return [steps[step] for step in sorted(steps)]
 
 
+def evaluations(attempts: Sequence[Metrics]) -> dict[tuple[int, str], float]:
+    """Validation losses by step and set, of each attempt those before the next one's first step."""
+    found: dict[tuple[int, str], float] = {}
+    for attempt in attempts:
+        first = min([*attempt.steps, *(step for step, _ in attempt.evals)], default=math.inf)
+        found = {key: loss for key, loss in found.items() if key[0] < first} | attempt.evals
+    return found
+
+
 def step_row(run: Run, attempt: int, step: Row) -> Row:
     """A row of the steps frame."""
     nodes = processes(run)
@@ -116,8 +130,6 @@ def step_row(run: Run, attempt: int, step: Row) -> Row:
     return {**about, **step}
 
 
-def eval_rows(run: Run, attempt: int, metrics: Metrics) -> list[Row]:
+def eval_rows(run: Run, attempt: int, evals: Mapping[tuple[int, str], float]) -> list[Row]:
     """Rows of the evals frame, in the order of their steps."""
-    return [
-        eval_row(run, attempt, step, loss, split) for (step, split), loss in sorted(metrics.evals.items())
-    ]
+    return [eval_row(run, attempt, step, loss, split) for (step, split), loss in sorted(evals.items())]

@@ -45,9 +45,10 @@ class Layout:
 
     @property
     def _stretch(self) -> int:
-        """Windows that a worker has at hand: a slot's in an exact run, else those of all of its slots."""
+        """Windows that the busiest worker has at hand: a slot's in an exact run, else those of all of its slots."""
         most = self.run.windows * max((factor for _, factor in self.run.schedule.ramp), default=1)
-        return -(-most // (self.slots if self.run.reduction == "exact" else self.place.workers))
+        rounds = 1 if self.run.reduction == "exact" else -(-self.slots // self.place.workers)
+        return -(-most // self.slots) * rounds
 
     @property
     def _parts(self) -> int:

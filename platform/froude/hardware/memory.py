@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from froude.config import Run
 from froude.hardware.activations import (
@@ -328,6 +329,17 @@ class _Told:
 def _waiting(layout: Layout) -> int:
     """The most sums of an exact run's tree that wait for a sibling while a worker computes its next slot."""
     slots, workers = layout.slots, layout.place.workers
-    if layout.whole:
-        return max(slot.bit_count() for slot in range(-(-slots // layout.groups.shards)))
-    return max(slot.bit_count() for slot in range(0, slots, workers))
+    if not layout.whole:
+        return max(slot.bit_count() for slot in range(0, slots, workers))
+    ends = [-(-rank * slots // workers) for rank in range(workers + 1)]
+    return max(_nodes(begin, slot) for begin, end in pairwise(ends) for slot in range(begin, end))
+
+
+def _nodes(begin: int, end: int) -> int:
+    """The fewest nodes of a binary tree that cover these leaves."""
+    count = 0
+    while begin < end:
+        widest = 1 << ((end - begin).bit_length() - 1)
+        begin += min(widest, begin & -begin) if begin else widest
+        count += 1
+    return count

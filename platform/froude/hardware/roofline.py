@@ -79,7 +79,12 @@ class Step:
     @property
     def bound(self) -> str:
         """What takes the most time."""
-        parts = {"products": self.products, "memory": self.traffic, "network": self.sending}
+        parts = {
+            "products": self.products,
+            "memory": self.traffic,
+            "network": self.sending,
+            "update": self.updating,
+        }
         return max(parts, key=lambda name: parts[name])
 
 

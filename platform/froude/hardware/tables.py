@@ -80,7 +80,7 @@ def devices(file: str = "") -> list[Device]:
 
 def _device(name: str, content: dict[str, Any], file: str) -> Device:
     try:
-        return Device(name=name, **content)
+        return Device(**content | {"name": name})
     except ConfigError as error:
         raise ConfigError(f"[{name}] of {file}: {error}") from None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -59,7 +60,7 @@ class Case:
 
     @cached_property
     def rate(self) -> Estimate | None:
-        """The peak learning rate to promote, at 95%; None without a fitted line."""
+        """The best peak learning rate by stage lr_transfer, at its horizon and batch, at 95%; None without a line."""
         return self.fits.peak_lr
 
 
@@ -78,4 +79,4 @@ def beyond(rows: pl.DataFrame, target: Run, params: int) -> dict[str, float]:
         "compute": params * target.tokens,
         "batch": target.phases.mean,
     }
-    return {axis: value / largest[axis] for axis, value in over.items()}
+    return {axis: value / (largest[axis] or math.nan) for axis, value in over.items()}

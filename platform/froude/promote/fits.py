@@ -111,6 +111,15 @@ class Fits:
         batch = (self.best or {}).get("batch")
         return f" (batch {batch:,}, the nearest searched)" if own and batch and batch not in own else ""
 
+    def _best_words(self, best: Mapping[str, Any]) -> str:
+        """Its settings; a table of runs need not tell more than the rate."""
+        parts = [f"lr {best['lr']:.3g}{self._elsewhere}"]
+        if best["beta2"] is not None:
+            parts.append(f"beta2 {best['beta2']:.3g}{' (prior)' * self.beta2_is_prior}")
+        if best["warmup_tokens"] is not None:
+            parts.append(f"warmup {100 * best['warmup_tokens'] / best['tokens']:.0f}%")
+        return ", ".join(parts)
+
     @property
     def largest(self) -> Mapping[str, Any] | None:
         """The finished row of the loss law with most compute (params × tokens); of several the one of least loss."""
@@ -153,8 +162,8 @@ class Fits:
         content: dict[str, Any] = {}
         for key, row in (("best", self.best), ("best_overall", self.best_overall)):
             if row is not None:
-                content[key] = {k: row[k] for k in ("run", "lr", "warmup_tokens", "tokens", "beta2", "batch")}
-                content[key] |= {"schedule": row["schedule"], "loss": row["loss"]}
+                names = ("run", "lr", "warmup_tokens", "tokens", "beta2", "batch", "schedule", "loss")
+                content[key] = {name: row[name] for name in names if row[name] is not None}
         if self.half_life:
             status = "prior" if self.beta2_is_prior else "ok"
             content["beta2"] = {"half_life": self.half_life, "status": status}
@@ -202,11 +211,7 @@ class Fits:
         """The same for people."""
         text = []
         if self.best is not None:
-            text.append(
-                f"search          best lr {self.best['lr']:.3g}{self._elsewhere}, beta2 {self.best['beta2']:.3g}"
-                f"{' (prior)' * self.beta2_is_prior}, warmup "
-                f"{100 * self.best['warmup_tokens'] / self.best['tokens']:.0f}%: loss {self.best['loss']:.3f}"
-            )
+            text.append(f"search          best {self._best_words(self.best)}: loss {self.best['loss']:.3f}")
         for name, law in self.transfer.items():
             slope = law.slope
             text.append(

@@ -9,6 +9,7 @@ from dataclasses import replace
 import polars as pl
 
 from froude.config import ConfigError, Run
+from froude.laws import Prediction
 from froude.laws.lr.exponent import NORMAL
 from froude.material.commands import EXTERNAL
 from froude.promote import gate, witness
@@ -205,13 +206,7 @@ def predict(fits: Fits, params: int) -> Forecast | None:
     tokens, spread = as_in_the_ladder(fits, params)
     prediction = fits.predict(params=params, tokens=tokens)
     free = law.free
-    # What is not known of the batch's worth widens the interval as one more independent error.
-    low, high = (
-        prediction.loss
-        * math.exp(math.copysign(math.hypot(math.log(end / prediction.loss), NORMAL * spread), way))
-        for end, way in ((prediction.low, -1.0), (prediction.high, 1.0))
-    )
-    loss, low, high = prediction.loss, low if spread else prediction.low, high if spread else prediction.high
+    loss, low, high = _widened(prediction, spread)
     if fits.cost is not None:
         loss, low, high = fits.cost.moved(loss, low, high, prediction.level)
     return Forecast(
@@ -227,7 +222,7 @@ def predict(fits: Fits, params: int) -> Forecast | None:
         compute_line=prediction.compute_line,
         noise=prediction.noise,
         sets={
-            name: SetForecast.of(each)
+            name: _of_set(each, spread)
             for name, each in fits.predict_sets(params=params, tokens=tokens).items()
             if fits.cost is None  # of these losses nobody has measured what the precision costs
         },
@@ -235,6 +230,22 @@ def predict(fits: Fits, params: int) -> Forecast | None:
         if free is None
         else free.E + free.A / params**free.alpha + free.B / tokens**free.beta,
     )
+
+
+def _widened(found: Prediction, spread: float) -> tuple[float, float, float]:
+    """Loss and interval; what is not known of the batch's worth widens it as one more independent error."""
+    if not spread:
+        return found.loss, found.low, found.high
+    low, high = (
+        found.loss * math.exp(math.copysign(math.hypot(math.log(end / found.loss), NORMAL * spread), way))
+        for end, way in ((found.low, -1.0), (found.high, 1.0))
+    )
+    return found.loss, low, high
+
+
+def _of_set(found: Prediction, spread: float) -> SetForecast:
+    _, low, high = _widened(found, spread)
+    return replace(SetForecast.of(found), low=low, high=high)
 
 
 def extrapolation(fits: Fits, params: int) -> dict[str, float]:

@@ -129,6 +129,26 @@ def test_an_exit_without_metrics_breaks_the_rule_at_once(commanded, tmp_path):
     assert "must have written the validation_loss" in jobs.ingest(tmp_path / "jobs").failed["mute"]
 
 
+def test_a_job_that_is_running_is_not_started_again(commanded, tmp_path):
+    """`jobs.txt` once more while its first call still trains: the same folder must not be trained in twice."""
+    code = "import time\ntell(step=1, loss=4.0)\nwhile not os.path.exists('go'): time.sleep(0.01)\n"
+    trial = Trial("slow", (commanded(code + "tell(step=10, validation_loss=2.0)", name="slow"),))
+    space = Space("tiny", 0, (Grid("loss_law", lambda rows: [trial], "loss_law"),), commanded())
+    place = tmp_path / "jobs"
+    write(space, Location.parse(tmp_path / "study"), place)
+    folder = next(place.rglob("job.sh")).parent
+    first = subprocess.Popen(["sh", "jobs.txt"], cwd=place)
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("metrics.jsonl")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    shell(place)
+    assert not list(folder.glob("metrics-*"))
+    (folder / "go").touch()
+    assert first.wait(60) == 0
+    assert jobs.ingest(place).done
+
+
 @pytest.mark.parametrize("killed", [True, False])
 def test_what_a_command_has_started_ends_with_it_and_with_its_killed_job(killed, commanded, tmp_path):
     code = "import subprocess\nfor own in (False, True):\n"

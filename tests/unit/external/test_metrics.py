@@ -99,6 +99,8 @@ def test_a_loss_that_is_no_number_has_diverged_unless_the_trainer_went_back(tmp_
 def test_a_trainer_may_say_that_it_diverged(tmp_path):
     said = {"status": "diverged", "reason": "loss above 20"}
     assert read(told(tmp_path, said), RUN).why_diverged == "loss above 20"
+    before, after = {"step": 3, "loss": 30.0}, {"step": 2, "loss": 3.0}
+    assert read(told(tmp_path, before, said, after), RUN).why_diverged == ""  # it went back, and goes on
 
 
 @pytest.mark.parametrize(

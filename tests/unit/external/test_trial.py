@@ -68,6 +68,24 @@ for step in range(1 + 4 * (attempt - 1), 11):
     assert [row["loss"] for row in rows.steps] == [3.9] * 4 + [3.8] * 4 + [3.7] * 2
 
 
+def test_evaluations_before_a_restart_stay_and_those_after_its_checkpoint_do_not(tmp_path, commanded):
+    code = """
+if attempt == 1:
+    for step in range(1, 7):
+        tell(step=step, loss=4.0)
+        tell(step=step, validation_loss=4.0 + step)
+    sys.exit(1)
+for step in range(5, 11):
+    tell(step=step, loss=3.0)
+tell(step=10, validation_loss=3.0)
+"""
+    rows = train(tmp_path, commanded(code, trainer__retries=1))
+    assert [(each["step"], each["loss"]) for each in rows.evals] == [
+        *((step, 4.0 + step) for step in range(1, 5)),
+        (10, 3.0),
+    ]
+
+
 def test_a_command_that_fails_in_each_attempt_tells_its_last_line(tmp_path, commanded):
     with pytest.raises(Failed, match='exited with 3, and wrote at last "attempt 2"') as caught:
         train(tmp_path, commanded("print('attempt', attempt); sys.exit(3)", trainer__retries=1))

@@ -12,10 +12,11 @@ from torch.profiler import ProfilerActivity, profile
 from froude.config import Run
 from froude.hardware.activations import bytes_of_a_block, outside_blocks
 from froude.hardware.layout import Layout
-from froude.hardware.memory import memory
+from froude.hardware.memory import _waiting, memory
 from froude.hardware.sizes import Place, Sizes
 from froude.sweep.sizes import sizes_of
 from froude.train.api import build_model
+from froude.train.exact.slots import Rounds, subtrees
 from froude.train.objective import minimised
 from froude.train.trainer import Trainer
 
@@ -110,6 +111,40 @@ def test_an_exact_run_on_one_worker_keeps_sums_of_slots():
     whole = 4 * sizes_of(run).parameters
     assert found.items["waiting"].bytes == 3 * whole  # those of slots 0 to 3, 4 and 5, 6
     assert (found.passes, found.tokens) == (8, run.batch // 8)
+
+
+@pytest.mark.parametrize("schedule", ["block", "cyclic"])
+@pytest.mark.parametrize("slots", [4, 12, 24, 48, 96])
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 8])
+def test_the_sums_that_wait_are_those_of_the_tree(schedule, slots, workers):
+    """Of the worker that keeps most while it computes a slot; where slots are added by all, of the first."""
+    if workers > slots:
+        return
+    run = RUN.replace(
+        {
+            "reduction": "exact",
+            "slots": slots,
+            "slot_schedule": schedule,
+            "batch": 96 * 32,
+            "tokens": 96 * 32 * 10,
+        }
+    )
+    layout = Layout(run, sizes_of(run), Place(1, workers))
+    if layout.whole:
+        of = [
+            Rounds(slots, rank, workers, "block" if workers > 1 else schedule).mine for rank in range(workers)
+        ]
+        expected = max(len(subtrees(slots, own[:i])) for own in of for i in range(len(own)))
+    else:
+        expected = max(len(subtrees(slots, range(first))) for first in range(0, slots, workers))
+    assert _waiting(layout) == expected
+
+
+@pytest.mark.parametrize(("slots", "workers", "windows"), [(8, 6, 16), (12, 8, 16), (8, 4, 16), (8, 8, 8)])
+def test_a_worker_has_at_hand_the_slots_of_whoever_has_most(slots, workers, windows):
+    run = RUN.replace({"slots": slots, "batch": slots * 8 * 32, "tokens": slots * 8 * 32})
+    layout = Layout(run, sizes_of(run), Place(1, workers))
+    assert layout.tokens == layout.busiest == windows * 32
 
 
 @given(

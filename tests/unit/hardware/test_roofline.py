@@ -43,6 +43,12 @@ def test_replicas_of_one_worker_compute_and_then_send(sizes):
         assert found.seconds == pytest.approx(computing(found) + found.sending)
 
 
+def test_what_takes_the_most_time_may_be_the_update(sizes):
+    found = of(sizes, nodes="1x1")
+    assert found.bound == "products"
+    assert replace(found, updating=2 * found.seconds).bound == "update"
+
+
 def test_fsdp_sends_beside_all_passes(sizes):
     quick, slow = of(sizes, "4x8"), of(sizes, device=SLOW)
     assert quick.sending > 0

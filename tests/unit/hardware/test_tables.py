@@ -48,6 +48,8 @@ def test_a_users_tables_come_over_the_packages(tmp_path):
         "[mine]\nmemory_gb = 10\nfp32 = 1\nbandwidth = 2\nlink = 3\nnetwork = 4\n[h200]\ndollars = 0.5\n"
     )
     assert device("mine", str(file)).memory == 10e9
+    file.write_text(file.read_text().replace("[h200]", 'name = "another"\n[h200]'))
+    assert device("mine", str(file)).name == "mine"
     assert price("h200", str(file)) == 0.5
     with pytest.raises(ConfigError, match="mine has no bf16"):
         device("mine", str(file)).flops("bf16")

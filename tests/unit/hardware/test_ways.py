@@ -230,7 +230,13 @@ def test_the_command_exits_with_1_where_nothing_fits(tmp_path, capsys, form):
     [
         (("run.toml", "--device", "h100"), "did you mean 'h100-80gb' or 'h100-pcie'?"),
         (("run.toml", "--device", "cpu", "--nodes", "four"), "--nodes must be nodes x devices"),
-        (("run.toml", "--explain"), "--explain plan for a device; give --device, too"),
+        (
+            ("run.toml", "--device", "cpu", "--plot", "s.svg"),
+            "--plot draws the target run of a search space, but got --device",
+        ),
+        (("run.toml", "--device", "cpu", "--budget", "5"), "--budget plans the next runs of a study"),
+        (("--next", "study", "--device", "cpu"), "--device plans for a device, but got --next"),
+        (("run.toml", "--explain"), "--explain plans for a device; give --device, too"),
         (("mine.py:made",), "name one, or the device that this run is planned for, e.g. --device h100-80gb"),
         (
             ("run.toml",),

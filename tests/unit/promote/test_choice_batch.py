@@ -18,6 +18,7 @@ from froude.promote.choice.choose import Choice, choose
 from froude.promote.choice.knob import Knob
 from froude.promote.choice.recipe_run import searched_run
 from froude.promote.choice.searched import half_life
+from froude.promote.choice.worth import ladder_batches
 from froude.promote.fits import Fits
 
 FAR = TARGET.replace({"batch": 7680, "tokens": 7680 * 240}, name="large")
@@ -73,6 +74,10 @@ def test_no_batch_below_the_best_measured_is_taken(clear: Fits) -> None:
         "below 384, the best that was measured: what it costs in loss against that is not known"
     )
     assert math.isnan(knob(small, "batch").regret)
+
+
+def test_a_study_without_a_loss_law_has_no_batches_of_one(clear: Fits) -> None:
+    assert ladder_batches(replace(clear, rows={})) == []
 
 
 def test_the_best_batch_is_of_least_loss_only_where_a_smaller_one_was_tried(

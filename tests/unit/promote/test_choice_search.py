@@ -18,6 +18,7 @@ from froude.promote.choice.rate import rate
 from froude.promote.choice.searched import best_settings, half_life, tried_one
 from froude.promote.fits import Fits, fit_trials
 from froude.promote.ladder.regret import curvature
+from froude.promote.ladder.search import best
 
 FLOPS = 156.0 * 160**2
 #: A best half-life and warmup far from what most trials have.
@@ -160,6 +161,40 @@ def test_numbers_of_an_interval_have_no_exponent() -> None:
     assert Knob("batch", 8192, "prior", 8192.0, 12288.0).interval == "8,190 to 12,300"
     assert Knob("batch", 8192, "prior", 384.0, 384.0).interval == "384"
     assert Knob("optimizer.lr", 5e-3, "prior", 4.5e-3, 5.5e-3).interval == "0.0045 to 0.0055"
+    assert Knob("schedule.warmup_tokens", 900, "prior", 999.4, 999.6).interval == "999 to 1,000"
+
+
+def test_the_best_trial_tells_its_rate_and_what_else_its_table_tells(ladder: Fits) -> None:
+    rows = pl.DataFrame(
+        {
+            "run": ["a", "b"],
+            "status": ["finished"] * 2,
+            "loss": [2.0, 1.0],
+            "lr": [0.01, None],
+            "tokens": [100, 100],
+        }
+        | {
+            "beta2": [None, None],
+            "warmup_tokens": [None, 10],
+            "batch": [768, 768],
+            "schedule": ["wsd", "wsd"],
+        },
+        schema_overrides={"lr": pl.Float64, "beta2": pl.Float64, "warmup_tokens": pl.Int64},
+    )
+    assert best(rows.with_columns(lr=pl.lit(None, pl.Float64))) is None
+    found = best(rows)
+    assert found is not None
+    assert found["run"] == "a"
+    fits = replace(ladder, best=found, best_overall=None)
+    assert "search          best lr 0.01: loss 2.000" in fits.lines()
+    assert fits.summary()["best"] == {
+        "run": "a",
+        "lr": 0.01,
+        "tokens": 100,
+        "batch": 768,
+        "schedule": "wsd",
+        "loss": 2.0,
+    }
 
 
 def test_the_rates_regret_has_the_mean_of_the_curvature(ladder: Fits) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import polars as pl
 import pytest
 
-from froude.config import ConfigError
+from froude.config import ConfigError, Run
 from froude.laws.lr.drift import Drift
+from froude.promote.case import beyond
 from froude.promote.checks import RULES
 from froude.promote.checks.batch import NO_STAGE, Batches
 from froude.promote.checks.forecast import Certificate
@@ -168,6 +170,13 @@ def test_each_check_refuses_by_itself(change: Values, name: str) -> None:
 )
 def test_a_value_at_its_bound_passes(name: str, value: float) -> None:
     assert failed({name: value}) == []
+
+
+def test_a_ladder_that_does_not_tell_its_batch_has_no_reach_in_it() -> None:
+    rows = pl.DataFrame(
+        {"params": [10], "tokens": [100], "batch": [None]}, schema_overrides={"batch": pl.Int64}
+    )
+    assert math.isnan(beyond(rows, Run(batch=768, tokens=768), 20)["batch"])
 
 
 def test_a_profile_has_bounds_of_its_own_by_name() -> None:

@@ -13,11 +13,12 @@ from small_study import law
 
 from froude.cli import main
 from froude.cli.plan import _template
-from froude.config import ConfigError
+from froude.config import ConfigError, Run
 from froude.launch.sweep import open_study
 from froude.laws import loss_law
 from froude.laws.loss import calibration
 from froude.promote.fits import fit, fit_trials
+from froude.promote.planner.candidates import _widths
 from froude.promote.planner.next_runs import NextRuns, next_runs, short
 from froude.promote.planner.next_space import space_source
 from froude.space import load_space
@@ -92,6 +93,13 @@ def test_beyond_the_bounds_runs_are_ranked_by_what_brings_the_target_nearer(smal
     assert first["closes"] == pytest.approx(found.ranked["closes"].max())
     assert first["params"] > 2 * 26 * 96**2
     assert "bounds on extrapolation" in found.paragraph()
+
+
+def test_widths_on_offer_are_whole_heads_whatever_was_tried() -> None:
+    template = Run(model={"width": 128, "head_dim": 32}, tokens=7680)
+    widths = [width for _, width in _widths(template, {48, 96, 160}, 0.0, 3e6, trust=False)]
+    assert {96, 160} <= set(widths)
+    assert not any(width % 32 for width in widths if width)
 
 
 def test_a_set_begins_with_the_larger_runs_that_a_certificate_lacks(

@@ -12,7 +12,7 @@ from froude.laws.lr.drift import Drift, More, lr_drift, missing
 from froude.promote.checks.rates import FIRST, NO_RATE
 from froude.promote.fits import Fits
 from froude.promote.gate import Finding, Rule
-from froude.promote.ladder.rates import read_at
+from froude.promote.ladder.rates import middle, read_at
 
 if TYPE_CHECKING:
     from froude.promote.planned import Planned
@@ -37,9 +37,13 @@ def _planned_drift(plan: Planned) -> Drift | None:
     """What a grid will not tell, whatever its losses; None where that depends on them."""
     if plan.grid.is_empty():
         return None
-    middle = _middle(plan.grid, "width")
     stays = plan.target.width_rules.transfers
-    at, to = _apart(plan.grid, plan.rates, plan.target, middle if stays else float(plan.target.model.width))
+    at, to = _apart(
+        plan.grid,
+        plan.rates,
+        plan.target,
+        middle(plan.grid, "width") if stays else float(plan.target.model.width),
+    )
     lacking = missing(plan.rates, at=at, to=to)
     return Drift(missing=lacking) if lacking else None
 
@@ -48,13 +52,7 @@ def _apart(grid: pl.DataFrame, rates: pl.DataFrame, target: Run, width: float) -
     """The sizes at which the law's rate for a width is read, and the target's; a table of runs may lack depths."""
     to: Sizes = {"width": target.model.width, "depth": target.model.depth, "tokens": target.tokens}
     to = {axis: size for axis, size in to.items() if not rates[axis].null_count()}
-    return {axis: width if axis == "width" else _middle(grid, axis) for axis in to}, to
-
-
-def _middle(grid: pl.DataFrame, axis: str) -> float:
-    """The geometric mean over the widths."""
-    sizes = grid.group_by("width").agg(pl.col(axis).first().log().alias("size"))["size"]
-    return math.exp(float(sizes.mean()))  # type: ignore[arg-type]
+    return {axis: width if axis == "width" else middle(grid, axis) for axis in to}, to
 
 
 def _transfers(found: Drift | None, regret: float) -> Finding:

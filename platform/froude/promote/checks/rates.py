@@ -163,7 +163,10 @@ LR_INTERVAL = Rule(
 
 
 def nearest_diverged(case: Case) -> float:
-    """The least ratio (>= 1) between the promoted rate and one that diverged; inf if none did, NaN without a rate."""
+    """The least ratio (>= 1) between the best rate of stage lr_transfer and one that diverged there.
+
+    Infinite if none did, NaN without a rate. The promoted one may be of another horizon and batch.
+    """
     if case.rate is None:
         return math.nan
     best, diverged = case.rate.value, case.grid.filter(pl.col("status") == "diverged")["lr"].to_list()
@@ -176,7 +179,7 @@ def _far(ratio: float, bound: float) -> Finding:
 
 DIVERGED_NEAR_OPTIMUM = Rule(
     "diverged_near_optimum",
-    asks="> {bound:.3g}× between the promoted rate and one that diverged",
+    asks="> {bound:.3g}× between the best rate of stage `lr_transfer` and one that diverged",
     remedy="clip harder, lengthen the warmup, or promote a lower rate",
     measure=nearest_diverged,
     find=_far,

@@ -14,27 +14,28 @@ def times(value: float) -> str:
 
 
 def _reach(axis: str, bound: float) -> Rule[float]:
-    def find(ratio: float, bound: float) -> Finding:
-        within = 1 / bound <= ratio <= bound if axis == "batch" else ratio <= bound
-        return Finding(within, times(ratio))
-
     return Rule(
         f"extrapolation_{axis}",
         asks=f"<= {{bound:.3g}}× the largest proxy's {axis}",
         remedy="add larger proxies to stage `loss_law`",
         measure=lambda case: case.ratios[axis],
-        find=find,
+        find=lambda ratio, bound: Finding(ratio <= bound, times(ratio)),
         bound=bound,
         foresee=lambda plan: plan.reach.get(axis),
     )
 
 
+BATCH = Rule(
+    "extrapolation_batch",
+    asks="within {bound:.3g}× of the largest proxy's batch, up or down",
+    remedy="add proxies of a nearer batch to stage `loss_law`",
+    measure=lambda case: case.ratios["batch"],
+    find=lambda ratio, bound: Finding(1 / bound <= ratio <= bound, times(ratio)),
+    bound=4.0,  # beyond it the square-root rule between batch and rate is not to be relied on
+    foresee=lambda plan: plan.reach.get("batch"),
+)
+#: By axis. Those before the batch's bound recklessness, and promise nothing.
 EXTRAPOLATION: Mapping[str, Rule[float]] = {
-    axis: _reach(axis, bound)
-    for axis, bound in (
-        ("params", 30.0),  # this, and the next two, bound recklessness, and promise nothing
-        ("tokens", 30.0),
-        ("compute", 100.0),
-        ("batch", 4.0),  # beyond it the square-root rule between batch and rate is not to be relied on
-    )
+    **{axis: _reach(axis, bound) for axis, bound in (("params", 30.0), ("tokens", 30.0), ("compute", 100.0))},
+    "batch": BATCH,
 }

@@ -33,7 +33,7 @@ UNITS = ((1.0, "hours"), (1 / 60, "minutes"), (1 / 3600, "seconds"))
 class Priced(NamedTuple):
     """A batch in tokens, its expected loss with 90% of what it is above that of the smallest batch, and its hours.
 
-    `hours` and `worker_hours` are of the target's tokens; the two `to_one_loss` of the tokens with which each batch
+    `hours` and `worker_hours` are of the target's tokens; those `to_one_loss` of the tokens with which each batch
     reaches the same loss as the smallest one with the target's. NaN where steps were not timed.
     """
 
@@ -45,7 +45,6 @@ class Priced(NamedTuple):
     hours: float
     worker_hours: float
     hours_to_one_loss: float
-    worker_hours_to_one_loss: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -281,9 +280,7 @@ def batches(fits: Fits, params: float, *, flops_per_token: float, time: StepTime
         low, high = quantiles(above, LEVEL)
         loss = float(np.mean(losses[size]))
         more = float(np.mean(extra[size]))
-        return Priced(
-            size, loss, float(np.mean(above)), low, high, wall, workers, wall * more, workers * more
-        )
+        return Priced(size, loss, float(np.mean(above)), low, high, wall, workers, wall * more)
 
     middle = float(np.median(priced.critical))
     return Batches(

@@ -74,4 +74,4 @@ class Knob:
 
 def number(value: float) -> str:
     """To three digits, never with an exponent above 1."""
-    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+    return f"{float(f'{value:.3g}'):,.0f}" if abs(value) >= 999.5 else f"{value:.3g}"

@@ -15,7 +15,7 @@ from froude.laws.lr.exponents import KNOBS
 from froude.laws.lr.lopsided import Lopsided, steeper
 from froude.promote.choice.knob import Source
 from froude.promote.fits import Fits
-from froude.promote.ladder.rates import RAMPED, read_at
+from froude.promote.ladder.rates import RAMPED, middle, read_at
 from froude.promote.ladder.regret import CURVATURE, curvature
 
 LINE = 1.96  # half-width of the line's 95% interval in standard deviations
@@ -120,12 +120,6 @@ def rate(fits: Fits, run: Run) -> Rate | None:
         parts=tuple(parts),
         curve=Lopsided(bend * math.exp(spread**2 / 2), steeper(law)[0]),
     )
-
-
-def middle(rows: pl.DataFrame, axis: str) -> float:
-    """Geometric mean of a size over the widths of a grid of rates."""
-    sizes = rows.group_by("width").agg(pl.col(axis).cast(pl.Float64).log().mean().alias("size"))["size"]
-    return math.exp(float(sizes.drop_nulls().mean() or 0.0))  # type: ignore[arg-type]
 
 
 def _apart(grid: pl.DataFrame, axis: str, size: float) -> float:

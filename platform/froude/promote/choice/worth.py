@@ -53,7 +53,10 @@ def law_batch(fits: Fits) -> float:
 
 def ladder_batches(fits: Fits) -> list[int]:
     """The batch of every finished row of the loss law that tells it, in tokens."""
-    return fits.rows["loss_law"].filter(pl.col("status") == "finished")["batch"].drop_nulls().to_list()
+    rows = fits.rows.get("loss_law")
+    if rows is None:
+        return []
+    return rows.filter(pl.col("status") == "finished")["batch"].drop_nulls().to_list()
 
 
 def as_in_the_ladder(fits: Fits, params: float) -> tuple[float, float]:

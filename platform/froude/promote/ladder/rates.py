@@ -57,3 +57,9 @@ def read_at(law: LrTransfer, width: float, *, stays: bool) -> float:
         return float(width)
     sizes = law.curves.filter(pl.col("status").is_in(["ok", "flat"]))[law.over].log()
     return math.exp(float(sizes.mean() or 0.0))  # type: ignore[arg-type]
+
+
+def middle(rows: pl.DataFrame, axis: str) -> float:
+    """Geometric mean of a size over the widths of a grid of rates."""
+    sizes = rows.group_by("width").agg(pl.col(axis).cast(pl.Float64).log().mean().alias("size"))["size"]
+    return math.exp(float(sizes.drop_nulls().mean() or 0.0))  # type: ignore[arg-type]

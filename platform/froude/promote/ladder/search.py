@@ -26,5 +26,6 @@ def like(search: pl.DataFrame, target: Run) -> pl.DataFrame:
 
 
 def best(rows: pl.DataFrame) -> dict[str, Any] | None:
-    """The finished row of least loss; None without one."""
-    return next(rows.filter(status="finished").sort("loss", "run").iter_rows(named=True), None)
+    """The finished row of least loss that tells its rate; None without one."""
+    told = rows.filter(pl.col("lr").is_not_null(), status="finished")
+    return next(told.sort("loss", "run").iter_rows(named=True), None)

@@ -103,6 +103,6 @@ def _widths(
     head = width = template.model.unit
     while (size := float(parameters(template.replace({"model.width": width}), trust=trust))) <= high * 1.001:
         found[width] = size
-        between = [tried_one for tried_one in tried if tried_one > width]
+        between = [tried_one for tried_one in tried if tried_one > width and not tried_one % head]
         width = min([*between, max(width + head, round(width * 7 / 6 / head) * head)])
     return [(size, width) for width, size in found.items() if size >= low * 0.999]
