@@ -278,7 +278,7 @@ def main() -> None:
         "  attention is slow beside those at short windows.",
         "- Windows beyond 64 tokens. Beyond 512 attention is torch's own in both.",
         "- Another processor. In fp32 fast kernels win where oneDNN multiplies matrices faster than MKL, and hardly",
-        "  where both are near the processor's peak, as here. The first figures, of 1.5 to 1.9, were of a processor on",
+        "  where both are near the processor's peak, as here. The first figures, of 1.5 to 1.8, were of a processor on",
         "  which MKL did 112 to 120 GFLOP/s and oneDNN 251 to 266. `froude plan` times both where it runs.",
         "",
     ]

@@ -1,7 +1,7 @@
 """A study whose runs a trainer of one's own trains: `train.py` beside this file, which imports nothing of froude.
 
     froude sweep search_spaces/external/space.py --out runs/external --trust
-    froude promote runs/external --profile quickstart
+    froude promote runs/external --override lr_points --reason TEXT --override lr_transfers --reason TEXT
     FROUDE_RUN=runs/external/target.json FROUDE_METRICS=large.jsonl python search_spaces/external/train.py &
     froude follow runs/external --metrics large.jsonl
 

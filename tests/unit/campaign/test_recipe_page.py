@@ -107,7 +107,7 @@ def test_no_batch_is_smaller_than_a_window(campaign: Any) -> None:
 def test_each_study_searches_settings_of_its_own(campaign: Any) -> None:
     """At batches on offer, the rate by the root of the batch, beta2 by its half-life."""
     target = RECIPE.replace({"batch": 768}, name="large")
-    one, other = (campaign.drawn(target, corpus, 20, [64, 768]) for corpus in ("kjv", "sympy"))
+    one, other = (campaign.drawn(target, [64, 768], [20, corpus]) for corpus in (0, 1))
     assert {run.batch for run in one.values()} == {64, 768}
     assert [run.optimizer.lr for run in one.values()] != [run.optimizer.lr for run in other.values()]
     for run in one.values():

@@ -218,7 +218,7 @@ def test_a_failed_check_names_the_rules_that_the_code_breaks(
     text = capsys.readouterr().out
     assert "rules that the code breaks, by what real updates do at widths 32, 64, 128:" in text
     assert ". output_multiplier (readout): logits must be divided by the width" in text
-    assert "multiply logits by logit_multiplier(run)" in text
+    assert 'multiply logits by multiplier(run, "logits")' in text
     assert (
         ". initialisation (layers.0.qkv and 7 more): hidden matrices must start with variance 1/fan_in"
         in text

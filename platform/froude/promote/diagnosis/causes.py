@@ -55,9 +55,9 @@ REMEDIES = {
     "hidden_lr": "kinds() must call these parameters hidden",
     "other_lr": "kinds() must not call these parameters hidden",
     "weight_decay": "correct the kinds that kinds() gives these parameters",
-    "tied_embeddings": "multiply logits by logit_multiplier(run) once; kinds() calls the table embedding",
-    "output_multiplier": "multiply logits by logit_multiplier(run)",
-    "attention_scale": "multiply attention logits by attention_multiplier(run)",
+    "tied_embeddings": 'multiply logits by multiplier(run, "logits") once; kinds() calls the table embedding',
+    "output_multiplier": 'multiply logits by multiplier(run, "logits")',
+    "attention_scale": 'multiply attention logits by multiplier(run, "attention")',
     "epsilon": "lower `optimizer.eps`",
 }
 
