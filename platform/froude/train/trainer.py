@@ -21,7 +21,7 @@ from froude.train.exact.reduce import keeps_gathered, reduction, refuse_hooks
 from froude.train.exact.slots import halved_sum
 from froude.train.objective import summed_loss
 from froude.train.parallel import World
-from froude.train.precision import measured, products
+from froude.train.precision import float8, measured, products
 from froude.train.precision.rounding import to_bf16
 from froude.train.precision.scaling import LossScale
 from froude.train.speed import collector, phases
@@ -53,6 +53,8 @@ class Trainer:
         held = {"validation": validation, **sets}
         self.bytes_per_token = {name: api.bytes_per_token(run, source) for name, source in held.items()}
         self.model = api.build_model(run)
+        if run.precision == "fp8":
+            float8.check_readout(self.model, run.model.vocab)
         if run.reduction == "exact" or self.world.size > 1:
             refuse_hooks(self.model)
         self.counts = api.count_parameters(self.model)

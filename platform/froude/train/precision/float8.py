@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from froude.config import ConfigError
@@ -37,6 +37,17 @@ def check(capability: tuple[int, int], device: str) -> None:
             f'`precision` "fp8" needs torchao and a GPU of compute capability {LEAST[0]}.{LEAST[1]} or more, but '
             f'{" and ".join(lacks)}; pip install "torchao==0.18.*" on such a GPU, or use "bf16"'
         )
+
+
+def check_readout(model: nn.Module, vocab: int) -> None:
+    """ConfigError if a hidden matrix has as many rows as the vocabulary, and so could not be told from the readout."""
+    kinds = model.kinds()  # type: ignore[operator]
+    for name, weight in model.named_parameters():
+        if kinds[name] == "hidden" and weight.ndim == 2 and weight.shape[0] == vocab:
+            raise ConfigError(
+                f'with `precision` "fp8" no hidden matrix may have as many rows as the vocabulary, but {name} has '
+                f"{vocab:,}; change `model.vocab`, which may have words that no text has, or `model.width`"
+            )
 
 
 class Products(TorchFunctionMode):

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from froude.config import ConfigError, Run
+from froude.train.api import build_model
 from froude.train.precision import float8, measured, products
 from froude.train.trainer import Trainer
 
@@ -110,6 +111,16 @@ def test_fp8_takes_hidden_matrices_with_sizes_that_it_can() -> None:
         torch.testing.assert_close(one, other)
     found[1].sum().backward()
     assert weights[0].grad is not None
+
+
+@pytest.mark.parametrize(("vocab", "clash"), [(64, "attention_out"), (192, "qkv"), (256, "")])
+def test_a_hidden_matrix_like_the_readout_is_refused_in_fp8(vocab: int, clash: str) -> None:
+    model = build_model(Run(model={"width": 64, "vocab": vocab}, tokens=768, batch=768), "meta")
+    if clash:
+        with pytest.raises(ConfigError, match=rf"but layers\.0\.{clash} has {vocab}; change `model.vocab`"):
+            float8.check_readout(model, vocab)
+    else:
+        float8.check_readout(model, vocab)
 
 
 @pytest.mark.slow
