@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from froude import durable, s3
 from froude.config import ConfigError
@@ -32,15 +34,17 @@ class Location:
         if isinstance(url, Location):
             return url
         text = os.fspath(url)
-        scheme, separator, rest = text.partition("://")
+        scheme, _, rest = text.partition("://")
         if not text or "\0" in text:
             raise ConfigError(f"a store must be a path or an s3:// URL, but got {text!r}; name a directory")
-        if not separator or scheme == "file":
-            return cls(str(Path(os.path.abspath(os.path.expanduser(rest if separator else text)))))
+        named = re.fullmatch(r"file://(?:localhost)?(/.*)", text)
+        if named or not re.match(r"(\w+://|file:|s3:)", text):
+            path = unquote(named[1]) if named else os.path.expanduser(text)
+            return cls(str(Path(os.path.abspath(path))))
         bucket, _, key = rest.partition("/")
         if scheme != "s3" or not bucket or any(mark in rest for mark in "?#"):
             raise ConfigError(
-                f"a store must be a local path or s3://bucket/prefix, but got {text!r}; "
+                f"a store must be a local path, file:///path or s3://bucket/prefix, but got {text!r}; "
                 "other settings, such as the endpoint, come from AWS_ENDPOINT_URL and the like"
             )
         return cls("s3://" + "/".join([bucket, *(part for part in key.split("/") if part)]))

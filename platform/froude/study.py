@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 #: `recipe.toml`, `forecast.json`, `report.html` and their like, and what a study's folders are called.
 FILES = re.compile(r"(study|target|recipe|forecast|summary|report)([.-][\w.-]+)?")
+CHAOS = re.compile(r"chaos-\d+")  # where `froude chaos` trains a recipe again: a study of its own
 FOLDERS = ("trials", "steps", "evals", "runs", "retired", "logs", "ray", "external")
 _SUFFIX = ".parquet"
 
@@ -41,7 +42,8 @@ class Study:
         self.location = Location.parse(url)
         self._logs: dict[str, LogReader] = {}
         for name in self._names():
-            if not (name.startswith(".") or name in FOLDERS or FILES.fullmatch(name)):
+            own = name in FOLDERS or FILES.fullmatch(name) or CHAOS.fullmatch(name)
+            if not (name.startswith(".") or own):
                 raise _foreign(self.location / name)
 
     def __repr__(self) -> str:

@@ -138,7 +138,8 @@ def diff(
     b: Annotated[str, typer.Argument(metavar="B", help="Another run, or the same one.")],
     step: Annotated[int | None, typer.Option(metavar="N", help="Step of A.", show_default="newest")] = None,
     step_b: Annotated[
-        int | None, typer.Option(metavar="N", help="Step of B.", show_default="that of A")
+        int | None,
+        typer.Option(metavar="N", help="Step of B.", show_default="that of --step, else B's newest"),
     ] = None,
     as_json: Json = False,
     debug: Debug = False,

@@ -41,6 +41,7 @@ def doctor(
 
 def _doctor(gpu: bool, store: str, file: str, minutes: float) -> int | None:
     import json
+    import os
     from pathlib import Path
 
     from froude.config import ConfigError
@@ -50,21 +51,18 @@ def _doctor(gpu: bool, store: str, file: str, minutes: float) -> int | None:
 
     if store:
         Location.parse(store)
-    if not Path(file).absolute().parent.is_dir():
+    kept = Path(file).absolute()
+    if not kept.parent.is_dir():
         raise ConfigError(
             f"--json must be in a folder that exists, but got {file}; create it, or name another"
         )
+    if kept.is_dir() or not os.access(kept if kept.exists() else kept.parent, os.W_OK):
+        raise ConfigError(f"--json must be a file that can be written, but got {file}; name another")
     display = Display()
     display.stage("doctor")
     found = examine(gpu=gpu, store=store, minutes=minutes, progress=display.update)
     display.done(f"{len(found.findings)} findings")
-    Path(file).write_text(json.dumps(found.to_dict(), indent=2) + "\n")
-    print(
-        "\n".join(
-            [
-                *found.lines(),
-                f"written to {file}, without names, paths and addresses: look at it, and send it",
-            ]
-        )
-    )
+    print("\n".join(found.lines()))
+    kept.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
+    print(f"written to {file}, without names, paths and addresses: look at it, and send it")
     return None if found.passed else FAILED

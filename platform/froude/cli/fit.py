@@ -170,10 +170,9 @@ def _imported(study: str, source: str, columns: str, out: str, target: str, *, f
     if target:
         try:
             large = Run.from_toml(Path(target).read_text())
-        except OSError as error:
-            raise ConfigError(
-                f"--target must be a readable TOML file, but {target}: {error.strerror}"
-            ) from None
+        except (OSError, UnicodeDecodeError) as error:
+            why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+            raise ConfigError(f"--target must be a readable TOML file, but {target}: {why}") from None
     return make_study(source, out, columns=pairs("--columns", columns, empty=True), target=large, fresh=fresh)
 
 

@@ -7,6 +7,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -24,7 +25,13 @@ SLOW = 1.0
 def check(url: str) -> Finding:
     """Write, read and delete a few files in a folder of their own; an empty URL is this machine's temporary folder."""
     if url:
-        return _check(Location.parse(url) / f"froude-doctor-{os.urandom(8).hex()}", "")
+        place = Location.parse(url) / f"froude-doctor-{os.urandom(8).hex()}"
+        try:
+            return _check(place, "")
+        finally:
+            if place.is_local:  # a folder that is left would make a study's directory none
+                with suppress(OSError):
+                    place.path.rmdir()
     with tempfile.TemporaryDirectory(prefix="froude-doctor-") as folder:
         return _check(Location.parse(folder), " (a temporary folder: name yours by --store)")
 

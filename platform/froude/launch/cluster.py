@@ -182,7 +182,12 @@ def _init(address: str) -> None:
 
 
 def _request(channel: socket.socket, **message: Any) -> dict[str, Any]:
-    channel.sendall(json.dumps(message).encode() + b"\n")
+    try:
+        channel.sendall(json.dumps(message).encode() + b"\n")
+    except OSError as error:  # a broken pipe: left as it is, it would be taken for that of a closed terminal
+        raise RuntimeError(
+            f"simulated cluster: the process that owns it ended before {message['op']}"
+        ) from error
     answer = b""
     while not answer.endswith(b"\n"):
         received = channel.recv(1 << 16)

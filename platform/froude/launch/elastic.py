@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from itertools import takewhile
 from typing import Any
@@ -308,6 +309,13 @@ def _position(run: Run, log: LogReader, channel: ControlChannel, before: Record 
     return Progress(head.step, run.steps, world, head.attempt, left_out=left_out)
 
 
+def _fruitless(log: LogReader) -> int:
+    """How many of the newest attempts committed nothing; 0 where the store can't be read."""
+    with suppress(OSError):
+        return sum(1 for _ in takewhile(lambda record: record.kind == "attempt", reversed(log.records())))
+    return 0
+
+
 def _explain(
     error: Exception, run: Run, log: LogReader, channel: ControlChannel, limits: Limits
 ) -> Exception:
@@ -324,8 +332,7 @@ def _explain(
             return ConfigError(f"run {run.name}: {unfit.text}")
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     cause = lines[-1] if lines else type(error).__name__
-    fruitless = takewhile(lambda record: record.kind == "attempt", reversed(log.records()))
-    if channel.given_up() or sum(1 for _ in fruitless) > limits.no_progress:
+    if channel.given_up() or _fruitless(log) > limits.no_progress:
         times = "1 restart" if limits.no_progress == 1 else f"{limits.no_progress} restarts"
         return NoProgress(
             f"run {run.name}: {times} in a row committed nothing; the last failed with: {cause}"

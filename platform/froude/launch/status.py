@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from froude.config import ConfigError, Run
+from froude.runlog import LogReader, lineage
 from froude.store import Location
 from froude.study import Study
 
@@ -80,7 +81,7 @@ def told(found: Sequence[BadTrial], more: str, most: int = FEW) -> list[str]:
 class Status:
     """A study's state; `step` of the target run is that of its newest committed checkpoint, `steps` those it has.
 
-    `run` is empty where the study has no target. `noise` is what its gradient noise scale says of the batch, None until
+    `begun` of the target run is whether it has an attempt. `run` is empty where the study has no target. `noise` is what its gradient noise scale says of the batch, None until
     it tells. `bad_trials` are the trials that failed or diverged.
     """
 
@@ -90,6 +91,7 @@ class Status:
     run: str
     step: int
     steps: int
+    begun: bool
     finished: bool
     noise: BatchRamp | None = None
     bad_trials: Sequence[BadTrial] = ()
@@ -98,7 +100,9 @@ class Status:
         """Plain JSON types."""
         from dataclasses import asdict
 
-        return asdict(self)
+        content = asdict(self)
+        del content["begun"]  # of the lines; a step says it, too
+        return content
 
     def lines(self) -> list[str]:
         """The same for people."""
@@ -111,7 +115,7 @@ class Status:
             "finished"
             if self.finished
             else f"{self.step} of {self.steps} steps"
-            if self.step
+            if self.begun
             else "not begun"
         )
         return [
@@ -147,16 +151,18 @@ def status(url: str | os.PathLike[str] | Location) -> Status:
         )
     target = Run.from_dict(meta["target"]) if "target" in meta else None  # a history may have none
     large = target.name if target is not None else ""
-    commits = [row for row in study.commits().collect().to_dicts() if row["run"] == large]
+    records = LogReader(study.location / "runs" / large).records() if large else []
+    kept = lineage(records)
     return Status(
         study=study.location.url,
         stages=stages,
         recipe=(study.location / "recipe.toml").exists(),
         run=large,
-        step=max((row["step"] for row in commits), default=0),
+        step=kept[-1].step if kept else 0,
         steps=target.steps if target is not None else 0,
-        finished=any(row["kind"] == "finished" for row in commits),
-        noise=_noise(study, target) if target is not None and commits else None,
+        begun=bool(records),
+        finished=any(record.kind == "finished" for record in kept),
+        noise=_noise(study, target) if target is not None and records else None,
         bad_trials=find_bad_trials(study),
     )
 

@@ -97,9 +97,8 @@ def course(view: View) -> Table | None:
         {round(k * (len(planned) - 1) / (SHOWN_CHECKPOINTS - 1)) for k in range(SHOWN_CHECKPOINTS)}
     ):
         at = forecast.at(run.phases.tokens_at(planned[i]))
-        actual = (
-            seen.filter((pl.col("tokens") - at.tokens).abs() <= forecast.block) if seen is not None else None
-        )
+        far = (pl.col("tokens") - at.tokens).abs()
+        actual = seen.filter(far <= forecast.block).sort(far) if seen is not None else None
         loss = text.loss(actual["loss"][0]) if actual is not None and actual.height else text.NOTHING
         rows.append(
             (
@@ -217,8 +216,10 @@ def stages(view: View) -> Table | None:
     counts = [
         (pl.col("status") == status).sum().alias(status) for status in ("finished", "diverged", "failed")
     ]
-    # The branches of one trunk share its steps: the longest stands for the tokens and FLOPs that were computed.
-    longest = pl.col("tokens", "flops").max()
+    # As in `froude.sweep.spent`: of branches the longest whole, of the others their tails.
+    done = pl.when(pl.col("status") != "failed").then(pl.col("tokens", "flops"))
+    tail = (done * pl.col("decay_fraction")).fill_null(0.0)
+    longest = done.max() + tail.sum() - tail.max()
     frame = (
         view.trials.with_columns(trial=pl.coalesce("trial", "run"))
         .group_by("stage", "trial", maintain_order=True)

@@ -73,6 +73,8 @@ class View:
         """Parameters and tokens of the target run, as the loss law counts them."""
         if self.recipe is None or self.fits is None or self.fits.largest is None:
             return None
+        if self.recipe.fingerprints.get("loss_law") != self.fits.fingerprints.get("loss_law"):
+            return None  # what was sealed is its ratio to the largest proxy that there was
         largest = self.fits.rows["loss_law"].filter(pl.col("status") == "finished")["params"].max()
         assert isinstance(largest, int)
         return self.recipe.extrapolation["params"] * largest, float(self.recipe.run.tokens)

@@ -40,7 +40,10 @@ def points(
     for row in evals:
         add(row, str(row["split"]), (*KEYS, "attempt", "tokens"))
     for row in downstream:
-        add({**row, str(row["name"]): row["value"]}, "downstream", (*KEYS, "attempt", "tokens", "value"))
+        # By itself: a user's name may be that of one of the row's own columns.
+        add({"step": row["step"], "time": row["time"]}, "downstream", KEYS)
+        if row["value"] is not None:
+            values[int(row["step"])][f"downstream/{row['name']}"] = float(row["value"])
     for row in events:
         step = int(row["step"])
         times.setdefault(step, row["time"])

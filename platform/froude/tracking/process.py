@@ -90,8 +90,9 @@ class Child:
                 self.process.wait()
                 break
             time.sleep(WAIT_SECONDS)
-        if self.process.returncode > 1:
-            warn(self.target, f"its process ended with exit code {self.process.returncode}")
+        else:
+            if self.process.returncode not in (0, 1):  # below 0: by a signal
+                warn(self.target, f"its process ended with exit code {self.process.returncode}")
         self.sign.unlink(missing_ok=True)
 
     def _last_sign(self) -> float:

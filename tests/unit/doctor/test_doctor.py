@@ -21,7 +21,7 @@ from froude.store import Location
 def test_a_store_that_does_what_it_must_is_left_empty(tmp_path: Path) -> None:
     found = places.check(str(tmp_path / "mine"))
     assert (found.verdict, found.figures["conditional_put"]) == ("ok", True)
-    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert list((tmp_path / "mine").iterdir()) == []  # a folder, too, would make a study's directory none
 
 
 def test_a_store_that_overwrites_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,6 +129,8 @@ def test_where_no_gpu_is_found_it_says_whether_torch_or_the_driver_is_missing(
 def test_a_file_in_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--json", str(tmp_path / "none" / "doctor.json")]) == 2
     assert "--json must be in a folder that exists" in capsys.readouterr().err
+    assert main(["doctor", "--json", str(tmp_path)]) == 2
+    assert "--json must be a file that can be written" in capsys.readouterr().err
 
 
 def test_ctrl_c_says_that_nothing_is_kept(

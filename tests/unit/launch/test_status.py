@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,14 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a cluster was started")
 
     monkeypatch.setattr(cluster, "simulated", started)
+
+
+def test_a_cluster_whose_owner_is_gone_is_an_error_and_no_closed_terminal() -> None:
+    """A broken pipe would end the command as one whose output nobody reads any more: with 0."""
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    with ours, pytest.raises(RuntimeError, match="the process that owns it ended before start"):
+        cluster._request(ours, op="start")
 
 
 def test_a_sweep_ends_with_those_that_diverged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

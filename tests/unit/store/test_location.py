@@ -24,6 +24,7 @@ def test_parse_knows_paths_and_s3(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     assert Location.parse("a/../b").path == tmp_path / "b"
     assert Location.parse(tmp_path).path == tmp_path
     assert Location.parse(f"file://{tmp_path}/x").path == tmp_path / "x"
+    assert Location.parse(f"file://localhost{tmp_path}/a%20b").path == tmp_path / "a b"
     assert Location.parse("s3://bucket//a/b/").url == "s3://bucket/a/b"
     assert Location.parse("s3://bucket").url == "s3://bucket"
     here = Location.parse("b")
@@ -40,7 +41,11 @@ def test_parse_knows_paths_and_s3(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "url", ["", "gs://bucket/a", "s3://", "s3:///a", "s3://b/a?endpoint_override=x", "a\0b"]
+    "url",
+    [
+        *("", "gs://bucket/a", "s3://", "s3:///a", "s3://b/a?endpoint_override=x", "a\0b"),
+        *("s3:/bucket/x", "file:/tmp/x", "file://host/x", "file://x"),
+    ],
 )
 def test_parse_refuses_the_rest_with_a_remedy(url: str) -> None:
     with pytest.raises(ConfigError, match=r"a store must be .* but got .*; "):

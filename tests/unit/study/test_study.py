@@ -191,7 +191,8 @@ def test_a_foreign_file_is_named(place: Location, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["recipe.toml", "forecast.json", "report.html", "summary.json", ".lock", "logs/x", "ray/y"]
+    "name",
+    ["recipe.toml", "forecast.json", "report.html", "summary.json", ".lock", "logs/x", "ray/y", "chaos-0/z"],
 )
 def test_a_study_s_own_files_are_known(tmp_path: Path, name: str) -> None:
     (Location.parse(tmp_path) / name).create(b"")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -32,6 +34,18 @@ def train(study: Path, recipe: Recipe, run: Run) -> str:
     store = RunStore(place, run.name)
     run_worker(run, store, Unsupervised(attempt=store.open_attempt(recipe.sha256)), device="cpu")
     return digest(place, LogReader(place).lineage()[-1])
+
+
+@pytest.mark.parametrize(
+    ("code", "words"), [("import os; os.kill(os.getpid(), 9)", "exit code -9"), ("", "")]
+)
+def test_one_that_is_killed_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], code: str, words: str
+) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", code])
+    process.Child("mlflow:here", ended, tmp_path / "sign").end()
+    assert words in (told := capsys.readouterr().err)
+    assert bool(told) == bool(words)
 
 
 @pytest.mark.long

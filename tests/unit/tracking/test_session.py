@@ -16,6 +16,7 @@ from froude.runlog import LogReader
 from froude.schemas import EVENTS, STEPS, table
 from froude.store import Location
 from froude.study import Study
+from froude.tracking.points import points
 from froude.tracking.session import RunSession
 from froude.tracking.tracker import Point, Subject
 
@@ -105,6 +106,14 @@ class Training:
 @pytest.fixture
 def training(tmp_path: Any) -> Training:
     return Training(Location.parse(tmp_path / "study"))
+
+
+def test_a_users_name_may_be_that_of_a_rows_column() -> None:
+    row = {"run": "r", "step": 100, "tokens": 10, "attempt": 1, "time": datetime(2026, 1, 1, tzinfo=UTC)}
+    names = ("step", "value", "time", "tokens", "arc")
+    (point,) = points((), downstream=[{**row, "name": name, "value": 3.0} for name in names])
+    assert (point.step, point.time) == (100, row["time"])
+    assert point.values == {f"downstream/{name}": 3.0 for name in names}
 
 
 def losses(points: list[Point]) -> list[tuple[int, float]]:
