@@ -81,8 +81,8 @@ def told(found: Sequence[BadTrial], more: str, most: int = FEW) -> list[str]:
 class Status:
     """A study's state; `step` of the target run is that of its newest committed checkpoint, `steps` those it has.
 
-    `begun` of the target run is whether it has an attempt. `run` is empty where the study has no target. `noise` is what its gradient noise scale says of the batch, None until
-    it tells. `bad_trials` are the trials that failed or diverged.
+    `begun` is whether that run has an attempt, and `run` empty where the study has no target. `noise` is what its
+    gradient noise scale says of the batch, None until it tells. `bad_trials` are the trials that failed or diverged.
     """
 
     study: str
