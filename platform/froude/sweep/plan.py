@@ -264,7 +264,8 @@ def _stage(name: str, role: str, trials: Sequence[Trial], speed: Speed, adaptive
         evaluated = (
             len(trial.runs) * run.eval_windows * run.model.context / run.batch / 3
         )  # a forward pass is a third
-        seconds += speed.seconds(each) * (batches + evaluated)
+        steps = _seconds(run, speed) if len(trial.runs) == 1 else speed.seconds(each) * batches
+        seconds += steps + speed.seconds(each) * evaluated
     runs, tokens = sum(len(trial.runs) for trial in trials), sum(trial.tokens for trial in trials)
     return StagePlan(name, role, len(trials), runs, tokens, flops, seconds, adaptive)
 

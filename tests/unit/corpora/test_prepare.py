@@ -170,6 +170,47 @@ def test_what_was_done_is_not_done_again(
     assert not any(isinstance(task, pieces.Piece) for task in done)
 
 
+def test_what_a_call_with_other_options_left_is_in_no_corpus(
+    lines: Lines, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Begun with small shards, then others, then small ones again: every token is in it once."""
+    source, out = str(lines(TEXTS)), tmp_path / "out"
+    options = [Options(str(tokenizer), shard_tokens=most, held_out=0.3) for most in (300, 200, 300, 10**6)]
+    expected = files(prepare([source], tmp_path / "whole", options[-1]))
+    kept = record.write
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    for each in options[:-1]:
+        monkeypatch.setattr(record, "write", killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare([source], out, each)
+    (out / pieces.FOLDER / ".left.tmp").write_text("by a writer that was killed")
+    monkeypatch.setattr(record, "write", kept)
+    assert files(prepare([source], out, options[-1])) == expected
+    assert sorted(os.listdir(out)) == sorted(os.listdir(tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("most", [300, 200])
+def test_shards_of_other_options_in_between_are_written_again(
+    lines: Lines, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    source, kept = str(lines(TEXTS)), record.write
+    one, other = (Options(str(tokenizer), shard_tokens=each) for each in (300, most))
+    expected = files(prepare([source], tmp_path / "whole", one))
+
+    def killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(record, "write", killed)
+    for each in (one, other):
+        with pytest.raises(KeyboardInterrupt):
+            prepare([source], tmp_path / "out", each)
+    monkeypatch.setattr(record, "write", kept)
+    assert files(prepare([source], tmp_path / "out", one)) == expected
+
+
 def test_a_mended_text_leaves_the_pieces_of_others(
     lines: Lines, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

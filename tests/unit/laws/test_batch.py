@@ -112,6 +112,22 @@ def test_steps_to_target_interpolates_and_takes_the_best_rate() -> None:
         laws.steps_to_target(frame, 0)
 
 
+def test_seeds_count_alike_whether_trunks_end_at_the_loss_or_go_on() -> None:
+    """A quick seed has no branches after the one that is there; a mean over those of the slow one is its alone."""
+    ladder = (24 * 1.35 ** np.arange(18)).tolist()
+    alone = (1000.0, 2000.0)
+    trunks = [
+        branch(256, 0.01, ladder, [2.2 - 0.4 * math.log(step / there) for step in ladder]).with_columns(
+            seed=pl.lit(seed)
+        )
+        for seed, there in enumerate(alone)
+    ]
+    ended = [trunk.filter(pl.col("loss").shift(1, fill_value=9.0) > 2.2) for trunk in trunks]
+    for several in (trunks, ended):
+        found = laws.steps_to_target(pl.concat(several), 2.2)["steps"].to_list()
+        assert found == pytest.approx([math.sqrt(alone[0] * alone[1])], rel=1e-9)
+
+
 def test_branches_on_a_hyperbola_give_its_critical_batch() -> None:
     ladder = 24 * 1.35 ** np.arange(18)
     frame = pl.concat(

@@ -216,6 +216,8 @@ def test_warmups_do_not_enter_and_rows_may_be_sparse() -> None:
     law = laws.curve.annealing(frame)
     assert law.parameters["C"] == pytest.approx(0.6, rel=0.05)
     assert law.rows["fitted"].is_null().to_list() == (frame["step"] <= 40).to_list()
+    gone = frame.head(1).with_columns(run=pl.lit("gone"), step=pl.lit(0).cast(frame["step"].dtype))
+    assert laws.curve.annealing(pl.concat([frame, gone])).parameters == law.parameters
     sparse = frame.filter((pl.col("step") % 5 == 0) | (pl.col("step") == 640))
     again = laws.curve.annealing(sparse)
     assert again.predict(schedules["wsd"]).loss[100:] == pytest.approx(

@@ -186,6 +186,35 @@ def test_it_has_rows_and_figures_and_words(design: pl.DataFrame) -> None:
     assert lost["lr_tokens"].posterior.value == pytest.approx(-0.1)
 
 
+def test_rows_that_are_none_are_named_as_by_other_laws(design: pl.DataFrame) -> None:
+    rows = losses(design, np.random.default_rng(0), 0.003)
+    with pytest.raises(ValueError, match="batch"):
+        laws.exponents(rows.drop("batch"))
+    with pytest.raises(TypeError, match="lr"):
+        laws.exponents(rows.with_columns(pl.col("lr").cast(pl.String)))
+    none = laws.exponents(rows.head(3))
+    assert none.table().columns == laws.exponents(rows).table().columns
+    assert none.table().select("exponent").height == 0
+
+
+def test_of_curves_at_one_size_that_counts_which_most_values_finished(design: pl.DataFrame) -> None:
+    """Another rate at which every timescale diverged must not hide the one at which they did not."""
+    rows = losses(design, np.random.default_rng(0), 0.003)
+    lost = rows.with_columns(
+        lr=100 * pl.col("lr"), weight_decay=pl.col("weight_decay") / 100, loss=pl.lit(None, pl.Float64)
+    )
+    more = lost.with_columns(weight_decay=pl.col("weight_decay") * 1.01)
+    good = fitted(settings(rows), "timescale_tokens")
+    assert good.status == "ok"
+    both = pl.concat([rows, lost, more]).with_columns(
+        status=pl.when(pl.col("loss").is_null()).then(pl.lit("diverged")).otherwise(pl.lit("finished"))
+    )
+    assert (
+        fitted(settings(both), "timescale_tokens").levels["status"].to_list()
+        == good.levels["status"].to_list()
+    )
+
+
 def test_published_exponents_are_those_of_their_sources() -> None:
     over = {knob: [each.value for each in laws.PUBLISHED if (each.setting, each.over) == knob[:2]] for knob in (
         ("lr", "tokens"), ("lr", "batch"), ("timescale", "tokens"), ("half_life", "batch"))}  # fmt: skip

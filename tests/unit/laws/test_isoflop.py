@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from froude import laws
+from froude.laws.drawing.panel import Line
 
 E, A, B, ALPHA, BETA = 1.8172, 482.01, 2085.43, 0.3478, 0.3658
 EXPONENT = BETA / (ALPHA + BETA)
@@ -134,6 +135,8 @@ def test_compute_that_differs_by_rounding_is_one_budget() -> None:
     law = laws.iso_flop(frame.with_columns(pl.col("flops") * jitter))
     assert law.optima.height == 6
     assert law.n_exponent.value == pytest.approx(EXPONENT, abs=3e-3)
+    left = law.drawing()[0].series
+    assert [len(each.x) for each in left if isinstance(each, Line)] == [7] * 6
 
 
 def test_what_a_group_shares_widens_the_interval() -> None:

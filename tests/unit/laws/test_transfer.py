@@ -106,6 +106,9 @@ def test_diverged_runs_do_not_enter() -> None:
 
 def test_one_width_few_rates_equal_losses_and_arches_are_not_ok() -> None:
     assert laws.lr_transfer(sweep(0.0, widths=(64,))).status == "too_few_points"
+    three = laws.lr_transfer(sweep(0.0, widths=(64,)).filter(pl.int_range(pl.len()).is_between(1, 3)))
+    assert three.curves["status"].to_list() == ["too_few_points"]
+    assert math.isfinite(three.curves["lr"][0])
     assert (
         laws.lr_transfer(sweep(0.0).filter(pl.int_range(pl.len()).over("width") < 2)).status
         == "too_few_points"

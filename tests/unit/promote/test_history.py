@@ -268,6 +268,17 @@ def test_what_is_there_is_kept(tmp_path: Path) -> None:
         made(tmp_path, grid().head(10))
     assert (tmp_path / "study" / "study.json").read_bytes() == before
     assert study.trials().collect().height == 32
+    (
+        tmp_path / "study" / "study.json"
+    ).unlink()  # as an import that was killed before it wrote that leaves it
+    assert made(tmp_path, grid().head(10)).trials().collect().height == 10
+
+
+def test_the_compute_of_a_row_that_does_not_tell_it_is_counted(tmp_path: Path) -> None:
+    told = grid().with_columns(flops=pl.when(pl.int_range(pl.len()) == 0).then(pl.lit(6e14)))
+    found = made(tmp_path, told).trials().collect()["flops"]
+    assert found.null_count() == 0
+    assert found[0] == 6e14
 
 
 def test_few_rows_take_the_prior_and_say_so(tmp_path: Path) -> None:

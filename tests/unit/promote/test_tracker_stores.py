@@ -23,7 +23,7 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A script's two runs of one name, and one that was killed; the rate that it logs decays."""
     folder = tmp_path_factory.mktemp("offline")
     for i, lr in enumerate((*RATES, 4e-3)):
-        config = {"lr": lr, "model": {"n_params": 1000 * (i + 1)}, "betas": [0.9, 0.95]}
+        config = {"lr": lr, "model": {"n_params": 1000 * (i + 1)}, "betas": [0.9, 0.95], "status": "finished"}
         run = wandb.init(
             project="theirs",
             dir=str(folder),

@@ -123,6 +123,30 @@ def test_a_run_whose_batch_is_ramped_goes_back_by_whole_steps(tmp_path: Path) ->
     assert account.skipped_by_policy == len(left_out) * run.batch
 
 
+def test_a_rollback_soon_after_a_ramp_begins_goes_back_before_all_that_it_leaves_out() -> None:
+    run = RUN.replace({"tokens": 256 * 8000, "schedule.ramp": [[256 * 1000, 4]]})
+    policy = SpikePolicy(run)
+    policy.rollbacks = [spikes.Rollback(spikes.Place(1011, 1040), 640, 1840, lowered=False)]
+    assert run.phases.tokens_at(policy.back_to) <= 640 * 256
+    assert policy.back_to == 640
+    policy.rollbacks = [spikes.Rollback(spikes.Place(500, 499), 399, 699, lowered=False)]
+    assert policy.back_to == 399
+
+
+def test_a_batch_that_stops_a_run_is_not_among_those_left_out() -> None:
+    made, step, left_out = policy(tokens=256 * 100_000), 200, set()
+    made.rollbacks = [spikes.Rollback(spikes.Place(150, 149), 49, 149, lowered=True)]
+    while True:
+        here, step = made.batch, step + 1
+        decision = made.judge(step, 3.0, math.nan)
+        if decision.action == "stop":
+            break
+        assert decision.action == "skip"
+        left_out.add(here)
+        step -= 1
+    assert spikes.policy_batches(RUN, made.state()) - set(range(49, 149)) == left_out
+
+
 def test_a_step_of_a_ramp_that_would_be_torn_is_passed_over_from_its_first_batch_on() -> None:
     run = RUN.replace({"schedule.ramp": [[256 * 4, 2]]})
     policy = SpikePolicy(run, {"batch": 4})

@@ -32,8 +32,8 @@ class Shard:
 
     @property
     def marker(self) -> Location:
-        """A file that is there once the shard is; its content is what data.json says of it."""
-        return Location(self.folder) / FOLDER / f"{self.name}-{self.key}.json"
+        """A file that is there once the shard is: its key, and what data.json says of it."""
+        return Location(self.folder) / FOLDER / f"{self.name}.json"
 
 
 def held_out(hashes: npt.NDArray[np.uint64], share: float) -> Mask:
@@ -127,8 +127,11 @@ class Plan:
 def write(shard: Shard) -> list[dict[str, Any]]:
     """Write a shard, unless it is there already; what data.json says of its two files."""
     if shard.marker.exists():
-        done: list[dict[str, Any]] = json.loads(shard.marker.read())
-        return done
+        kept: dict[str, Any] = json.loads(shard.marker.read())
+        if kept["key"] == shard.key:
+            done: list[dict[str, Any]] = kept["rows"]
+            return done
+        shard.marker.delete()  # of a call with other options, whose files are written over
     folder, dtype = Location(shard.folder), np.dtype(shard.dtype)
     with hashed_output(folder / f"{shard.name}.bin") as sink:
         for piece, begins, ends in shard.pieces:
@@ -143,7 +146,7 @@ def write(shard: Shard) -> list[dict[str, Any]]:
     about = {"split": shard.split, "documents": len(lengths), "tokens": int(lengths.sum())}
     rows = [data.to_dict() | about, table.to_dict() | {"split": shard.split}]
     with reported(shard.marker, "shards must be written whole"):
-        shard.marker.replace(json.dumps(rows).encode())
+        shard.marker.replace(json.dumps({"key": shard.key, "rows": rows}).encode())
     return rows
 
 

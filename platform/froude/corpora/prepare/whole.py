@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -112,12 +113,20 @@ def prepare(
     content["splits"] = {split: plan.counts(split) for split in shards.SPLITS}
     content["empty"] = plan.empty
     content["dropped"] = int((~plan.kept).sum())
+    _forget_others(folder, {row["name"] for row in rows})
     corpus = record.write(folder, content | {"shards": rows})
     for leftover in (folder / made.FOLDER).walk():
         leftover.delete()
     if folder.is_local:
-        (folder / made.FOLDER).path.rmdir()
+        shutil.rmtree((folder / made.FOLDER).path, ignore_errors=True)  # with what a killed writer left
     return corpus
+
+
+def _forget_others(folder: Location, names: set[str]) -> None:
+    """Delete shards that a call with other options left: a corpus is all shards of its folder."""
+    for name in folder.children():
+        if name.endswith((".bin", ".idx")) and name not in names:
+            (folder / name).delete()
 
 
 def _already(folder: Location) -> Record | None:

@@ -176,34 +176,47 @@ def steps_to_target(frame: pl.DataFrame | pl.LazyFrame, target: float) -> pl.Dat
     """Return `batch, steps, lr`: the fewest steps to the loss `target` (nats per token) over learning rates.
 
     Columns `batch`, `lr`, `steps`, `loss`: one row per decayed branch of a trunk. For each (batch, lr) ln
-    steps is interpolated linearly in the loss where it first falls to the target. A batch that no rate
-    brings there, or whose first branch is below it already, has no row: both are censored. Raises as
-    `froude.laws.stats.frames.read` does.
+    steps is interpolated linearly in the loss where it first falls to the target. Seeds, where a column `seed`
+    tells them apart, count alike by their mean in ln steps: a trunk that is there ends, and has no later branch to
+    average losses over. A batch that no rate brings there, or whose first branch is below it already, has no row:
+    both are censored. Raises as `froude.laws.stats.frames.read` does.
     """
     goal = positive("target", target)
     sample = read(collect(frame), ["batch", "lr", "steps"], loss=True)
     batch, lr, steps, loss = sample["batch"], sample["lr"], sample["steps"], sample["loss"]
+    used = sample.frame.filter(pl.Series(sample.used))
+    seed = np.zeros(lr.size)
+    if "seed" in used.columns:
+        seed = used["seed"].rank("dense").fill_null(0).to_numpy()
     best: list[tuple[float, float, float]] = []
     for b in np.unique(batch):
         reached: list[tuple[float, float]] = []
         for rate in np.unique(lr[batch == b]):
             here = (batch == b) & (lr == rate)
-            at, mean = mean_of_equal(steps[here], loss[here])
-            below = np.flatnonzero(mean <= goal)
-            if not below.size:
-                continue
-            i = int(below[0])
-            if i == 0 and mean[0] < goal:
+            each = (here & (seed == one) for one in np.unique(seed[here]))
+            found = [_first(*mean_of_equal(steps[rows], loss[rows]), goal) for rows in each]
+            if 0.0 in found:  # there before its first branch
                 reached = []
                 break
-            share = 1.0 if i == 0 else float((mean[i - 1] - goal) / (mean[i - 1] - mean[i]))
-            last = float(at[max(i - 1, 0)])
-            fewest = last * (float(at[i]) / last) ** share
-            reached.append((min(max(fewest, last), float(at[i])), float(rate)))
+            if max(found) < math.inf:
+                fewest = math.exp(float(np.mean(np.log(found)))) if len(found) > 1 else found[0]
+                reached.append((fewest, float(rate)))
         if reached:
-            fewest, rate = min(reached)
-            best.append((float(b), fewest, float(rate)))
+            best.append((float(b), *min(reached)))
     return pl.DataFrame(best, schema=dict.fromkeys(("batch", "steps", "lr"), pl.Float64), orient="row")
+
+
+def _first(at: Array, mean: Array, goal: float) -> float:
+    """Steps at which a trunk falls to the loss: 0 if it is below it from its first branch on, infinite if never."""
+    below = np.flatnonzero(mean <= goal)
+    if not below.size:
+        return math.inf
+    i = int(below[0])
+    if i == 0:
+        return float(at[0]) if mean[0] == goal else 0.0
+    share = float((mean[i - 1] - goal) / (mean[i - 1] - mean[i]))
+    last, here = float(at[i - 1]), float(at[i])
+    return float(min(max(last * (here / last) ** share, last), here))
 
 
 def mean_of_equal(steps: Array, loss: Array) -> tuple[Array, Array]:

@@ -123,11 +123,15 @@ class IsoFlop(Law):
 
     def drawing(self) -> tuple[Panel, ...]:
         """Losses against size, a colour a budget, with their optima; and the best size against compute."""
-        rows, budgets = self.rows.filter(drawn.FINITE_LOSS), tuple(self.optima["flops"].to_list())
+        used, budgets = (
+            self.sample.frame.filter(pl.Series(self.sample.used)),
+            tuple(self.optima["flops"].to_list()),
+        )
         left: list[Series] = []
         right: list[Series] = []
-        for flops, size, loss, status in self.optima.select("flops", "params", "loss", "status").iter_rows():
-            here = rows.filter(pl.col("flops").cast(pl.Float64) == flops).sort("params")
+        optima = self.optima.select("flops", "params", "loss", "status").iter_rows()
+        for (budget, _), (flops, size, loss, status) in zip(self._fits, optima, strict=True):
+            here = used[budget.rows].sort("params")
             left.append(Line(here["params"], here["loss"], style="joined", size=flops))
             if status == "ok":
                 left.append(Points([size], [loss], style="optimum", size=flops))
@@ -139,7 +143,7 @@ class IsoFlop(Law):
             at = np.geomspace(min(budgets) / 1.5, max(budgets) * 1.5, 40)
             right.append(Line(at, [self.params(float(flops)) for flops in at]))
             title = f"exponent {slope.value:.3f}  [{slope.low:.3f}, {slope.high:.3f}]"
-        left += drawn.outliers(rows, "params", "loss")
+        left += drawn.outliers(self.rows.filter(drawn.FINITE_LOSS), "params", "loss")
         return (
             Panel(
                 Axis("parameters N", base=10), Axis("loss (nats per token)"), tuple(left),

@@ -57,7 +57,7 @@ class KaplanLaw(Law):
 
     def drawing(self) -> tuple[Panel, ...]:
         """Losses against tokens with the law's curve for each size, and the residuals."""
-        rows = drawn.thinned(self.rows.filter(drawn.FINITE_LOSS))
+        rows = drawn.thinned(self.rows.filter(drawn.SIZED))
         fit = self._fit
         if fit is None:
             return drawn.loss_panel(

@@ -153,6 +153,8 @@ def runs_of(
         late = at > schedule.warm
         warm[rows[~late]] = True
         kept = rows[late]
+        if not kept.size:  # it ended before it had learned
+            continue
         curve = Curve.of(schedule, step[kept], loss[kept])
         runs.append(Trajectory(schedule, int(floors[rows[0]]), kept, step[kept], curve))
     # Rows of warmups leave the sample: indices count what stays.

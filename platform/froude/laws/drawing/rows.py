@@ -11,6 +11,8 @@ from froude.laws.drawing.panel import Axis, Line, Mark, Panel, Points, Series
 Array = NDArray[np.float64]
 
 FINITE_LOSS = pl.col("loss").cast(pl.Float64).is_finite()
+#: Rows that a panel over sizes and tokens has a place for: those that a law ignores may have none.
+SIZED = FINITE_LOSS & (pl.col("params") > 0) & (pl.col("tokens") > 0)
 DRAWN_ROWS = 5_000  # a scatter of more is a blot and a slow file
 DRAWN_SIZES = 40  # of more sizes the rows are one series
 # Sizes that differ by a few percent are one colour: draw at most as many curves as can be told apart.

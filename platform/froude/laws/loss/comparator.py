@@ -66,7 +66,7 @@ class Comparator(Law):
 
     def drawing(self) -> tuple[Panel, ...]:
         """Losses against tokens with the law's curve for each size, and the residuals."""
-        rows = drawn.thinned(self.rows.filter(drawn.FINITE_LOSS))
+        rows = drawn.thinned(self.rows.filter(drawn.SIZED))
         fitted = math.isfinite(self.E.value)
 
         def curve(params: float, tokens: Array) -> Array:

@@ -195,9 +195,7 @@ class LossLaw(Law):
 
     def drawing(self) -> tuple[Panel, ...]:
         """Losses against tokens with the law's curve for each size, and the residuals."""
-        rows = drawn.thinned(
-            self.rows.filter(drawn.FINITE_LOSS & (pl.col("params") > 0) & (pl.col("tokens") > 0))
-        )
+        rows = drawn.thinned(self.rows.filter(drawn.SIZED))
         known = math.isfinite(self.E)
         series = drawn.losses(rows, self.curve if known else None, drawn.around(rows))
         if known and rows.height:

@@ -63,6 +63,15 @@ CONFOUNDED = (
     "the decay timescale moves with the rate, so that their exponents cannot be told apart; sweep at a fixed timescale "
     "(froude.space.Exponents)"
 )
+#: Of `Exponents.table()`.
+COLUMNS: dict[str, type[pl.DataType]] = {
+    "exponent": pl.String,
+    **dict.fromkeys(("measured", "low", "high"), pl.Float64),
+    "sizes": pl.Int64,
+    "status": pl.String,
+    **dict.fromkeys(("posterior", "posterior_low", "posterior_high", "prior", "prior_sd"), pl.Float64),
+    "source": pl.String,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +105,7 @@ class Exponents(Law):
             }
             for name, law in self.knobs.items()
         ]
-        return pl.DataFrame(rows)
+        return pl.DataFrame(rows, schema=COLUMNS)
 
     def lines(self) -> list[str]:
         """The same in words, with published exponents beside."""
@@ -131,7 +140,7 @@ def exponents(frame: pl.DataFrame | pl.LazyFrame) -> Exponents:
     move gives none: the reasons then say that rate and decay are confounded. Status is the first that is not ok.
     Raises as `froude.laws.stats.frames.read` does.
     """
-    table = settings(frame)
+    table = settings(read(frame, ["lr", "tokens", "batch"], loss=True).frame)
     found = {}
     for name, knob in KNOBS.items():
         if knob.setting not in table.columns:

@@ -75,9 +75,14 @@ def curves(
     keys = ["_line", "_size"]
     full = (
         table.group_by(*keys, "_tuned")
-        .agg(values=pl.col(setting).n_unique(), runs=pl.len(), best=pl.col("loss").min())
+        .agg(
+            done=pl.col(setting).filter(pl.col("loss").cast(pl.Float64).is_finite()).n_unique(),
+            values=pl.col(setting).n_unique(),
+            runs=pl.len(),
+            best=pl.col("loss").min(),
+        )
         .filter(pl.col("values") >= MIN_RATES)
-        .sort("values", "runs", "best", descending=[True, True, False], nulls_last=True)
+        .sort("done", "values", "runs", "best", descending=[True, True, True, False], nulls_last=True)
         .unique(keys, keep="first", maintain_order=True)
         .filter(pl.len().over("_line") > 1)
         .sort(keys)

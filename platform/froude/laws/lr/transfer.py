@@ -237,6 +237,9 @@ class _Search:
                 x, se = own.ratio(own.unit(len(widths) + i))
                 lr = uncertainty.log_interval(x + self.center, se, own.dof)
                 floor = float(own.beta[i] - own.beta[-1] * x * x)
+                if own.dof < 1:  # a parabola through three points: nothing says how good it is
+                    status = self.status[size] = "too_few_points"
+                    lr = Estimate(best, math.nan, math.nan, math.nan)
                 if own.dof > 0 and uncertainty.t_quantile(uncertainty.LEVEL, own.dof) * se > FLAT:
                     status = self.status[size] = "flat"
             fitted = own if own is not None and size in widths else None

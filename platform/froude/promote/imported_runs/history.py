@@ -80,7 +80,8 @@ def _replaceable(study: Study) -> bool:
         return False
     if any(set((study.location / kind).children()) - {f"{ROLE}.parquet"} for kind in ("trials", "evals")):
         return False
-    return not held or set(study.meta.get("stages", {})) == {ROLE}
+    # `study.json` comes last: without it, this is what an import left that was ended before.
+    return not study.exists or set(study.meta.get("stages", {})) == {ROLE}
 
 
 def best(rows: pl.DataFrame) -> pl.DataFrame:

@@ -149,8 +149,10 @@ def _rows(table: _Table, source: str) -> pl.DataFrame:
         ),
         loss=pl.when(pl.col("status") == "finished").then(pl.col("loss")),
     )
-    if "flops" not in typed.columns:
-        typed = typed.with_columns(flops=6 * pl.col("params").cast(pl.Float64) * pl.col("tokens"))
+    by_size = 6 * pl.col("params").cast(pl.Float64) * pl.col("tokens")
+    typed = typed.with_columns(
+        flops=pl.col("flops").fill_null(by_size) if "flops" in typed.columns else by_size
+    )
     whole = typed.with_columns(
         pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in typed.columns
     ).select(list(kinds))

@@ -72,9 +72,8 @@ def _of_wandb(source: Location) -> list[dict[str, Any]]:
     for run in runs:
         name = run.name if named[run.name] == 1 else f"{run.name} ({run.id})"
         config, summary = wandb_files.flat(run.config), wandb_files.flat(run.summary)
-        rows.append(
-            {"run": name, "status": ENDED.get(run.exit_code, "failed"), **_joined(config, summary, "summary")}
-        )
+        own = {"run": name, "status": ENDED.get(run.exit_code, "failed")}
+        rows.append(own | _joined(config, summary, "summary") | own)  # a setting may have such a name, too
     return rows
 
 
@@ -108,7 +107,8 @@ def _of_mlflow(uri: str) -> list[dict[str, Any]]:
         name = run.info.run_name
         name = name if name and named[name] == 1 else f"{name} ({run.info.run_id[:8]})"
         values = _joined(run.data.params, run.data.metrics, "metric")
-        rows.append({"run": name, "status": run.info.status.lower(), **values})
+        own = {"run": name, "status": run.info.status.lower()}
+        rows.append(own | values | own)
     return rows
 
 

@@ -86,8 +86,8 @@ class Dynamics(Observer):
                 hook.remove()
 
     def _see(self, number: int, block: Any, arguments: tuple[Any, ...]) -> None:
-        """As a hook before a block's forward pass; the short pass of a rank without a slot does not count."""
-        if arguments[0].shape[1] == self.loop.run.model.context:
+        """As a hook before a block's forward pass; that of a rank without a slot, short or empty, does not count."""
+        if len(arguments[0]) and arguments[0].shape[1] == self.loop.run.model.context:
             given = (each.detach() if isinstance(each, Tensor) else each for each in arguments)
             found = block.largest_attention_logit(*given)
             self.logits[number] = torch.maximum(self.logits[number], found)
@@ -116,7 +116,7 @@ class Dynamics(Observer):
         kinds: Mapping[str, str] = self.loop.trainer.model.kinds()  # type: ignore[operator]
         counts = {kind: torch.zeros(BINS, dtype=torch.float64) for kind in sorted({*kinds.values()})}
         for name, state, group in self._states():
-            second, beta2 = state.get("exp_avg_sq"), group.get("betas", (0.0,))[-1]
+            second, beta2 = state.get("exp_avg_sq"), group.get("betas", (0.0, 0.0))[1]
             if (
                 second is None
                 or not second.is_floating_point()

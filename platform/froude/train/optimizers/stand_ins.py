@@ -104,7 +104,5 @@ def _copy(weight: nn.Parameter) -> nn.Parameter:
     local = parallel.local(weight.detach())
     empty: Tensor = torch.empty_like(local, dtype=torch.float32)
     empty.untyped_storage().resize_(0)
-    held = (
-        empty if local is weight.detach() or not hasattr(weight, "to_local") else parallel.like(weight, empty)
-    )
+    held = parallel.like(weight, empty) if hasattr(weight, "to_local") else empty
     return nn.Parameter(held, requires_grad=weight.requires_grad)

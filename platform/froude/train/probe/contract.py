@@ -93,13 +93,12 @@ def check(runs: Iterable[Run], skip: Collection[str] = ()) -> Probed:
             _sound[key] = tuple(check_corpus(run))
         notes += _sound[key]
     shapes, left_out = smallest(runs) if "forward" not in skipped else ([], [])
+    several = any(run.max_workers > 1 for run in runs)
     for run in shapes:
-        compute = run.compute.model_dump()
-        key = _key(
-            run, "model", "parametrization", "precision", "reduction", compute=compute, skipped=skipped
-        )
+        more = {"compute": run.compute.model_dump(), "skipped": skipped, "several": several}
+        key = _key(run, "model", "parametrization", "precision", "reduction", **more)
         if key not in _sound:
-            _sound[key] = tuple(check_model(run, skipped))
+            _sound[key] = tuple(check_model(run, skipped, several=several))
         notes += _sound[key]
     return Probed(len(corpora), len(shapes), skipped, tuple(dict.fromkeys([*notes, *left_out])))
 

@@ -34,8 +34,12 @@ SEQUENCES, SHORTEST, LONGEST = 4, 8, 256  # of a batch; tokens of a sequence
 FLOPS, LOGITS = 5e8, 2**25
 
 
-def check_model(run: Run, skip: Collection[str] = ()) -> list[str]:
-    """Build the run's model and look at it; notes. ConfigError for what breaks the contract."""
+def check_model(run: Run, skip: Collection[str] = (), *, several: bool = False) -> list[str]:
+    """Build the run's model and look at it; notes. ConfigError for what breaks the contract.
+
+    `several`: another run of the same model will have several workers, if this one has not.
+    """
+    several = several or run.max_workers > 1
     context = run.model.context
     flops = float(api.build_model(run, "meta").flops_per_token())  # type: ignore[operator]
     tokens = min(3 * FLOPS / flops, LOGITS / run.model.vocab)
@@ -44,11 +48,11 @@ def check_model(run: Run, skip: Collection[str] = ()) -> list[str]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(run.seed)
         try:
-            return _Look(run, short).all(skip)
+            return _Look(run, short).all(skip, several)
         except Raised:
             if short == context:
                 raise
-        return _Look(run, context).all(skip)  # some models take no shorter sequence
+        return _Look(run, context).all(skip, several)  # some models take no shorter sequence
 
 
 class _Look:
@@ -71,10 +75,10 @@ class _Look:
     def refuse(self, rule: str, value: str, remedy: str) -> NoReturn:
         raise ConfigError(f"{rule}, but {self.name} {value}; {remedy}")
 
-    def all(self, skip: Collection[str]) -> list[str]:
-        if self.run.reduction == "exact" or self.run.max_workers > 1:
+    def all(self, skip: Collection[str], several: bool) -> list[str]:
+        if self.run.reduction == "exact" or several:
             refuse_hooks(self.model)
-        if self.run.max_workers > 1:
+        if several:
             refuse_scalars(self.model)
         fused(self.model)
         if "dense" not in skip:

@@ -239,11 +239,11 @@ class SpikePolicy:
             if here.step - self.eased.step >= PATIENCE:
                 return self._back(self.eased, here, f"{PATIENCE} steps at half the rate did not help; {seen}")
             return self._decide("update", here, "")
-        self.skips.append(here)
         since = self.eased.batch if self.eased else -1  # those before were not their batches' fault
-        recent = [p for p in self.skips if p.step > here.step - SKIPS_WITHIN and p.batch > since]
+        recent = [p for p in (*self.skips, here) if p.step > here.step - SKIPS_WITHIN and p.batch > since]
         if len(recent) >= SKIPS:
             return self._back(here, here, f"{SKIPS} updates left out within {SKIPS_WITHIN} steps; {seen}")
+        self.skips.append(here)
         return self._decide("skip", here, seen)
 
     def _track(self, loss: float, warming: bool) -> None:
@@ -278,8 +278,10 @@ class SpikePolicy:
 
     @property
     def back_to(self) -> int:
-        """The latest step at which the last rollback may go on."""
-        return max(0, self.rollbacks[-1].spike.step - 1 - BACK)
+        """The latest step at which the last rollback may go on: before the first batch that it leaves out."""
+        last, phases = self.rollbacks[-1], self.run.phases
+        tokens = phases.tokens_at(last.spike.step - 1) - (last.spike.batch - last.first) * self.run.batch
+        return phases.step_at(max(0, tokens))
 
     def _stop(self, here: Place, why: str) -> Decision:
         self._note("stop", here, why)

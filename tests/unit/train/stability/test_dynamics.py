@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study
 from froude.train.api import Unsupervised
+from froude.train.observers.dynamics import Dynamics
 from froude.train.trainer import Trainer
 from froude.train.worker import run_worker
 
@@ -90,6 +92,17 @@ def test_attention_logits_are_the_largest_that_softmax_is_given(tmp_path: Path) 
     scores = np.real(q @ k.conj().swapaxes(-1, -2)) * block.scale
     largest = scores[:, np.tril(np.ones((64, 64), bool))].max()
     assert values(study, "attention_logit", 1)["blocks.0"] == pytest.approx(largest, rel=1e-4)
+
+
+def test_a_pass_without_a_window_tells_nothing() -> None:
+    """Of a rank with fewer slots than others, where micro-batches are shared out one window at a time."""
+    block = SimpleNamespace(largest_attention_logit=lambda inputs: inputs[0].max())
+    watch = object.__new__(Dynamics)
+    watch.loop = SimpleNamespace(run=RUN)  # type: ignore[assignment]
+    watch.logits = [torch.tensor(1.0)]
+    for windows in (torch.empty(0, RUN.model.context, 8), torch.full((2, RUN.model.context, 8), 3.0)):
+        watch._see(0, block, (windows,))
+    assert watch.logits == [torch.tensor(3.0)]
 
 
 @pytest.mark.slow
