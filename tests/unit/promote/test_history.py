@@ -271,7 +271,9 @@ def test_what_is_there_is_kept(tmp_path: Path) -> None:
     (
         tmp_path / "study" / "study.json"
     ).unlink()  # as an import that was killed before it wrote that leaves it
-    assert made(tmp_path, grid().head(10)).trials().collect().height == 10
+    grid().head(10).write_csv(tmp_path / "runs.csv")
+    again = make_study(str(tmp_path / "runs.csv"), str(tmp_path / "study"), fresh=True)
+    assert again.trials().collect().height == 10
 
 
 def test_the_compute_of_a_row_that_does_not_tell_it_is_counted(tmp_path: Path) -> None:
