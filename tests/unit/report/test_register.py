@@ -264,7 +264,7 @@ def test_a_bad_register_is_refused_before_anything_starts(
         str(tmp_path / "file" / "below"): "must be writable, but",
         f"{study.location}/register": "outside the studies",
         finished.location.url: "must hold only its own parts",
-        "ftp://somewhere": "a local path, file:///path or s3://",
+        "ftp://somewhere": "a local path or s3://",
     }.items():
         assert main([verb, target.url, *more, "--register", url]) == 2
         captured = capsys.readouterr()
