@@ -99,6 +99,11 @@ def folder_of(corpus: str, seed: int) -> Path:
     return OUT / f"{corpus}-s{seed}"
 
 
+def file_of(corpus: str, seed: int) -> Path:
+    """Where its recipe is kept."""
+    return KEPT / f"{corpus}-s{seed}.json"
+
+
 def sweep(corpus: str, seed: int) -> None:
     """Sweep the study by the command that a user has; what is trained stays."""
     OUT.mkdir(parents=True, exist_ok=True)
@@ -116,7 +121,7 @@ def sweep(corpus: str, seed: int) -> None:
 
 def recipe(corpus: str, seed: int) -> dict[str, Any]:
     """What the study promotes, preferring loss: the run, its knobs, and what an e-fold of compute is worth there."""
-    kept = KEPT / f"{corpus}-s{seed}.json"
+    kept = file_of(corpus, seed)
     if kept.exists():
         content: dict[str, Any] = json.loads(kept.read_text())
         return content
@@ -206,13 +211,13 @@ def _jobs(corpus: str, seed: int, fresh: dict[str, tuple[int, ...]]) -> list[dic
 
 def rules() -> str:
     """One hash over what decides the outcome, besides the package: scripts and recipes."""
-    files = [*(HERE / name for name in RULES), *(KEPT / "{}-s{}.json".format(*study) for study in kept())]
+    files = [*(HERE / name for name in RULES), *(file_of(*study) for study in kept())]
     return hashlib.sha256(b"\0".join(file.read_bytes() for file in files)).hexdigest()[:12]
 
 
 def kept() -> list[tuple[str, int]]:
     """The studies whose recipe is kept."""
-    return [study for study in STUDIES if (KEPT / "{}-s{}.json".format(*study)).exists()]
+    return [study for study in STUDIES if file_of(*study).exists()]
 
 
 def train(given: argparse.Namespace) -> int:

@@ -120,8 +120,13 @@ def plan(
             f"a plan is for a search space or for a study's next runs, but got {'both' if space else 'neither'}; "
             "give SPACE, or --next STUDY"
         )
-    planned_for = {"--device": device, "--devices": devices, "--prices": prices, "--explain": explain}
-    planned_for["--nodes"] = nodes != "1x1"
+    planned_for = {
+        "--device": device,
+        "--devices": devices,
+        "--prices": prices,
+        "--explain": explain,
+        "--nodes": nodes != "1x1",
+    }
     for_next = {"--target": target, "--budget": budget is not None, "--until": until, "--write": write}
     if next_of and (given := [name for name, value in planned_for.items() if value]):
         raise ConfigError(

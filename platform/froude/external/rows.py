@@ -46,8 +46,8 @@ def rows_of(
     steps = joined([*past, last])
     losses = [row["loss"] for row in steps]
     final = math.nan if last.final is None else last.final
+    evaluated = evaluations([*past, last])
     if not reason and losses:
-        evaluated = evaluations([*past, last])
         earlier = [
             loss for (step, split), loss in evaluated.items() if split == "validation" and step < run.steps
         ]
@@ -71,7 +71,7 @@ def rows_of(
     return Rows(
         [row],
         [step_row(run, 1, step) for step in steps],
-        [] if reason else eval_rows(run, 1, evaluations([*past, last])),
+        [] if reason else eval_rows(run, 1, evaluated),
     )
 
 

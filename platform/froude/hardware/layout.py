@@ -29,14 +29,13 @@ class Layout:
     @property
     def passes(self) -> int:
         """Forward and backward passes of a worker in a step."""
-        rounds = -(-self.slots // self.place.workers) if self.run.reduction == "exact" else 1
-        return rounds * self._parts
+        return (self._rounds if self.run.reduction == "exact" else 1) * self._parts
 
     @property
     def busiest(self) -> int:
         """Tokens of a step of the worker that has the most, for whom the others wait."""
         each = -(-self.run.windows // self.slots)
-        return each * -(-self.slots // self.place.workers) * self.run.model.context
+        return each * self._rounds * self.run.model.context
 
     @property
     def slots(self) -> int:
@@ -47,8 +46,12 @@ class Layout:
     def _stretch(self) -> int:
         """Windows that the busiest worker has at hand: a slot's in an exact run, else those of all of its slots."""
         most = self.run.windows * max((factor for _, factor in self.run.schedule.ramp), default=1)
-        rounds = 1 if self.run.reduction == "exact" else -(-self.slots // self.place.workers)
-        return -(-most // self.slots) * rounds
+        return -(-most // self.slots) * (1 if self.run.reduction == "exact" else self._rounds)
+
+    @property
+    def _rounds(self) -> int:
+        """Slots of the worker that has most."""
+        return -(-self.slots // self.place.workers)
 
     @property
     def _parts(self) -> int:

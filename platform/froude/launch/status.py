@@ -101,7 +101,7 @@ class Status:
         from dataclasses import asdict
 
         content = asdict(self)
-        del content["begun"]  # of the lines; a step says it, too
+        del content["begun"]  # of the lines alone: the keys stay those that there were
         return content
 
     def lines(self) -> list[str]:

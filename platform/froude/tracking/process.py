@@ -90,8 +90,8 @@ class Child:
                 self.process.wait()
                 break
             time.sleep(WAIT_SECONDS)
-        else:
-            if self.process.returncode not in (0, 1):  # below 0: by a signal
+        else:  # by itself, or (a code below 0) by a signal from elsewhere
+            if self.process.returncode not in (0, 1):
                 warn(self.target, f"its process ended with exit code {self.process.returncode}")
         self.sign.unlink(missing_ok=True)
 

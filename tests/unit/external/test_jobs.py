@@ -11,6 +11,7 @@ from pathlib import Path
 import polars as pl
 import psutil
 import pytest
+from waiting import wait_until
 
 from froude import Study
 from froude.cli import main
@@ -138,10 +139,7 @@ def test_a_job_that_is_running_is_not_started_again(commanded, tmp_path):
     write(space, Location.parse(tmp_path / "study"), place)
     folder = next(place.rglob("job.sh")).parent
     first = subprocess.Popen(["sh", "jobs.txt"], cwd=place)
-    deadline = time.monotonic() + 60
-    while not list(folder.glob("metrics.jsonl")):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    assert wait_until((folder / "metrics.jsonl").exists)
     shell(place)
     assert not list(folder.glob("metrics-*"))
     (folder / "go").touch()

@@ -115,10 +115,13 @@ def prepare(
     content["dropped"] = int((~plan.kept).sum())
     _forget_others(folder, {row["name"] for row in rows})
     corpus = record.write(folder, content | {"shards": rows})
-    for leftover in (folder / made.FOLDER).walk():
-        leftover.delete()
     if folder.is_local:
-        shutil.rmtree((folder / made.FOLDER).path, ignore_errors=True)  # with what a killed writer left
+        shutil.rmtree(
+            (folder / made.FOLDER).path
+        )  # with what a killed writer left, which `walk` does not show
+    else:
+        for leftover in (folder / made.FOLDER).walk():
+            leftover.delete()
     return corpus
 
 

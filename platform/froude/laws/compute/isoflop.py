@@ -123,10 +123,8 @@ class IsoFlop(Law):
 
     def drawing(self) -> tuple[Panel, ...]:
         """Losses against size, a colour a budget, with their optima; and the best size against compute."""
-        used, budgets = (
-            self.sample.frame.filter(pl.Series(self.sample.used)),
-            tuple(self.optima["flops"].to_list()),
-        )
+        used = self.sample.frame.filter(pl.Series(self.sample.used))
+        budgets = tuple(self.optima["flops"].to_list())
         left: list[Series] = []
         right: list[Series] = []
         optima = self.optima.select("flops", "params", "loss", "status").iter_rows()

@@ -38,12 +38,8 @@ def _planned_drift(plan: Planned) -> Drift | None:
     if plan.grid.is_empty():
         return None
     stays = plan.target.width_rules.transfers
-    at, to = _apart(
-        plan.grid,
-        plan.rates,
-        plan.target,
-        middle(plan.grid, "width") if stays else float(plan.target.model.width),
-    )
+    width = middle(plan.grid, "width") if stays else float(plan.target.model.width)
+    at, to = _apart(plan.grid, plan.rates, plan.target, width)
     lacking = missing(plan.rates, at=at, to=to)
     return Drift(missing=lacking) if lacking else None
 

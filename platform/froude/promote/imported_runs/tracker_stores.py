@@ -73,7 +73,7 @@ def _of_wandb(source: Location) -> list[dict[str, Any]]:
         name = run.name if named[run.name] == 1 else f"{run.name} ({run.id})"
         config, summary = wandb_files.flat(run.config), wandb_files.flat(run.summary)
         own = {"run": name, "status": ENDED.get(run.exit_code, "failed")}
-        rows.append(own | _joined(config, summary, "summary") | own)  # a setting may have such a name, too
+        rows.append(_joined(own, config, summary, "summary"))
     return rows
 
 
@@ -106,14 +106,17 @@ def _of_mlflow(uri: str) -> list[dict[str, Any]]:
     for run in runs:
         name = run.info.run_name
         name = name if name and named[name] == 1 else f"{name} ({run.info.run_id[:8]})"
-        values = _joined(run.data.params, run.data.metrics, "metric")
         own = {"run": name, "status": run.info.status.lower()}
-        rows.append(own | values | own)
+        rows.append(_joined(own, run.data.params, run.data.metrics, "metric"))
     return rows
 
 
-def _joined(settings: Mapping[str, Any], finals: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    return {**settings, **{f"{prefix}.{k}" if k in settings else k: v for k, v in finals.items()}}
+def _joined(
+    own: dict[str, Any], settings: Mapping[str, Any], finals: Mapping[str, Any], prefix: str
+) -> dict[str, Any]:
+    """A run's row: what the tracker says of it comes first, and stays where a setting has such a name, too."""
+    values = {**settings, **{f"{prefix}.{k}" if k in settings else k: v for k, v in finals.items()}}
+    return own | values | own
 
 
 def _table(rows: list[dict[str, Any]], source: Location) -> pl.DataFrame:
