@@ -9,8 +9,6 @@ from dataclasses import replace
 import polars as pl
 
 from froude.config import ConfigError, Run
-from froude.laws import Prediction
-from froude.laws.lr.exponent import NORMAL
 from froude.material.commands import EXTERNAL
 from froude.promote import gate, witness
 from froude.promote.band import with_band
@@ -20,7 +18,8 @@ from froude.promote.choice.batch import Batches, batches, check
 from froude.promote.choice.choose import Choice, choose
 from froude.promote.choice.recipe_run import searched_run
 from froude.promote.choice.step_time import StepTime, estimated, of_study
-from froude.promote.choice.worth import as_in_the_ladder, trade
+from froude.promote.choice.target_loss import target_loss
+from froude.promote.choice.worth import trade
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
 from froude.promote.ladder.validation_sets import SetForecast
@@ -203,16 +202,12 @@ def predict(fits: Fits, params: int) -> Forecast | None:
     assert largest is not None
     if not math.isfinite(law.E):
         return None
-    tokens, spread = as_in_the_ladder(fits, params)
-    prediction = fits.predict(params=params, tokens=tokens)
-    free = law.free
-    loss, low, high = _widened(prediction, spread)
-    if fits.cost is not None:
-        loss, low, high = fits.cost.moved(loss, low, high, prediction.level)
+    found, free = target_loss(fits, params), law.free
+    prediction = found.prediction
     return Forecast(
-        loss=loss,
-        low=low,
-        high=high,
+        loss=prediction.loss,
+        low=prediction.low,
+        high=prediction.high,
         level=prediction.level,
         certified=prediction.certified,
         status=law.status,
@@ -221,31 +216,11 @@ def predict(fits: Fits, params: int) -> Forecast | None:
         comparator=prediction.comparator,
         compute_line=prediction.compute_line,
         noise=prediction.noise,
-        sets={
-            name: _of_set(each, spread)
-            for name, each in fits.predict_sets(params=params, tokens=tokens).items()
-            if fits.cost is None  # of these losses nobody has measured what the precision costs
-        },
+        sets={name: SetForecast.of(each) for name, each in found.sets.items()},
         free_loss=math.nan
         if free is None
-        else free.E + free.A / params**free.alpha + free.B / tokens**free.beta,
+        else free.E + free.A / params**free.alpha + free.B / found.tokens**free.beta,
     )
-
-
-def _widened(found: Prediction, spread: float) -> tuple[float, float, float]:
-    """Loss and interval; what is not known of the batch's worth widens it as one more independent error."""
-    if not spread:
-        return found.loss, found.low, found.high
-    low, high = (
-        found.loss * math.exp(math.copysign(math.hypot(math.log(end / found.loss), NORMAL * spread), way))
-        for end, way in ((found.low, -1.0), (found.high, 1.0))
-    )
-    return found.loss, low, high
-
-
-def _of_set(found: Prediction, spread: float) -> SetForecast:
-    _, low, high = _widened(found, spread)
-    return replace(SetForecast.of(found), low=low, high=high)
 
 
 def extrapolation(fits: Fits, params: int) -> dict[str, float]:

@@ -15,6 +15,7 @@ from froude.promote.choice.rate import rate
 from froude.promote.fits import Fits, fit_trials
 from froude.promote.planner.next_runs import NextRuns, next_runs
 from froude.promote.planner.words import weakest
+from froude.promote.promotion import predict
 
 CLEAR = World(5.5e-3, 0.06, 1e4, (0.05, 0.02, 0.02), -0.1, 0.5, 400.0, 60.0, 0.46, 0.0, 0.0)
 
@@ -44,6 +45,23 @@ def with_more(ladder: Fits, more: pl.DataFrame, noise: float) -> Fits:
 
 def planned(fits: Fits) -> NextRuns:
     return next_runs(fits, params=PARAMS, tokens=TARGET.tokens, run=TARGET)
+
+
+def test_a_plan_for_the_target_has_the_forecast_that_promotion_would_seal(clear: Fits) -> None:
+    """The target's batch is not the ladder's: its tokens are worth fewer, and how many is not quite known."""
+    large = TARGET.replace({"batch": 3072, "tokens": 3072 * 600}, name="large")
+    fits = replace(clear, large=large)
+    sealed = predict(fits, PARAMS)
+    assert sealed is not None
+    found = next_runs(fits, params=PARAMS, tokens=large.tokens, run=large)
+    now = found.forecast
+    assert (now.loss, now.low, now.high) == (sealed.loss, sealed.low, sealed.high)
+    other = next_runs(fits, params=PARAMS, tokens=large.tokens)
+    assert other.forecast.loss < now.loss
+    assert dict(other.forecast.extrapolation) == pytest.approx(dict(now.extrapolation))
+    assert 0 < found.shares["batch"] < 1
+    assert sum(found.shares.values()) == pytest.approx(1)
+    assert "what its tokens are worth at its batch" in weakest(found.shares)
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,12 @@ from froude.attempts import history
 from froude.checkpoint.run_store import RunStore
 from froude.cli import main
 from froude.config import ConfigError, Run
+from froude.promote.choice.target_loss import widened
 from froude.promote.fits import fit
 from froude.promote.forecast import Forecast
 from froude.promote.imported_runs.history import make_study
 from froude.promote.ladder.validation_sets import SetForecast
-from froude.promote.promotion import _of_set, _widened, promote
+from froude.promote.promotion import promote
 from froude.promote.recipe import read
 from froude.store import Location
 from froude.study import Study
@@ -183,11 +184,9 @@ def test_the_recipe_seals_a_forecast_of_each_and_the_report_shows_them(
 
 def test_what_is_not_known_of_the_batch_widens_the_interval_of_each() -> None:
     found = laws.loss_law(table()).predict(params=1e9, tokens=2e10)
-    _, low, high = _widened(found, 0.02)
-    each = _of_set(found, 0.02)
-    assert (each.low, each.high) == (low, high)
+    each = widened(found, 0.02)
     assert each.low < found.low < found.high < each.high
-    assert _of_set(found, 0.0) == SetForecast.of(found)
+    assert widened(found, 0.0) == found
 
 
 def test_a_set_is_scored() -> None:

@@ -57,6 +57,12 @@ class Design:
         noise = float(self.noise[-1]) / self.deviation**2
         return {"law": (1 - noise) * (1 - self.drift), "reach": (1 - noise) * self.drift, "noise": noise}
 
+    def less_known(self, deviation: float) -> "Design":
+        """Return the design of a target of whose ln loss no run tells a part, of this standard deviation."""
+        noise = self.noise.copy()
+        noise[-1] += deviation**2
+        return replace(self, noise=noise)
+
     def shrinkage(self) -> Array:
         """Return the proportion by which the forecast's interval is expected to shrink, per candidate."""
         own = np.diagonal(self.covariance)[:-1] + self.noise[:-1]

@@ -15,12 +15,11 @@ from froude.config import ConfigError, Run
 from froude.laws import Prediction
 from froude.laws.loss.calibration import HeldOut
 from froude.laws.loss.design import Design, forecast_design
-from froude.laws.stats.frames import Array
-from froude.promote.checks.forecast import FORECAST_INTERVAL
-from froude.promote.checks.reach import EXTRAPOLATION
+from froude.promote.choice.target_loss import target_loss
 from froude.promote.fits import Fits
 from froude.promote.forecast import OTHERS, beside
-from froude.promote.gate import Profile, profile_named
+from froude.promote.gate import profile_named
+from froude.promote.planner.bounds import AXES, closed, failing_checks
 from froude.promote.planner.candidates import candidates, offered_runs
 from froude.promote.planner.next_rates import NextRates, next_rates
 from froude.promote.planner.words import COLUMNS, LINE, named, short, weakest
@@ -28,7 +27,6 @@ from froude.promote.planner.words import COLUMNS, LINE, named, short, weakest
 Cost = Literal["tokens", "flops"]
 BEYOND = 2.0  # candidates go up to this many times the largest proxy in params and in tokens,
 FAR_BEYOND = 4.0  # and up to this many times where the gate's bounds on extrapolation ask for larger ones
-AXES = {"params": "params", "tokens": "tokens", "compute": "flops"}  # of the gate, and of a Prediction
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,8 @@ class NextRuns:
     before, `after` the interval's expected half-width, relative to the loss, when they are done; a set ends where that
     is `enough`. `failing` are the gate's checks on the loss law that fail now, each with its value and bound.
     `held_out` has what a certificate lacks. `shares` are the parts of the forecast's variance: law, reach and noise;
-    and rate, where there is a rate law, whose `rates` say what it may cost. `others` are what else is forecast from the
+    for the study's target batch and precision, where the law's rows do not have them, and rate, where there is a rate
+    law, whose `rates` say what it may cost. `others` are what else is forecast from the
     same runs, nats per token by a field of Forecast; `paid` the FLOPs of all proxies over the target's, NaN if unknown.
     """
 
@@ -206,8 +205,8 @@ def next_runs(
     without a budget, where it costs what the target does.
     With a `template` sizes are those of its model at other widths. `offers` (`params, tokens`, other columns are kept)
     are runs that can be had instead, each row once. With neither budget nor `enough` the best alone is chosen.
-    `run` is the study's target where the plan is for that: then what its rate may cost is told, if a law has it. `paid`
-    is kept, to be told beside the forecast.
+    `run` is the study's target where the plan is for that: then the forecast is promotion's, of its batch and
+    precision, and what its rate may cost is told, if a law has it. `paid` is kept, to be told beside the forecast.
     ConfigError where there is no loss law to start from, and where no candidate costs less than the target.
     """
     bounds = profile_named(profile)
@@ -216,8 +215,9 @@ def next_runs(
             "next runs are planned for a fitted loss law, but this study has no finished rows for one; "
             "begin with a few sizes and horizons in a stage of role loss_law"
         )
-    forecast = fits.predict(params=params, tokens=tokens)
-    failing, beyond = _failing(forecast, bounds)
+    own = target_loss(fits, round(params)) if run is not None else None
+    forecast = fits.predict(params=params, tokens=tokens) if own is None else own.prediction
+    failing, beyond = failing_checks(forecast, bounds)
     rows = fits.rows["loss_law"].filter(pl.col("status") == "finished")
     once = offers is not None
     if offers is not None:
@@ -230,13 +230,16 @@ def next_runs(
             f"proxies must cost less than the target, but none of the {what} does at "
             f"{named(params, tokens)}; name a larger target"
         )
-    design = forecast_design(fits.loss, offered, params=params, tokens=tokens)
+    apart = {} if own is None else own.apart
+    design = forecast_design(
+        fits.loss, offered, params=params, tokens=tokens if own is None else own.tokens
+    ).less_known(math.hypot(*apart.values()))
     goal = enough * design.deviation / forecast.half_width
     sought: Literal["shrink", "closes"] = "closes" if beyond else "shrink"
     offered = offered.with_columns(
         cost=pl.col(unit),
         shrink=pl.Series(design.shrinkage()),
-        closes=pl.Series(_closes(offered, forecast, bounds, params, tokens)),
+        closes=pl.Series(closed(offered, forecast, bounds, params, tokens)),
     ).with_columns(value=pl.col(sought) / pl.col("cost"))
     order = offered.select(pl.arg_sort_by("value", "cost", descending=[True, False])).to_series()
     held_out = fits.loss.held_out()
@@ -253,7 +256,10 @@ def next_runs(
         gains.append(float(after.shrinkage()[place]))
         after = after.after(place)
     best = offered.row(int(order[0]), named=True)
-    variance, shares = design.deviation**2, design.shares
+    variance, shares = design.deviation**2, dict(design.shares)
+    for name, deviation in apart.items():
+        shares[name] = deviation**2 / variance
+        shares["noise"] -= shares[name]
     off = variance * (1 - (1 - best["shrink"]) ** 2) / best["cost"]
     parts = {part: share * variance for part, share in shares.items()}
     rates = next_rates(fits, run, parts, off, unit, 6 * params * tokens, bounds) if run is not None else None
@@ -283,39 +289,6 @@ def next_runs(
         others={name: loss for name, loss in others.items() if math.isfinite(loss)},
         paid=paid,
     )
-
-
-def _failing(forecast: Prediction, bounds: Profile) -> tuple[dict[str, str], bool]:
-    """The gate's checks of the loss law that fail, with value and bound, and whether extrapolation is among them."""
-    failing = {
-        f"extrapolation_{axis}": f"{forecast.extrapolation[name]:.3g}×, at most {_bound(bounds, axis):g}×"
-        for axis, name in AXES.items()
-        if forecast.extrapolation[name] > _bound(bounds, axis)
-    }
-    beyond = bool(failing)
-    if forecast.half_width > (most := bounds.bound(FORECAST_INTERVAL)):
-        failing["forecast_interval"] = f"± {100 * forecast.half_width:.2g}%, at most {100 * most:g}%"
-    if not forecast.certified:
-        failing["forecast_certified"] = "; ".join(forecast.reasons)
-    return failing, beyond
-
-
-def _closes(
-    offered: pl.DataFrame, forecast: Prediction, bounds: Profile, params: float, tokens: float
-) -> Array:
-    """The proportion of the excess over the extrapolation bounds, in log over all axes, that each candidate removes."""
-    target = {"params": params, "tokens": tokens, "flops": 6 * params * tokens}
-    before, after = 0.0, np.zeros(offered.height)
-    for axis, name in AXES.items():
-        ratio, most = forecast.extrapolation[name], _bound(bounds, axis)
-        now = np.minimum(ratio, target[name] / offered[name].to_numpy())
-        before += max(math.log(ratio / most), 0.0)
-        after += np.maximum(np.log(now / most), 0.0)
-    return np.asarray(1 - after / before) if before else np.zeros(offered.height)
-
-
-def _bound(bounds: Profile, axis: str) -> float:
-    return bounds.bound(EXTRAPOLATION[axis])
 
 
 def _nearer(offered: pl.DataFrame, design: Design, budget: float, goal: float, once: bool) -> list[int]:

@@ -23,12 +23,16 @@ WHAT = {
     "law": "is what the runs leave open of the law",
     "reach": "its drift far from them",
     "noise": "the target run's own noise",
+    "batch": "what its tokens are worth at its batch",
+    "precision": "what its precision costs",
     "rate": "what a mis-set peak rate costs",
 }
 HELPS = {
     "law": "other sizes and horizons, and seeds of them, help most",
     "reach": "larger and longer runs help most",
     "noise": "no proxy lowers that",
+    "batch": "more runs of stage critical_batch, or a ladder nearer to its batch, help most",
+    "precision": "more pairs of stage precision help most",
     "rate": "more runs of stage lr_transfer help most",
 }
 
