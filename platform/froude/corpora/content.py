@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 
 from froude.config import ConfigError
-from froude.corpora.files import File
+from froude.corpora.files import File, in_turn
 from froude.store import Location, reported
 
 #: Up to so many bytes in all are hashed whole: what every process that opens the shards can read in a second or two.
@@ -28,16 +28,11 @@ def sha256(files: Sequence[File], known: Mapping[str, str] | None = None) -> str
     total = hashlib.sha256(b"sampled" if sampled else b"whole")
     blocks = max(2, min(64, MOST // max(1, len(files))))
     places = [_places(file.size, blocks if sampled else 0) for file in files]
-    for file, parts in zip(files, places, strict=True):
-        if sampled:
-            for offset, length in parts:
-                file.expect(offset, length)
+    found = in_turn((file, *place) for file, parts in zip(files, places, strict=True) for place in parts)
     for file, parts in zip(files, places, strict=True):
         part = hashlib.sha256()
-        for i, (offset, length) in enumerate(parts):
-            for later in parts[i + 1 : i + 9]:
-                file.expect(*later)
-            part.update(file.read(offset, length).data)
+        for _ in parts:
+            part.update(next(found).data)
         if not sampled and part.hexdigest() != (wanted := (known or {}).get(file.url, part.hexdigest())):
             raise ConfigError(
                 f"a shard must be the one that data.json lists, SHA-256 {wanted[:12]}…, but {file.url} has "

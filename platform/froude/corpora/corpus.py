@@ -110,7 +110,7 @@ def open_corpus(path: str, options: Options, key: str = "data.path") -> Corpus:
     return _opened(path, options, found, held)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=256)  # parts of a mixture come in turn
 def _opened(path: str, options: Options, found: Found, held: tuple[Listed, ...]) -> Corpus:
     held_urls = {listed.url for listed in held}
     files = [listed.open() for listed in found.files if listed.url not in held_urls]
@@ -120,20 +120,27 @@ def _opened(path: str, options: Options, found: Found, held: tuple[Listed, ...])
             f"`data.options.validation` must leave shards to train on, but {options.validation!r} names all of "
             f"{path!r}; name fewer"
         )
-    names = listing.with_companions([*files, *held_files])
-    # All of a folder is meant: less of it would be another corpus, in silence.
-    if Location.parse(path).url == found.folder:
+    whole = Location.parse(path).url == found.folder
+    names = listing.with_companions([*files, *held_files], found.folder if whole else "")
+    if whole:  # all of a folder is meant: less of it would be another corpus, in silence
         _check_whole(Location(found.folder), names)
     kind, training = recognised(path, files, names, options.format)
     validation = recognised(options.validation, held_files, names, kind)[1] if held else []
-    both = [*training, *validation]
-    folders = dict.fromkeys([found.folder, *(Location(file.url).parent.url for file in both)])
+    folders = dict.fromkeys(
+        [found.folder, *(Location(file.url).parent.url for file in [*training, *validation])]
+    )
     records = [known for folder in folders if (known := record.read(Location(folder))) is not None]
     splits = {url: split for known in records for url, split in known.split_of(names).items()}
+    held_by_record = [file for file in training if splits.get(file.url) == "validation"]
     if not held:
-        validation = [file for file in training if splits.get(file.url) == "validation"]
-        training = [file for file in training if splits.get(file.url) != "validation"]
-        both = [*training, *validation]
+        validation = held_by_record
+    elif len(held_by_record) == len(training):
+        raise ConfigError(
+            f"`data.path` must have shards to train on, but data.json lists all of {path!r} as validation; name others"
+        )
+    # Whatever else is held out: nobody trains on these.
+    training = [file for file in training if splits.get(file.url) != "validation"]
+    both = [*training, *validation]
     beside = [other for file in both if (other := listing.companion(file, names)) is not None]
     return Corpus(
         path,

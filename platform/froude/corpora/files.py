@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
 import os
 import resource
 import threading
 from collections import deque
+from collections.abc import Iterable, Iterator
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +20,8 @@ from froude.s3 import Reader
 from froude.store import Location, reported
 
 Bytes = npt.NDArray[np.uint8]
+#: Bytes that are asked for before they are read: a quarter of what is kept, where each lies over an end of a block.
+AHEAD = blocks.CAPACITY // 8
 
 
 class File(Protocol):
@@ -40,6 +44,22 @@ def truncated(file: File, offset: int, length: int) -> ConfigError:
         f"a shard must stay as it is while it is read, but {file.url} no longer has {file.size} bytes, of which those "
         f"from {offset} to {offset + length} were to be read; restore it"
     )
+
+
+def in_turn(parts: Iterable[tuple[File, int, int]]) -> Iterator[Bytes]:
+    """The bytes of each part (file, offset, length), while those of the next ones are on their way."""
+    waiting: deque[tuple[File, int, int]] = deque()
+    ahead = 0
+    for part in itertools.chain(parts, [None]):
+        if part is not None:
+            file, offset, length = part
+            file.expect(offset, length)
+            waiting.append(part)
+            ahead += length
+        while waiting and (ahead > AHEAD or part is None):
+            file, offset, length = waiting.popleft()
+            ahead -= length
+            yield file.read(offset, length)
 
 
 class Local:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 from froude import durable, s3
 from froude.config import ConfigError
+from froude.corpora.blocks import REQUESTS
 from froude.corpora.files import File, opened
 from froude.store import Location, reported
 
@@ -57,14 +59,17 @@ def find(path: str, key: str) -> Found:
     return Found(tuple(sorted(found)), folder.url)
 
 
-def with_companions(files: Sequence[File]) -> Mapping[str, File]:
-    """Files by URL, with those beside them that say more of them and that a pattern leaves out."""
+def with_companions(files: Sequence[File], folder: str = "") -> Mapping[str, File]:
+    """Files by URL, with those beside them that say more of them and that a pattern leaves out.
+
+    Of a `folder` (its URL) all files are given: what is not among them is not there.
+    """
     names = {file.url: file for file in files}
     wanted = {
         file.url.removesuffix(ending) + other
         for file in files
         for ending, other in COMPANIONS.items()
-        if file.url.endswith(ending)
+        if file.url.endswith(ending) and not (folder and file.url.startswith(f"{folder}/"))
     }
     locations = [Location(url) for url in sorted(wanted - set(names))]
     if locations:
@@ -113,8 +118,9 @@ def _infos(found: Sequence[Location]) -> list[Listed]:
     if not found:
         return []
     filesystem = found[0].arrow()[0]
-    with s3.arrow_errors():
-        return list(_listed(filesystem.get_file_info([location.arrow()[1] for location in found]), found[0]))
+    with s3.arrow_errors(), ThreadPoolExecutor(1 if found[0].is_local else REQUESTS) as pool:
+        infos = pool.map(filesystem.get_file_info, [location.arrow()[1] for location in found])
+        return list(_listed(infos, found[0]))
 
 
 def _listed(infos: Iterable[Any], where: Location) -> Iterable[Listed]:

@@ -58,7 +58,9 @@ def corpus(
         return Corpus("my_data:MyData")
     options = {} if column == "text" else {"column": column}
     path = Location.parse(data).url
-    files = with_companions([each.open() for each in listing.find(path, "--data").files])
+    listed = listing.find(path, "--data")
+    whole = listed.folder if listed.folder == path else ""
+    files = with_companions([each.open() for each in listed.files], whole)
     texts = [url for url, file in files.items() if _is_text(url, file, path)]
     shards = [url for url in files if url not in texts and format_of(files[url], files)]
     # Plain text beside shards or other texts is about them, as `froude data prepare` has it.

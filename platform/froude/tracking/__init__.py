@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from froude.config import ConfigError
 from froude.section import listing
-from froude.tracking.places import check_mlflow, check_tensorboard, check_wandb
+from froude.tracking.places import check_mlflow, check_tensorboard, check_wandb, without_secrets
 from froude.tracking.tracker import Tracker
 
 
@@ -43,7 +43,7 @@ def split(target: str) -> tuple[Kind, str]:
     if name not in KINDS or not place:
         raise ConfigError(
             f"--track must be {listing([f'{kind}:{each.place}' for kind, each in KINDS.items()])}, "
-            f"but got {target!r}"
+            f"but got {without_secrets(target)!r}"
         )
     return KINDS[name], place
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import posixpath
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,8 +21,15 @@ KEY, STATUS = "froude.key", "froude.status"
 #: The newest step that was sent whole, as a metric: it comes last.
 STEP = "froude_step"
 MOST = 1000  # metrics of a request, the API's own limit
+LONGEST = 250  # characters of a name
 PARAMS, CHARACTERS = 100, 500  # params of a request, and characters of one in any store
 ENDS = {"finished": "FINISHED", "diverged": "FINISHED", "failed": "FAILED", "superseded": "KILLED"}
+
+
+def accepted(name: str) -> str:
+    """The name as MLflow takes it, with _ for what it does not: lm-evaluation-harness has `acc,none`."""
+    plain = re.sub(r"[^\w\-./: ]|\.\.+", "_", name)
+    return posixpath.normpath(plain).strip("/")[:LONGEST] or "_"
 
 
 class MLflow:
@@ -49,7 +58,8 @@ class MLflow:
         tags = {KEY: subject.key, "froude.stage": subject.stage, **subject.tags}
         self.id = client.create_run(experiment, run_name=subject.name, tags=tags).info.run_id
         params = [
-            Param(name, str(value)[:CHARACTERS]) for name, value in flat({"run": subject.config}).items()
+            Param(accepted(name), str(value)[:CHARACTERS])
+            for name, value in flat({"run": subject.config}).items()
         ]
         for i in range(0, len(params), PARAMS):
             client.log_batch(self.id, params=params[i : i + PARAMS])
@@ -59,7 +69,7 @@ class MLflow:
         waiting: list[Metric] = []
         for point in points:
             at = int(1000 * point.time.timestamp())
-            own = [Metric(name, value, at, point.step) for name, value in point.values.items()]
+            own = [Metric(accepted(name), value, at, point.step) for name, value in point.values.items()]
             own.append(Metric(STEP, point.step, at, point.step))
             if len(waiting) + len(own) > MOST:
                 self._client.log_batch(self.id, metrics=waiting)
@@ -76,8 +86,8 @@ class MLflow:
         words = {name: str(value) for name, value in summary.items() if name not in numbers}
         self._client.log_batch(
             self.id,
-            metrics=[Metric(name, float(value), 0, 0) for name, value in numbers.items()],
-            params=[Param(name, value[:CHARACTERS]) for name, value in words.items()],
+            metrics=[Metric(accepted(name), float(value), 0, 0) for name, value in numbers.items()],
+            params=[Param(accepted(name), value[:CHARACTERS]) for name, value in words.items()],
         )
         if status:
             self._client.set_tag(self.id, STATUS, status)

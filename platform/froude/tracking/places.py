@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sqlite3
 from pathlib import Path
 from typing import Literal
@@ -12,6 +13,12 @@ from froude.config import ConfigError
 
 SERVERS = ("http", "https", "databricks")
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
+
+
+def without_secrets(text: str) -> str:
+    """A text without the names and passwords of the URLs in it, nor those that a URL's query gives."""
+    text = re.sub(r"//[^\s'\"]*@", "//***@", text)
+    return re.sub(r"(?i)\b(password|passwd|pwd|token|secret|api_?key)=[^&\s'\"]+", r"\1=***", text)
 
 
 def mode() -> Literal["online", "offline"]:
@@ -39,7 +46,7 @@ def check_mlflow(place: str) -> None:
     """ConfigError unless it is a URI of a server or a database: MLflow itself writes no folders any more."""
     if place.partition(":")[0].partition("+")[0] not in (*SERVERS, *DATABASES):
         raise ConfigError(
-            f"--track mlflow:URI must be a server or a database, but got {place!r}; "
+            f"--track mlflow:URI must be a server or a database, but got {without_secrets(place)!r}; "
             "write e.g. mlflow:http://host:5000 or mlflow:sqlite:///mlflow.db"
         )
     if place.startswith("sqlite") and (name := place.partition("///")[2].partition("?")[0]):

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from froude.store import Location
+from froude.tracking.places import without_secrets
 
 POLL_SECONDS = 2.0  # between two looks at the study
 #: At the end: how long a tracker may give no sign that it gets on.
@@ -103,10 +104,11 @@ class Child:
 
 
 def warn(target: str, what: str) -> None:
-    """One line to stderr; targets may hold passwords, so only their kind is named."""
+    """One line to stderr; targets may hold passwords, so only their kind is named, and none of those in `what`."""
     kind = target.partition(":")[0]
     print(
-        f"froude: tracker {kind}: {what}; training is not concerned, and the same command sends what is missing",
+        f"froude: tracker {kind}: {without_secrets(what)}; training is not concerned, and the same command sends "
+        "what is missing",
         file=sys.stderr,
         flush=True,
     )
@@ -145,7 +147,7 @@ def follow(
                 warned = True
         if final and (not failed or failures > 1):
             return int(failed)
-        ended.wait(min(POLL_SECONDS * 2**failures, LONGEST_PAUSE))
+        ended.wait(min(POLL_SECONDS * 2 ** min(failures, 10), LONGEST_PAUSE))
 
 
 def main() -> int:

@@ -54,6 +54,17 @@ def test_repeats_are_other_seeds(planned: NextRuns) -> None:
     assert set(new["seed"]) == {0}
 
 
+def test_runs_that_diverged_are_not_offered_again(small_study: Path) -> None:
+    fits = fit(Study(small_study))
+    rows = fits.rows["loss_law"]
+    here = (pl.col("params") == 26 * 96**2) & (pl.col("tokens") == 768 * 972)
+    for which, seeds in ((here, []), (here & (pl.col("seed") == 1), [2])):
+        status = pl.when(which).then(pl.lit("diverged")).otherwise("status")
+        changed = {**fits.rows, "loss_law": rows.with_columns(status=status)}
+        ranked = next_runs(replace(fits, rows=changed), **LARGE).ranked
+        assert ranked.filter(here)["seed"].to_list() == seeds
+
+
 def test_the_set_keeps_to_the_budget_and_names_no_run_twice(planned: NextRuns) -> None:
     assert planned.chosen.height >= 2
     assert planned.chosen["cost"].sum() <= 3e6
@@ -76,11 +87,11 @@ def test_the_gates_failing_checks_are_named(planned: NextRuns) -> None:
 
 def next_runs_far(planned: NextRuns) -> set[str]:
     from froude.promote.gate import PRODUCTION
-    from froude.promote.planner.next_runs import _failing
+    from froude.promote.planner.bounds import failing_checks
 
     grown = dict.fromkeys(planned.forecast.extrapolation, 1e4)
     forecast = planned.forecast.__class__(**{**planned.forecast.__dict__, "extrapolation": grown})
-    failing, beyond = _failing(forecast, PRODUCTION)
+    failing, beyond = failing_checks(forecast, PRODUCTION)
     assert beyond
     return {name for name in failing if name.startswith("extrapolation")}
 

@@ -15,11 +15,11 @@ from chaos_recipe import write_recipe
 from froude.checkpoint.run_store import RunStore
 from froude.checkpoint.tensors import digest
 from froude.cli import main
-from froude.config import Run
+from froude.config import ConfigError, Run
 from froude.promote.recipe import Recipe
 from froude.runlog import LogReader
 from froude.store import Location
-from froude.tracking import process
+from froude.tracking import places, process
 from froude.tracking.process import tracked
 from froude.train.api import Unsupervised
 from froude.train.worker import run_worker
@@ -34,6 +34,24 @@ def train(study: Path, recipe: Recipe, run: Run) -> str:
     store = RunStore(place, run.name)
     run_worker(run, store, Unsupervised(attempt=store.open_attempt(recipe.sha256)), device="cpu")
     return digest(place, LogReader(place).lineage()[-1])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MlflowException: API request to http://bob:hunter2@127.0.0.1:9/api failed",
+        "postgres://bob:hunter2@db/x",
+        "postgresql://db/x?password=hunter2&ssl=1",
+        "mysql://bob:hunter2/@here@db",
+    ],
+)
+def test_no_password_is_told(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    process.warn("mlflow:somewhere", text)
+    with pytest.raises(ConfigError) as caught:
+        places.check_mlflow(f"x{text}")
+    for told in (capsys.readouterr().err, str(caught.value)):
+        assert "hunter2" not in told
+        assert "***" in told
 
 
 @pytest.mark.parametrize(

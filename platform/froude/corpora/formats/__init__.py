@@ -6,13 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from froude.config import ConfigError
-from froude.corpora.files import File
+from froude.corpora.files import File, in_turn
 from froude.corpora.formats import arrow, dolma, flat, llmc, megatron, parquet
 from froude.corpora.formats.shard import Shard
 from froude.section import listing
 
 DTYPES = ("uint16", "uint32", "int32")
 AUTO = "auto"
+HEAD = 8  # bytes, at least as many as any magic has
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,14 @@ def _begins(file: File, magic: bytes) -> bool:
     return file.size >= len(magic) and file.read(0, len(magic)).tobytes() == magic
 
 
+def _needs_head(file: File, names: Mapping[str, File]) -> bool:
+    """Whether only what a file begins with tells its format."""
+    for kind in FORMATS.values():
+        if kind.named(file) and (kind.magic or (kind.beside and kind.beside(file.url) in names)):
+            return bool(kind.magic)
+    return False
+
+
 def format_of(file: File, names: Mapping[str, File]) -> str | None:
     """The format of a file, by its name and what it begins with; None if it holds no tokens."""
     return next((name for name, kind in FORMATS.items() if kind.is_of(file, names)), None)
@@ -90,7 +99,10 @@ def recognised(
             )
         return wanted, list(shards)
     found: dict[str, list[File]] = {}
+    heads = in_turn((file, 0, min(HEAD, file.size)) for file in files if _needs_head(file, names))
     for file in files:
+        if _needs_head(file, names):
+            next(heads)  # the cache has it now
         if file.url.endswith(".idx") and file.url.removesuffix(".idx") + ".bin" not in names:
             raise ConfigError(
                 f"an .idx must have its .bin beside it, but {file.url} has none; restore or name it"

@@ -55,27 +55,34 @@ class Flat(Shard):
 
 def headerless(file: File, dtype: str, names: Mapping[str, File]) -> Shard:
     """nanoGPT's: ids of the named type and nothing else; it says neither what they are nor where documents end."""
-    check_width(file, dtype)
-    shard = Flat(file, dtype)
-    if dtype == "uint16" and _is_wider(shard.values(0, 0, min(shard.tokens, PROBED))):
-        raise unfit(
-            file.url,
-            "a shard of uint16 must have ids of 2 bytes",
-            f"has next to nothing in every second of its first {min(shard.tokens, PROBED)}, as ids of 4 bytes do",
-            "restore the .idx if it is Megatron's, else set `data.options.dtype` to uint32",
-        )
-    return shard
+    check_width(file, dtype, "restore the .idx if it is Megatron's, else ")
+    return Flat(file, dtype)
 
 
-def _is_wider(ids: Tokens) -> bool:
-    """Whether these are the halves of ids of 4 bytes: of any vocabulary below 2^19 the upper ones are less than 8."""
-    upper, lower = ids[1::2], ids[::2]
-    return len(ids) >= LEAST and bool(upper.max() < 8 <= lower.max())
+def _wider(ids: Tokens) -> int:
+    """The bytes of the ids of which these are parts; 0 where they may be whole.
+
+    The upper half of an id of 4 bytes is less than 8 in any vocabulary below 2^19, that of one of 8 bytes is 0.
+    """
+    upper, lower, width = ids[1::2], ids[::2], ids.itemsize
+    if len(ids) < LEAST or not upper.max() < 8 <= np.quantile(lower, 0.75):
+        return 0
+    return 8 if width == 4 or not ids[2::4].any() else 4
 
 
-def check_width(file: File, dtype: str) -> None:
-    """ConfigError unless the file is a whole number of such ids."""
+def check_width(file: File, dtype: str, else_: str = "") -> None:
+    """ConfigError unless the file is a whole number of such ids, as far as it can be told; the remedy after `else_`."""
     width = np.dtype(dtype).itemsize
+    if not file.size % width:
+        count = min(file.size // width, PROBED)
+        if found := _wider(file.read(0, count * width).view(np.dtype(dtype).newbyteorder("<"))):
+            shorter = "write them as uint32 (`ids.astype('uint32').tofile(name)`), and set `data.options.dtype` to that"
+            raise unfit(
+                file.url,
+                f"a shard of {dtype} must have ids of {width} bytes",
+                f"has next to nothing in every second of its first {count}, as ids of {found} bytes do",
+                else_ + ("set `data.options.dtype` to uint32" if found == 4 else shorter),
+            )
     if file.size % width:
         raise unfit(
             file.url,

@@ -20,13 +20,13 @@ HEAD = "<QBQQ"
 HEADER = len(MAGIC) + struct.calcsize(HEAD)
 #: Codes of whole numbers (megatron/core/datasets/indexed_dataset.py, DType); 6 and 7 are floats.
 TYPES = {1: "<u1", 2: "<i1", 3: "<i2", 4: "<i4", 5: "<i8", 8: "<u2"}
-#: Up to so many sequences each one's place is checked; of more, so many in PIECES pieces spread evenly.
+#: Up to so many sequences of a corpus each one's place is checked; of more, so many in PIECES pieces of each shard.
 CHECKED, PIECES = 1 << 22, 64
 
 
 def shard(file: File, dtype: str, names: Mapping[str, File]) -> Shard:
     """A pair by its `.bin`; all that the `.idx` says of it must be so."""
-    return Megatron(file, names[index_name(file.url)])
+    return Megatron(file, names[index_name(file.url)], most=max(PIECES, CHECKED // max(1, len(names) // 2)))
 
 
 def index_name(url: str) -> str:
@@ -37,7 +37,7 @@ def index_name(url: str) -> str:
 class Megatron(Flat):
     """A pair whose sequences lie one after the other in the `.bin`, as Megatron's writer puts them."""
 
-    def __init__(self, file: File, index: File) -> None:
+    def __init__(self, file: File, index: File, most: int = CHECKED) -> None:
         self._index = index
         head = index.read(0, min(HEADER, index.size)).tobytes()
         if len(head) < HEADER or not head.startswith(MAGIC):
@@ -67,7 +67,7 @@ class Megatron(Flat):
                 f"stands beside one of {file.size}",
                 "restore both",
             )
-        self._check()
+        self._check(most)
 
     def boundaries(self) -> npt.NDArray[np.int64]:
         places = np.append(self._pointers(0, self._sequences) // self._width, self.tokens)
@@ -87,14 +87,14 @@ class Megatron(Flat):
     def _documents(self) -> npt.NDArray[np.int64]:
         return self._array(HEADER + 12 * self._sequences, "<i8", 0, self._entries)
 
-    def _check(self) -> None:
+    def _check(self, most: int) -> None:
         count = self._sequences
-        pieces = 1 if count <= CHECKED else PIECES
-        each = min(count, CHECKED // pieces)
+        pieces = 1 if count <= most else PIECES
+        each = min(count, most // pieces)
         for i in range(pieces):
             first = i * (count - each) // max(1, pieces - 1)
             self._check_sequences(first, first + each)
-        if self._entries > CHECKED:
+        if self._entries > most:
             return
         marks = self._documents()
         if len(marks) < 1 or marks[0] != 0 or marks[-1] != count or (np.diff(marks) < 0).any():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping
@@ -65,6 +66,12 @@ def shard(file: File, column: str, names: Mapping[str, File]) -> Shard:
     return Parquet(file, column)
 
 
+def _leaves(kind: pa.DataType) -> int:
+    """How many of Parquet's columns a column of this type is: one for each part that is no list, struct or map."""
+    kind = getattr(kind, "storage_type", kind)
+    return sum(_leaves(kind.field(i).type) for i in range(kind.num_fields)) or 1
+
+
 class Parquet(Shard):
     """One file; how many tokens a row group has is what its statistics say, and checked when it is read."""
 
@@ -73,10 +80,8 @@ class Parquet(Shard):
         opened = self._open()
         schema = opened.schema_arrow
         self._column = lists.column(file.url, schema, column)
-        leaf = next(
-            i
-            for i in range(len(opened.schema))
-            if opened.schema.column(i).path.partition(".")[0] == self._column
+        leaf = sum(
+            _leaves(field.type) for field in itertools.islice(schema, schema.names.index(self._column))
         )
         metadata = opened.metadata
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]

@@ -22,8 +22,10 @@ def candidates(
 
     Sizes and horizons are those of the finished `rows` of a loss law, and up to `reach` times the largest of each; all
     cheaper than the target, and of tokens per parameter (`ratio`) that the rows or the law's form cover. `width` is
-    that of the `template`'s model of this size (null without one), `seed` the next at a point that has been run.
+    that of the `template`'s model of this size (null without one), `seed` the next at a point that has been run. A
+    point at which all runs have diverged is none.
     """
+    every, rows = rows, rows.filter(pl.col("status") == "finished")
     sizes = rows["params"].cast(pl.Float64).to_numpy()
     horizons = rows["tokens"].cast(pl.Float64).to_numpy()
     ratios = horizons / sizes
@@ -39,10 +41,12 @@ def candidates(
         lengths = [n for n in lengths if n >= template.schedule.warmup_tokens]
     else:
         widths = [(size, None) for size in _axis(sizes, top)]
-    known = "seed" in rows.columns and rows["seed"].null_count() == 0
+    known = "seed" in rows.columns and every["seed"].null_count() == 0
     last = pl.col("seed").max() + 1 if known else pl.len().cast(pl.Int64)
     seeds = (
-        rows.group_by("params", "tokens").agg(seed=last).cast({"params": pl.Float64, "tokens": pl.Float64})
+        every.group_by("params", "tokens")
+        .agg(seed=last, diverged=(pl.col("status") == "diverged").all())
+        .cast({"params": pl.Float64, "tokens": pl.Float64})
     )
     return (
         pl.DataFrame(
@@ -51,6 +55,8 @@ def candidates(
             orient="row",
         )
         .join(seeds, on=["params", "tokens"], how="left")
+        .filter(~pl.col("diverged").fill_null(value=False))
+        .drop("diverged")
         .with_columns(
             pl.col("seed").fill_null(rows["seed"].min() if known else 0),
             ratio=pl.col("tokens") / pl.col("params"),

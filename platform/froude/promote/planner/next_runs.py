@@ -218,12 +218,13 @@ def next_runs(
     own = target_loss(fits, round(params)) if run is not None else None
     forecast = fits.predict(params=params, tokens=tokens) if own is None else own.prediction
     failing, beyond = failing_checks(forecast, bounds)
-    rows = fits.rows["loss_law"].filter(pl.col("status") == "finished")
     once = offers is not None
     if offers is not None:
         offered = offered_runs(offers, params, tokens)
     else:
-        offered = candidates(rows, params, tokens, FAR_BEYOND if beyond else BEYOND, template, trust)
+        offered = candidates(
+            fits.rows["loss_law"], params, tokens, FAR_BEYOND if beyond else BEYOND, template, trust
+        )
     if not offered.height:
         what = "runs on offer" if once else "study's sizes and horizons"
         raise ConfigError(

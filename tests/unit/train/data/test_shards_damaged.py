@@ -81,6 +81,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda d: np.arange(100, dtype=np.int32).tofile(d / "a.bin"),
         r"a shard of uint16 must have ids of 2 bytes, but .*a.bin has next to nothing in every second of its first 200",
     ),
+    "ids of eight bytes": (
+        lambda d: np.arange(100, dtype=np.int64).tofile(d / "a.bin"),
+        r"a.bin has next to nothing in every second of its first 400, as ids of 8 bytes do; .*write them as uint32",
+    ),
+    "ids of four bytes in an .npy": (
+        lambda d: np.arange(100, dtype=np.uint32).tofile(d / "a.npy"),
+        r"a shard of uint16 must have ids of 2 bytes, but .*a.npy .* as ids of 4 bytes do; set .* to uint32",
+    ),
     "odd bytes": (
         lambda d: (headerless(d / "a", DOCUMENTS), cut(d / "a.bin", 1)),
         r"a shard of uint16 must have a multiple of 2 bytes, but .*a.bin has 489: it was truncated",
@@ -155,7 +163,11 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "dolma of another dtype": (
         lambda d: dolma(d / "a", DOCUMENTS, "uint32"),
-        r"must end where the shard does, at token 490 of uint16, but .*csv.gz end at 245; set `data.options.dtype`",
+        r"of uint16 must have ids of 2 bytes, but .*a.npy .* as ids of 4 bytes do; set `data.options.dtype` to uint32",
+    ),
+    "dolma rows end early": (
+        lambda d: (dolma(d / "a", DOCUMENTS), (d / "a.csv.gz").write_bytes(gzip.compress(b"0,40\n40,200\n"))),
+        r"must end where the shard does, at token 245 of uint16, but .*csv.gz end at 200; set `data.options.dtype`",
     ),
     "dolma rows": (
         lambda d: (dolma(d / "a", DOCUMENTS), (d / "a.csv.gz").write_bytes(gzip.compress(b"0,40\n41,245\n"))),
@@ -235,6 +247,11 @@ def test_what_can_not_be_read_is_one_clear_error(
             r"`data.options.validation` must name at least one file, but .*b.bin",
         ),
         ("a.bin", {"validation": "a.bin"}, r"`data.options.validation` must leave shards to train on"),
+        (
+            "wide.bin",
+            {"dtype": "uint32"},
+            r"a shard of uint32 must have ids of 4 bytes, .* as ids of 8 bytes do",
+        ),
         ("a.bin", {"colum": "x"}, r"unknown key `data.options.colum` of Shards; did you mean `column`"),
         ("p.parquet", {"column": "ids"}, r"of lists of token ids called 'ids', but .* has text .*input_ids"),
     ],
@@ -244,6 +261,7 @@ def test_options_that_do_not_fit_are_one_clear_error(
 ) -> None:
     headerless(tmp_path / "a", DOCUMENTS)
     parquet(tmp_path / "p", DOCUMENTS)
+    np.arange(100, dtype=np.int64).tofile(tmp_path / "wide.bin")
     with pytest.raises(ConfigError, match=match):
         open_shards(path, **options)
 

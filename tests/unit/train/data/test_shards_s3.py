@@ -15,7 +15,7 @@ from shard_writers import WRITERS, headerless, megatron
 
 from froude.checkpoint.run_store import RunStore
 from froude.config import ConfigError, Run
-from froude.corpora import blocks, content, corpus, files
+from froude.corpora import blocks, content, corpus, files, listing
 from froude.promote.recipe import Recipe
 from froude.store import Location
 from froude.train.api import Unsupervised
@@ -99,6 +99,32 @@ def test_windows_are_asked_for_ahead_and_blocks_kept(
     there.slot(4, 0)  # it was asked for with batch 3; what is fetched now is of batch 5
     wanted = {(f"{bucket.url}/a.bin", number * 8 * 2 // 1024) for number in there.windows(4, 0)}
     assert not wanted & set(asked)
+
+
+def test_opening_asks_for_nothing_twice(
+    tmp_path: Path, bucket: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cache holds the blocks of one file in five, and a folder that was listed is not asked what is beside."""
+    monkeypatch.setattr(blocks, "BLOCK", 1 << 10)
+    monkeypatch.setattr(blocks, "CACHE", blocks.Cache(1 << 17))
+    monkeypatch.setattr(files, "AHEAD", 1 << 14)
+    monkeypatch.setattr(content, "WHOLE", 1)
+    monkeypatch.setattr(content, "BLOCK", 1 << 10)
+    for name in range(8):
+        headerless(tmp_path / str(name), [range(name, name + 40_000)])
+    put(tmp_path, bucket)
+    asked: list[tuple[str, int]] = []
+    fetch = files.Remote.fetch
+
+    def counted(self: files.Remote, number: int) -> bytes:
+        asked.append((self.url, number))
+        return fetch(self, number)
+
+    monkeypatch.setattr(files.Remote, "fetch", counted)
+    monkeypatch.setattr(listing, "_infos", None)
+    source(bucket.url, validation=f"{bucket.url}/7.bin")
+    assert len(set(asked)) >= 8 * 64
+    assert len(asked) <= len(set(asked)) + 8  # their heads, which the cache has no room for
 
 
 def test_the_cache_is_bounded_and_forgets_failures() -> None:
