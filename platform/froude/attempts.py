@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -20,8 +21,9 @@ class Attempt:
 
     `start` is when it committed to the log, `first` and `last` when its first and newest kept steps ended, None where
     none was kept; seconds since the run's first record, without the pauses before another driver took the run up
-    (`resumed`). `recovery` is from the last sign of the attempt before it to its first step, None where there is none
-    or where it was resumed. `step` and `tokens` are those that it went on from.
+    (`resumed`). `recovery` is from the last sign of the attempt before it to its first step, None where there is none,
+    where it was resumed, or where hosts' clocks have it end before it begins. `step` and `tokens` are those that it
+    went on from.
     """
 
     number: int
@@ -75,9 +77,14 @@ class Elastic:
 
     @property
     def goodput(self) -> float | None:
-        """Proportion of the time between the first and the last step that went into steps that were kept."""
+        """Proportion of the time between the first and the last step that went into steps that were kept.
+
+        None where there is no such time, or hosts' clocks have an attempt begin before the one before it ends.
+        """
         spans = [(a.first, a.last) for a in self.attempts if a.first is not None and a.last is not None]
         if not spans or spans[-1][1] <= spans[0][0]:
+            return None
+        if any(first < last for (_, last), (first, _) in itertools.pairwise(spans)):
             return None
         return sum(last - first for first, last in spans) / (spans[-1][1] - spans[0][0])
 
@@ -121,7 +128,7 @@ def trace(run: str, records: Sequence[Record], steps: pl.DataFrame) -> Elastic |
         if resumed and alive is not None:
             zero += max(opened - alive, 0.0)
         first, last = spans.get(record.attempt, (None, None))
-        recovered = first is not None and alive is not None and not resumed
+        pause = None if first is None or alive is None or resumed else first - alive
         attempts.append(
             Attempt(
                 number=record.attempt,
@@ -131,7 +138,7 @@ def trace(run: str, records: Sequence[Record], steps: pl.DataFrame) -> Elastic |
                 last=None if last is None else last - zero,
                 step=record.step,
                 tokens=record.tokens,
-                recovery=first - alive if recovered and first is not None and alive is not None else None,
+                recovery=pause if pause is not None and pause >= 0 else None,
                 resumed=resumed,
             )
         )

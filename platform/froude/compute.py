@@ -85,8 +85,13 @@ class Compute(Section):
                 f'"{getattr(self, key)}"; leave it out, or use sophia_g'
             )
 
-    def check_precision(self, precision: str) -> None:
-        """ConfigError if a run of this precision can't have it."""
+    def check_precision(self, precision: str, context: int) -> None:
+        """ConfigError if a run of this precision and context, in tokens, can't have it."""
+        if precision == "fp8" and context % 16:
+            raise ConfigError(
+                '`model.context` must be a multiple of 16 with `precision` "fp8", whose products go over tokens, but '
+                f"got {context}; choose {context // 16 * 16 or 16}, or use bf16"
+            )
         if self.checkpointing != "none" and precision == "fp8":
             raise ConfigError(
                 '`compute.checkpointing` must be "none" with `precision` "fp8", whose products backward would compute '

@@ -177,7 +177,7 @@ class Run(Section):
         able.check(self.width_rules, optimizer)
         self.compute.check_spec(spec)
         check_precision(self.precision, self.device, spec)
-        self.compute.check_precision(self.precision)
+        self.compute.check_precision(self.precision, self.model.context)
         if spec.schedules and self.schedule.name not in spec.schedules:
             known = listing([f'"{name}"' for name in spec.schedules])
             raise ConfigError(

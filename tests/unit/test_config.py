@@ -273,6 +273,10 @@ def test_replicas_are_no_matter_of_one_worker() -> None:
             },
             '`compute.checkpointing` must be "none" with sophia_h',
         ),
+        (
+            {"precision": "fp8", "model": {"context": 24}},
+            '`model.context` must be a multiple of 16 with `precision` "fp8"',
+        ),
         ({"device": "cuda", "compute": {"kernels": "fast"}}, '`compute.kernels` "fast" is for CPUs'),
     ],
 )

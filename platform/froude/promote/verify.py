@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -72,7 +72,7 @@ def verify_run(
     # All that follows is said of these records: a run that goes on commits more meanwhile.
     records = log.records()
     head, line = records[-1], lineage(records)
-    device = _rerun_device(recipe, head, other_build=other_build) if rerun else None
+    device = _rerun_device(recipe, records, other_build=other_build) if rerun else None
     yield Verdict("the log is one chain", True, f"{len(records)} records, {head.attempt} attempts")
     yield _sealed(study.location, log, recipe, records)
     first = (run / "commits" / record_name(0)).modified()
@@ -250,13 +250,14 @@ def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress
         yield Verdict(what, not steps and ledger.height > 0, f"{ledger.height} slots{differ}")
 
 
-def _rerun_device(recipe: Recipe, head: Record, *, other_build: bool) -> torch.device:
+def _rerun_device(recipe: Recipe, records: Sequence[Record], *, other_build: bool) -> torch.device:
     """Where the run can be trained again to the bit; ConfigError if it can't be here."""
     import torch
 
     from froude.train import parallel
     from froude.train.exact import environment
 
+    head = records[-1]
     if recipe.run.reduction != "exact":
         raise ConfigError(
             f'--rerun compares bits, so the run must have `reduction` "exact", but {recipe.run.name} has '
@@ -267,6 +268,12 @@ def _rerun_device(recipe: Recipe, head: Record, *, other_build: bool) -> torch.d
             f"--rerun needs a finished run, but {recipe.run.name} is at step {head.step}; train it to its end"
         )
     before = head.meta.get("build", {})
+    began = next((each["build"] for record in records if (each := record.meta).get("build")), before)
+    if not other_build and (how := environment.difference(began, before)):
+        raise ConfigError(
+            f"--rerun compares bits, so the run must have had one build from its start, but {recipe.run.name} went on "
+            f"with --other-build: {how}; verify it without --rerun, or with --other-build to see how far it differs"
+        )
     torch.set_num_threads(int(before.get("threads", torch.get_num_threads())))
     device = parallel.resolve_device("cpu" if before.get("device") == "cpu" else recipe.run.device)
     if not other_build:

@@ -68,10 +68,9 @@ def train_step(
         else:
             loss, norm, slot_square, norms = scaling.backward(model, reduction, windows, batch, noise)
     phases.begin("other")
-    if scaling is not None and scaling.why:
-        decision = Decision("stop", scaling.why)
-    else:
-        decision = judge(loss, norm) if judge else Decision()
+    decision = judge(loss, norm) if judge else Decision()
+    if scaling is not None and scaling.why and decision.action in ("update", "stop"):
+        decision = Decision("stop", "; ".join(filter(None, [decision.why, scaling.why])))
     phases.begin("optimizer")
     share = schedules.at_step(run, step) * decision.lr_factor
     result = StepResult(loss, norm, run.optimizer.lr * share, decision, slot_square)

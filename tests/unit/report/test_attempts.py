@@ -52,6 +52,19 @@ def test_the_log_tells_the_world_sizes_and_what_each_restart_cost(finished: Stud
     assert run.goodput == pytest.approx(1 - sum(run.recovery_seconds) / (whole - 9.0))
 
 
+def test_clocks_that_contradict_each_other_tell_no_recovery_and_no_goodput() -> None:
+    """The first host is 30 s ahead of the second, and the pause was of 10."""
+    records = [
+        record(0, "attempt", 1, 0, 30),
+        record(1, "checkpoint", 1, 2, 40),
+        record(2, "attempt", 2, 2, 15),
+    ]
+    run = trace("r", records, steps((1, 31), (1, 40), (2, 20), (2, 70)))
+    assert run is not None
+    assert run.recovery_seconds == []
+    assert run.goodput is None
+
+
 def test_a_run_has_a_final_loss_once_it_is_finished(promoted: Any, tmp_path: Path) -> None:
     """Its evaluations on the way are none."""
     study = promoted.copy(tmp_path / "running", lives=2)

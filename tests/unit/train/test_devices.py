@@ -65,7 +65,14 @@ def test_a_rerun_on_the_gpu_of_the_run_is_not_refused(monkeypatch: pytest.Monkey
     where = ("large", 1, None, 1, 1, "", "finished", run.steps, run.tokens, datetime.now(UTC), 1, "recipe")
     monkeypatch.delenv(VARIABLE)  # as in a new process
     recipe: Any = SimpleNamespace(run=run)
-    assert _rerun_device(recipe, Record(*where, meta=meta), other_build=False) == torch.device("cuda")
+    whole = [Record(*where, meta=meta)]
+    assert _rerun_device(recipe, whole, other_build=False) == torch.device("cuda")
+    began = Record(*where, meta={"build": {**meta["build"], "torch": "2.11.0"}})
+    with pytest.raises(
+        ConfigError, match=r"one build from its start, but large went on .* torch is .*'2\.11\.0'"
+    ):
+        _rerun_device(recipe, [began, *whole], other_build=False)
+    assert _rerun_device(recipe, [began, *whole], other_build=True) == torch.device("cuda")
 
 
 def test_a_worker_computes_on_what_it_reserved(tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from froude.train.parallel import Sharding, World
 from froude.train.speed import phases
 
 #: Tokens of the pass of a rank that has no slot in a round: it keeps the collectives of forward and backward in step,
-#: and is never sent.
-IDLE_TOKENS = 8
+#: and is never sent. As many as products in fp8 take.
+IDLE_TOKENS = 16
 
 
 class Totals(NamedTuple):

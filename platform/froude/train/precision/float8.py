@@ -63,7 +63,7 @@ class Products(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is F.linear and not kwargs and self._taken(args[1]):
+        if func is F.linear and not kwargs and args[0].numel() and self._taken(args[1]):
             found = self.multiply(args[0], args[1])
             return found if len(args) < 3 or args[2] is None else found + args[2].to(found.dtype)
         return func(*args, **(kwargs or {}))

@@ -3,7 +3,8 @@
 A gradient that is not finite has overflowed: the same batch is tried again at half the scale, so that no token is left
 out and no step is lost. After GROWTH steps without one the scale doubles (Micikevicius et al. 1710.03740, section 3.2;
 the numbers are those of torch's GradScaler). A loss that is not finite is none of that: the forward pass has overflowed
-by itself, which no scale helps, and the run's spike policy decides.
+by itself, which no scale helps, and the run's spike policy decides. So it does where no scale down to FLOOR helps: the
+scale is then what it was before the batch, which may be left out as in any other precision.
 
 The scale is a power of two, so a gradient's bits do not depend on it unless fp16 loses some; it follows from numbers
 that all ranks share, and is in checkpoints.
@@ -30,10 +31,11 @@ FLOOR = 2.0**-10  # far below what any finite gradient needs: fp16 reaches to 65
 
 @dataclass
 class LossScale:
-    """The scale now, and how many steps it has been good for."""
+    """The scale now, and how many steps it has been good for; `why` no scale helped the last batch, else empty."""
 
     scale: float = field(default_factory=lambda: INITIAL)
     good: int = 0
+    why: str = field(default="", compare=False)
 
     @classmethod
     def of(cls, run: Run) -> Self | None:
@@ -46,16 +48,6 @@ class LossScale:
         """Go on from a checkpoint's state; {} is the run's start."""
         self.scale, self.good = float(state.get("scale", INITIAL)), int(state.get("good", 0))
 
-    @property
-    def why(self) -> str:
-        """Why the run cannot go on; empty while it can."""
-        if self.scale >= FLOOR:
-            return ""
-        return (
-            f"the loss scale fell below its floor of {FLOOR:g}, and gradients still overflow fp16 (or are no numbers); "
-            'use precision "bf16"'
-        )
-
     def backward(
         self, model: nn.Module, reduction: Reduction, windows: Tensor, batch: int, noise: bool
     ) -> Totals:
@@ -63,6 +55,7 @@ class LossScale:
 
         Not finite where the loss is not, or no scale was found.
         """
+        before, self.why = (self.scale, self.good), ""
         while True:
             found = reduction.backward(windows, batch=batch, noise=noise, objective=self._scaled(minimised))
             if math.isfinite(found.norm) or not math.isfinite(found.loss):
@@ -70,7 +63,12 @@ class LossScale:
             self.scale, self.good = self.scale / 2, 0
             for parameter in model.parameters():
                 parameter.grad = None
-            if self.why:
+            if self.scale < FLOOR:
+                self.scale, self.good = before
+                self.why = (
+                    f"the loss scale fell below its floor of {FLOOR:g}, and gradients still overflow fp16 (or are no "
+                    'numbers); use precision "bf16"'
+                )
                 return found
         scale = self.scale
         if math.isfinite(found.norm):

@@ -21,7 +21,7 @@ from froude.train.parallel import World
 
 #: What compiles; tests put in one that needs no C++ compiler.
 BACKEND = "inductor"
-#: Passes whose losses and gradients are compared, each of other windows.
+#: Passes of each size whose losses and gradients are compared, each of other windows.
 COMPARED = 3
 
 
@@ -120,17 +120,18 @@ def _passes(model: nn.Module, windows: Sequence[Tensor], run: Run) -> list[Tenso
 
 
 def _windows(run: Run, world: World) -> list[Tensor]:
-    """Windows of as many passes as are compared, each as large as those of training."""
+    """Windows of as many passes as are compared, of each size that training has: a ramp of the batch has several."""
     slots = 1 if run.reduction == "exact" else -(-run.slots // world.size)
-    most = slots * run.windows_per_slot
-    size = min(run.micro_batch // run.model.context or most, most)
-    found = api.as_int64(
-        validation_windows(
-            api.build_source(run, "validation"), size * COMPARED, documented=run.model.documents
-        )
-    )
-    found = torch.cat([found] * -(-size * COMPARED // len(found)))[: size * COMPARED]
-    return list(found.to(world.device).split(size))
+    sizes = set[int]()
+    for phase in run.phases:
+        most = slots * run.windows_per_slot * phase.factor
+        size = min(run.micro_batch // run.model.context or most, most)
+        sizes |= {size, most % size} - {0}
+    passes = [size for size in sorted(sizes) for _ in range(COMPARED)]
+    source = api.build_source(run, "validation")
+    found = api.as_int64(validation_windows(source, sum(passes), documented=run.model.documents))
+    found = torch.cat([found] * -(-sum(passes) // len(found)))[: sum(passes)]
+    return list(found.to(world.device).split(passes))
 
 
 def _line(error: Exception) -> str:

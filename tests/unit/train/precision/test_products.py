@@ -143,6 +143,9 @@ def test_torchaos_product_has_fp8s_errors_forward_and_backward() -> None:
 
 def test_fp8_products_hold_for_a_forward_pass_on_a_gpu_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(float8, "torchao", lambda: torch.add)
+    with float8.Products(256, torch.add):  # which would not take these two
+        assert F.linear(torch.ones(0, 16), torch.ones(32, 16)).shape == (0, 32)
+        assert F.linear(torch.ones(1, 16), torch.ones(16, 16)).shape == (16, 16)
     with products.autocast(run("fp8"), CPU):
         assert F.linear(torch.ones(1, 16), torch.ones(16, 16)).dtype == torch.bfloat16
 

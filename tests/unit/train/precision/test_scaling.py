@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,8 +16,8 @@ from froude.train.exact.reduce import Totals
 from froude.train.loop import Diverged, Loop
 from froude.train.objective import Objective, minimised
 from froude.train.precision import scaling
-from froude.train.precision.scaling import FLOOR, GROWTH, INITIAL, LossScale
-from froude.train.stability.spikes import Decision
+from froude.train.precision.scaling import GROWTH, INITIAL, LossScale
+from froude.train.stability.spikes import Decision, SpikePolicy
 from froude.train.step import train_step
 from froude.train.trainer import Trainer
 from froude.train.trial import InMemory, run_trial
@@ -94,10 +95,31 @@ def test_a_scale_that_runs_to_its_floor_ends_the_run_and_says_so(monkeypatch: py
         Diverged, match=r"stopped at step 1 .* the loss scale fell below its floor of 0\.000976562"
     ):
         loop.advance()
-    assert judged == []
+    assert len(judged) == 1
+    assert math.isnan(judged[0])
     assert loop.trainer.scaling is not None
-    assert loop.trainer.scaling.scale < FLOOR
+    assert loop.trainer.scaling.state() == {"scale": INITIAL, "good": 0}
     assert all(torch.equal(before[name], tensor) for name, tensor in loop.trainer.state().items())
+
+
+def test_a_batch_whose_gradient_is_no_number_is_left_out_as_in_any_precision(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = Trainer(RUN)
+    policy, rounds = SpikePolicy(RUN), [math.nan]
+    reduction: Any = trainer.reduction
+    backward: Callable[..., Totals] = reduction.backward
+
+    def poisoned(*a: Any, **k: Any) -> Totals:
+        found = backward(*a, **k)
+        return found._replace(norm=math.nan) if rounds else found
+
+    monkeypatch.setattr(reduction, "backward", poisoned)
+    assert trainer.step(RUN, 0, judge=partial(policy.judge, 1)).decision.action == "skip"
+    rounds.clear()
+    assert trainer.scaling is not None
+    assert trainer.scaling.state() == {"scale": INITIAL, "good": 0}
+    assert trainer.step(RUN, 0, batch=1, judge=partial(policy.judge, 1)).finite
 
 
 def test_the_policy_sees_steps_without_an_overflow_only(monkeypatch: pytest.MonkeyPatch) -> None:

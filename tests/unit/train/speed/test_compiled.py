@@ -11,6 +11,7 @@ import torch
 
 from froude.config import ConfigError, Run
 from froude.train import model as own
+from froude.train.parallel import World
 from froude.train.speed import compiled
 from froude.train.trainer import Trainer
 
@@ -75,6 +76,16 @@ def test_the_passes_of_training_are_compiled_and_others_are_not(monkeypatch: pyt
     assert not calls
     trainer.step(trainer.run, 0)
     assert len(calls) == 3
+
+
+def test_passes_of_every_size_that_training_has_are_compared() -> None:
+    one = World()
+    ramped = RUN.replace(
+        {"model.context": 16, "reduction": "exact", "schedule.ramp": ((512, 4),), "tokens": 512 * 5}
+    )
+    assert [len(each) for each in compiled._windows(ramped, one)] == [8] * 3 + [32] * 3
+    rest = RUN.replace({"model.context": 16, "reduction": "exact", "micro_batch": 48})
+    assert [len(each) for each in compiled._windows(rest, one)] == [2] * 3 + [3] * 3
 
 
 @pytest.mark.long
