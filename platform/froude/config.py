@@ -252,6 +252,7 @@ class Run(Section):
         content = self.to_dict()
         for key in self.UNFINGERPRINTED:
             content.pop(key, None)
+        content["model"]["options"] = identified(content["model"]["options"])
         for table in (content["data"], *content["data"].get("parts", ())):
             table.pop("path", None)
             if "options" in table:

@@ -22,14 +22,16 @@ MIXTURE = "froude.train.data.mixture:Mixture"
 PART_NAME = re.compile(r"\w+", re.ASCII)
 #: Options of the package's sources that are files: their SHA-256 is put beside them, and counts in the path's place.
 FILES = ("tokenizer",)
+#: Other options that are files, whose SHA-256 counts where it is given.
+HASHED = (*FILES, "config")
 #: Sources whose content no file's hash names: terabytes, perhaps, or half of what is read. They are asked themselves
 #: (froude.material).
 SELF_NAMED = ("froude.train.data.shards:Shards", "froude.train.data.text_tokens:TextTokens")
 
 
 def identified(options: Mapping[str, Scalar]) -> dict[str, Scalar]:
-    """A source's options without the paths of files whose hash stands beside them."""
-    return {k: v for k, v in options.items() if k not in FILES or f"{k}_sha256" not in options}
+    """The options of a source or model without the paths of files whose hash stands beside them."""
+    return {k: v for k, v in options.items() if k not in HASHED or f"{k}_sha256" not in options}
 
 
 class Corpus(Section):

@@ -39,6 +39,10 @@ TOLD = (
 )
 
 
+#: Endings of a command's files that may lie anywhere.
+CODE = (".py", ".sh", ".json", ".toml", ".yaml", ".yml")
+
+
 def check_series(series: Mapping[str, str], where: str) -> None:
     """ConfigError unless each name that a trainer's series is to have is one of `TOLD`, or a validation set's."""
     for name in series:
@@ -308,15 +312,22 @@ class Trainer(Section):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What of it makes another run; of the command's absolute paths only the names: code may lie anywhere."""
+        """What of it makes another run, with `words` for the command."""
         content = self.model_dump(mode="json", exclude={*self.UNFINGERPRINTED})
         drop_later(self, content)
         return {**content, "command": self.words}
 
     @property
     def words(self) -> list[str]:
-        """The command, without the folders of absolute paths."""
-        return [os.path.basename(word) if os.path.isabs(word) else word for word in self.command]
+        """The command, with the names alone of its program and code, which may lie anywhere: their hashes count.
+
+        Other absolute paths stay whole: data in another folder are other data, and a folder has no hash.
+        """
+        moves = [not i or word.endswith(CODE) for i, word in enumerate(self.command)]
+        return [
+            os.path.basename(word) if any_place and os.path.isabs(word) else word
+            for word, any_place in zip(self.command, moves, strict=True)
+        ]
 
     @field_validator("command", "files", mode="before")
     @classmethod

@@ -75,5 +75,7 @@ def init(
         return
     for file in made:
         display.line(f"wrote     {file}")
-    trust = " --trust" if trainer or "own" in (model, data) else ""
-    display.line(f"next      cd {folder} && froude plan search_space.py{trust}")
+    own = "own" in (model, data)
+    trust = " --trust" if trainer or own else ""
+    found_by = " && export PYTHONPATH=$PWD" if own else ""
+    display.line(f"next      cd {folder}{found_by} && froude plan search_space.py{trust}")

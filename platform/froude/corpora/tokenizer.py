@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from froude.config import ConfigError
+from froude.material.moved import lies_at
 from froude.store import Location, reported
 
 #: What well-known tokenizers call the token that ends a document, the first that one has is taken.
@@ -118,7 +119,7 @@ def _content(place: str | Location) -> bytes:
 
 def sha256(place: str, planned: str) -> str:
     """That of a run's tokenizer, for which the library is not needed; ConfigError as `check_planned`."""
-    found = hashlib.sha256(_content(place)).hexdigest()
+    found = hashlib.sha256(_content(lies_at(place, planned))).hexdigest()
     check_planned(place, found, planned)
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
 import shlex
@@ -73,9 +74,11 @@ def files(name: str, wishes: Wishes, progress: Progress = quiet) -> Iterator[tup
         "title": f"What {name} sweeps, and the run that it is for.",
         "imports": ", ".join(sorted(imports)),
         "trust": " --trust" if foreign else "",
+        "own": own,
         "trainer": command,
         "factory": model.factory,
         "config": CONFIG if model.config else "",
+        "config_sha256": hashlib.sha256(model.config.encode()).hexdigest(),
         "here": bool(data.words and data.words.files),
         "source": data.source,
         "path": data.path,

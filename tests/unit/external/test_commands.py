@@ -82,6 +82,12 @@ def test_code_is_the_material_and_resources_are_not_another_run(tmp_path: Path):
         == made["a"].fingerprint
     )
     assert made["a"].replace({"trainer.command": ["python"]}).fingerprint != made["a"].fingerprint
+    # Data in another folder are other data, and nothing but their path says so.
+    other = [
+        run("python", "t.py", "--data", f"/data/{version}/tokens").fingerprint for version in ("v1", "v2")
+    ]
+    assert other[0] != other[1]
+    assert run("/a/python", "t.py").fingerprint == run("/b/python", "t.py").fingerprint
     named = made["a"].replace({"trainer.files": ["lib"]})
     assert list(commands.material(named, [str(tmp_path / "a")]).modules) == ["lib/model.py"]
     assert Run.from_toml(named.to_toml()) == named

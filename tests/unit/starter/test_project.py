@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -45,12 +46,14 @@ LLAMA = {
 TRAINER = "import json, os\nprint('a trainer')\n"
 
 
-def planned(folder: Path, *more: str) -> str:
-    """What `froude plan` prints in a process of its own, since the project's modules are found from its folder."""
+def planned(folder: Path, *more: str, path: str = "") -> str:
+    """What `froude plan` prints in a process of its own, as the installed command: the folder is not on its path."""
     code = "import sys; from froude.cli import main; sys.exit(main())"
+    known = os.pathsep.join(filter(None, [path, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]))
     found = subprocess.run(
-        [sys.executable, "-c", code, "plan", "search_space.py", *more],
+        [sys.executable, "-P", "-c", code, "plan", "search_space.py", *more],
         cwd=folder,
+        env=os.environ | {"PYTHONPATH": known},
         capture_output=True,
         text=True,
         check=False,
@@ -75,9 +78,15 @@ def test_a_project_is_planned_as_it_was_written(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.long
-def test_classes_to_fill_in_are_sound_before_they_are_filled_in(tmp_path: Path) -> None:
-    write(tmp_path / "own", Wishes(model="own", data="own"))
-    assert "probe: 1 model and 1 data source sound" in planned(tmp_path / "own", "--trust")
+def test_classes_to_fill_in_are_sound_before_they_are_filled_in(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "own"
+    assert main(["init", str(folder), "--model", "own", "--data", "own"]) == 0
+    step = f"cd {folder} && export PYTHONPATH=$PWD && froude plan search_space.py --trust"
+    assert step in capsys.readouterr().out
+    assert "`export PYTHONPATH=$PWD` first" in (folder / "README.md").read_text()
+    assert "probe: 1 model and 1 data source sound" in planned(folder, "--trust", path=str(folder))
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from froude.corpora import tokenizer as tokenizers
 from froude.corpora.prepare import inputs as texts
 from froude.corpora.prepare.whole import Options, prepare
 from froude.corpora.record import Record
+from froude.material.moved import lies_at
 from froude.store import Location, reported
 from froude.train.data import windows
 from froude.train.data.shards import CorpusWindows
@@ -72,8 +73,9 @@ def _tokenizer(options: dict[str, Any]) -> tokenizers.Tokenizer:
             "`data.options.tokenizer` must name a tokenizer.json for TextTokens, but is empty; set it, or make one "
             "with `froude data train-tokenizer`"
         )
-    found = tokenizers.load(options["tokenizer"])
-    tokenizers.check_planned(options["tokenizer"], found.sha256, options["tokenizer_sha256"])
+    place = lies_at(options["tokenizer"], options["tokenizer_sha256"])
+    found = tokenizers.load(place)
+    tokenizers.check_planned(place, found.sha256, options["tokenizer_sha256"])
     return found
 
 

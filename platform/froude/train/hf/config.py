@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from froude.config import ConfigError, Run
+from froude.material.moved import lies_at
 from froude.sections import ARCHITECTURE
 from froude.sections import Model as Shape
 from froude.train.api import multiplier
@@ -66,8 +67,12 @@ def file_of(run: Run) -> Path:
             f"`model.options.config` must name a config.json, or a folder with one, but got {given!r}; "
             "name a local path: nothing is fetched"
         )
-    path = Path(given)
+    path = Path(lies_at(given, _planned(run)))
     return path / "config.json" if path.is_dir() else path
+
+
+def _planned(run: Run) -> str:
+    return str(run.model.options.get("config_sha256", ""))
 
 
 def content_of(file: Path) -> tuple[dict[str, Any], str]:
@@ -147,7 +152,12 @@ def scaled(run: Run) -> Any:
     The feed-forward width, the width of all heads together and the number of key heads keep their ratios.
     """
     file, shape = file_of(run), run.model
-    source = read(file)
+    source, planned = read(file), _planned(run)
+    if planned and (found := content_of(file)[1]) != planned:
+        raise ConfigError(
+            f"`model.options.config` must be the one that the run was planned with, SHA-256 {planned[:12]}…, but "
+            f"{file} has {found[:12]}…; restore it, or correct `model.options.config_sha256`"
+        )
     layout = layout_of(source.model_type)
     _agrees(shape, source)
     config = copy.deepcopy(source)

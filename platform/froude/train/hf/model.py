@@ -35,7 +35,7 @@ class Model(nn.Module):
 
     def __init__(self, run: Run) -> None:
         super().__init__()
-        refuse_options(run.model, read=("config", "init"))
+        refuse_options(run.model, read=("config", "config_sha256", "init"))
         config = configs.scaled(run)
         self.run, self.layout = run, layout_of(config.model_type)
         what = f"{type(config).__name__} of {configs.file_of(run)}"

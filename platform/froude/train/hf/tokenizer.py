@@ -14,6 +14,7 @@ from froude.config import ConfigError, Run
 from froude.corpora import corpus as corpora
 from froude.corpora import record
 from froude.corpora import tokenizer as tokenizers
+from froude.material.moved import lies_at
 from froude.mixtures import Corpus
 from froude.store import Location, reported
 
@@ -66,10 +67,11 @@ def tokenizer_of(run: Run) -> tuple[Tokenizer | None, str]:
 def _tokenizers(data: Corpus) -> Iterator[Tokenizer]:
     given = data.options.get("tokenizer")
     if isinstance(given, str) and given:
-        place = Location.parse(given)
+        planned = str(data.options.get("tokenizer_sha256", ""))
+        place = Location.parse(lies_at(given, planned))
         if place.is_local and place.path.is_dir():
             place /= record.TOKENIZER
-        if (found := _read(place, str(data.options.get("tokenizer_sha256", "")))) is None:
+        if (found := _read(place, planned)) is None:
             raise ConfigError(
                 f"the run's tokenizer must be a tokenizer.json, but there is none at {place}; restore it"
             )
