@@ -11,7 +11,7 @@ import polars as pl
 
 from froude import schemas
 from froude.config import ConfigError
-from froude.space import Space, Stage, Trial, unique
+from froude.space import Space, Stage, Trial
 from froude.sweep.trial_store import Stored
 
 
@@ -175,8 +175,7 @@ class Agenda:
 
     def _add(self, stage: _Stage, trials: Sequence[Trial]) -> None:
         stage.trials += trials
-        unique([trial for other in self.stages for trial in other.trials])
-        self.space.check_precisions({other.spec.name: other.trials for other in self.stages})
+        self.space.check({other.spec.name: other.trials for other in self.stages})
         found = {trial.name: self.stored[trial.name] for trial in trials if trial.name in self.stored}
         self.results |= found
         self.resumed += len(found)

@@ -12,9 +12,10 @@ from froude.store import Location
 from froude.sweep import trial_store
 
 RUN = Run(name="a", tokens=768 * 10)
+LARGE = RUN.replace(name="large")
 
 
-def space(seed=0, run=RUN, target=RUN):
+def space(seed=0, run=RUN, target=LARGE):
     return Space("x", seed, (Grid("g", lambda rows: [Trial("a", (run,))], role="loss_law"),), target)
 
 
@@ -32,7 +33,7 @@ def test_a_study_says_what_it_is(study):
     meta = json.loads((study / "study.json").read())
     assert (meta["froude"], meta["schema"], meta["seed"], meta["space"]) == ("study", 1, 0, "x")
     assert meta["stages"]["g"]["role"] == "loss_law"
-    assert Run.from_dict(meta["target"]) == RUN
+    assert Run.from_dict(meta["target"]) == LARGE
 
 
 def test_a_study_that_may_yet_be_refused_is_not_written(study):
@@ -73,7 +74,7 @@ def test_another_space_adds_its_stages_and_each_replaces_its_own(study):
 
 def test_another_target_is_taken_and_another_seed_refused(study):
     begin(study)
-    begin(study, space(target=RUN.replace(tokens=768 * 20)))
+    begin(study, space(target=RUN.replace(name="large", tokens=768 * 20)))
     assert json.loads((study / "study.json").read())["target"]["tokens"] == 768 * 20
     with pytest.raises(ConfigError, match=r"has schema 1 and seed 0, not 1 and 3.*--fresh"):
         begin(study, space(seed=3))
@@ -126,7 +127,7 @@ def test_foreign_code_needs_trust_and_nothing_is_written_without(study):
     with pytest.raises(ConfigError, match=r"somebody.elses:Model.*--trust"):
         begin(study, space(run=foreign))
     with pytest.raises(ConfigError, match="--trust"):
-        begin(study, space(target=foreign))
+        begin(study, space(target=foreign.replace(name="large")))
     assert not study.exists()
 
 
