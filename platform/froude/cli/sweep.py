@@ -47,7 +47,7 @@ def sweep(
     ] = False,
     concurrency: Annotated[
         int,
-        typer.Option(min=0, metavar="N", help="Trials at once; 0: as many as the cluster has CPUs or GPUs."),
+        typer.Option(min=0, metavar="N", help="Trials at once; 0: all that the cluster has room for."),
     ] = 0,
     write_jobs: Annotated[
         str,
