@@ -61,13 +61,13 @@ class _Stage:
         return self.agenda.space.seed
 
     def before(self) -> pl.DataFrame:
-        return self._rows(self.agenda.space.before(self.spec))
+        return self.agenda.rows(self.agenda.space.before(self.spec), self.without)
 
     def own(self) -> pl.DataFrame:
-        return self._rows([*self.agenda.space.before(self.spec), self.spec.name])
+        return self.agenda.rows([*self.agenda.space.before(self.spec), self.spec.name], self.without)
 
     def outcome(self, trial: Trial) -> Mapping[str, Any] | None:
-        if trial.name not in self._outcomes and (found := self._seen(trial)) is not None:
+        if trial.name not in self._outcomes and (found := self.agenda.seen(trial, self.without)) is not None:
             self._outcomes[trial.name] = found.rows.slice(0, 1).to_pylist()[0]
         return self._outcomes.get(trial.name)
 
@@ -81,15 +81,6 @@ class _Stage:
         seen = self.agenda.trials([*self.agenda.space.before(self.spec), self.spec.name])
         ended = [self.agenda.results[trial.name] for trial in seen if trial.name in self.agenda.results]
         self.without.update(stored.trial.name for stored in ended if stored.failed)
-
-    def _seen(self, trial: Trial) -> Stored | None:
-        return as_failed(trial) if trial.name in self.without else self.agenda.results.get(trial.name)
-
-    def _rows(self, names: Sequence[str]) -> pl.DataFrame:
-        """Rows of these stages' trials that have ended."""
-        return frame(
-            [found for trial in self.agenda.trials(names) if (found := self._seen(trial)) is not None]
-        )
 
 
 class Agenda:
@@ -158,6 +149,16 @@ class Agenda:
     def trials(self, names: Sequence[str]) -> list[Trial]:
         """What these stages have given."""
         return [trial for stage in self.stages if stage.spec.name in names for trial in stage.trials]
+
+    def seen(self, trial: Trial, without: Collection[str] = ()) -> Stored | None:
+        """What came of a trial, if it has ended; one of `without` has failed."""
+        return as_failed(trial) if trial.name in without else self.results.get(trial.name)
+
+    def rows(self, names: Sequence[str], without: Collection[str] = ()) -> pl.DataFrame:
+        """Rows of these stages' trials that have ended; those of `without` have failed."""
+        return frame(
+            [found for trial in self.trials(names) if (found := self.seen(trial, without)) is not None]
+        )
 
     def layouts(self) -> dict[str, dict[str, list[str]]]:
         """By stage what study.json keeps: `names` of its trials, where all are known, and `without` (`__init__`)."""
