@@ -95,6 +95,7 @@ def run(
             search_alg=queue,
             scheduler=Lanes(),
             num_samples=-1,
+            max_concurrent_trials=10**6,  # the queue bounds them; without a number Tune starts one at a time
             reuse_actors=True,
             trial_name_creator=_name,
             trial_dirname_creator=_name,
