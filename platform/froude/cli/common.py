@@ -82,25 +82,27 @@ def verb(function: Callable[P, int | None]) -> Callable[P, None]:
 
     @functools.wraps(function)
     def command(*args: P.args, **kwargs: P.kwargs) -> None:
-        code = guarded(lambda: function(*args, **kwargs), debug=bool(kwargs.get("debug")))
+        debug, fresh = bool(kwargs.get("debug")), bool(kwargs.get("fresh"))
+        code = guarded(lambda: function(*args, **kwargs), debug=debug, fresh=fresh)
         if code:
             raise typer.Exit(code)
 
     return command
 
 
-def guarded(action: Callable[[], int | None], *, debug: bool = False) -> int:
-    """Run `action` and turn its outcome into an exit code."""
+def guarded(action: Callable[[], int | None], *, debug: bool = False, fresh: bool = False) -> int:
+    """Run `action` and turn its outcome into an exit code; one that is `fresh` deletes what was there first."""
     from froude.config import ConfigError
 
+    again = "the same command without --fresh resumes" if fresh else "the same command resumes"
     try:
         return action() or DONE
     except KeyboardInterrupt:
-        return say("interrupted; the same command resumes", INTERRUPTED)
+        return say(f"interrupted; {again}", INTERRUPTED)
     except SystemExit as end:
         if end.code != TERMINATED:
             raise
-        return say("terminated; the same command resumes", TERMINATED)
+        return say(f"terminated; {again}", TERMINATED)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on
         return DONE
@@ -185,12 +187,12 @@ def cluster(
 ) -> Iterator[Any]:
     """A running cluster: the one at `address` or RAY_ADDRESS, else a simulated one on this machine.
 
-    ConfigError if there is none, or if several hosts would use a local path, of `what`, that they do not share. A
-    simulated node has `cpus` CPUs.
+    One that has only its head yet is waited for. ConfigError if there is none, or if several hosts would use a local
+    path, of `what`, that they do not share. A simulated node has `cpus` CPUs.
     """
     from froude.config import ConfigError
     from froude.launch.cluster import connect, log_dir, simulated
-    from froude.launch.readiness import check_shared
+    from froude.launch.readiness import check_shared, wait_for_nodes
 
     if address and simulate:
         raise ConfigError(
@@ -208,6 +210,12 @@ def cluster(
             raise ConfigError(
                 f"a Ray cluster must answer at {address}, but none does; start one, or pass --simulate 3"
             ) from None
+        except ValueError:
+            raise ConfigError(
+                f"a Ray cluster's address must be auto or HOST:PORT, but got {address}; a dashboard's URL is for "
+                "`ray job submit --address`"
+            ) from None
+        wait_for_nodes(cpus)
         check_shared(location, shared=shared, what=what)
         yield connected
 

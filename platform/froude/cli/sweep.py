@@ -47,7 +47,7 @@ def sweep(
     ] = False,
     concurrency: Annotated[
         int,
-        typer.Option(min=0, metavar="N", help="Trials at once; 0: as many as the cluster has CPUs or GPUs."),
+        typer.Option(min=0, metavar="N", help="Trials at once; 0: all that the cluster has room for."),
     ] = 0,
     write_jobs: Annotated[
         str,
@@ -77,7 +77,7 @@ def sweep(
     from froude.launch.status import find_bad_trials, told
     from froude.launch.sweep import check_inputs, open_study
     from froude.launch.sweep import sweep as run_sweep
-    from froude.promote.ladder.unfinished import none_finished
+    from froude.promote.ladder.unfinished import earlier_line, is_earlier, none_finished
     from froude.space import load_space
     from froude.store import Location
     from froude.study import Study
@@ -132,7 +132,8 @@ def sweep(
                     skip_probe=skip,
                 )
     read = Study(study)
-    counts = dict(read.trials().group_by("status").len().collect().iter_rows())
+    trials, stages = read.trials().collect(), read.meta["stages"]
+    counts = dict(trials.group_by("status").len().iter_rows())
     bad = find_bad_trials(read)
     if as_json:
         emit({"study": study.url, "trials": counts, "bad_trials": [vars(each) for each in bad]})
@@ -140,9 +141,12 @@ def sweep(
         print(f"{study}: " + ", ".join(f"{count} {status}" for status, count in sorted(counts.items())))
         for line in told(bad, f"froude status {study}"):
             print(f"  {line}")
+        if earlier := earlier_line(trials, stages):
+            print(f"  {earlier}")
     if nothing := none_finished(counts, str(study)):
         return say(nothing, FAILED)
-    return FAILED if counts.get("failed") else None
+    failed = trials.filter(~is_earlier(stages), status="failed")
+    return FAILED if failed.height else None
 
 
 def _write_jobs(

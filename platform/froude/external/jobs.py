@@ -20,6 +20,7 @@ from froude.space import Space, Trial
 from froude.store import Location
 from froude.sweep import trial_store
 from froude.sweep.agenda import Agenda
+from froude.sweep.layouts import note
 
 ABOUT, TRIAL, TAKEN = "jobs.json", "trial.json", "taken.json"
 
@@ -81,6 +82,7 @@ def write_jobs(agenda: Agenda, space: Space, study: Location, place: Path) -> St
         write(place / trial.name / TRIAL, json.dumps(described) + "\n")
         if _taken(place / trial.name, trial) is not None:  # failed in each of its attempts
             agenda.finish(trial_store.read(study, trial.name, trial))
+            note(study, agenda.layouts())
     return ingest(place, study)
 
 

@@ -1,6 +1,9 @@
-"""What a cluster must be ready for: a study that all its hosts see; a process kept ready for the next restart."""
+"""What a cluster must be ready for: nodes to train on, a study that all hosts see, a process for the next restart."""
 
 from __future__ import annotations
+
+import sys
+import time
 
 from froude.config import ConfigError, Run
 from froude.hardware.sizes import PROCESS_BYTES
@@ -11,6 +14,8 @@ from froude.sweep.plan import worker_bytes
 from froude.sweep.preflight import cpus, free_memory
 from froude.train.speed.timing import cores
 
+NODES_SECONDS = 3600.0  # until a cluster's first node: a cloud takes minutes, a spot market longer
+POLL_SECONDS = 2.0
 BUSY_SECONDS = 120.0  # of an attempt, before nodes whose cores all work start spares
 
 
@@ -40,6 +45,39 @@ def spares_after(
         fits = memory > worker_bytes(run) + 2 * PROCESS_BYTES
         idle = all(node["CPU"] > each for node in resources if node.get("CPU"))
     return (0.0 if idle else BUSY_SECONDS) if fits else None
+
+
+def wait_for_nodes(cpus: int = 1) -> None:
+    """Return when the connected cluster has a CPU or a GPU: for minutes after `ray up` it is a head that has neither.
+
+    An autoscaler is asked for a node of `cpus` meanwhile. ConfigError after NODES_SECONDS.
+    """
+    import ray
+
+    if _has_workers():
+        return
+    from ray.autoscaler.sdk import request_resources
+
+    print("froude: the cluster has no CPU or GPU yet: waiting for nodes", file=sys.stderr, flush=True)
+    began = time.monotonic()
+    request_resources(bundles=[{"CPU": cpus}])
+    try:
+        while not _has_workers():
+            if time.monotonic() - began > NODES_SECONDS:
+                raise ConfigError(
+                    f"a cluster must have nodes with a CPU or a GPU, but {ray.get_runtime_context().gcs_address} has "
+                    f"had none for {NODES_SECONDS / 60:.0f} minutes; `ray status` says why; start again then"
+                )
+            time.sleep(POLL_SECONDS)
+    finally:
+        request_resources()  # what runs now asks for itself
+
+
+def _has_workers() -> bool:
+    import ray
+
+    have = ray.cluster_resources()
+    return any(have.get(kind, 0) > 0 for kind in ("CPU", "GPU"))
 
 
 def check_shared(location: Location, *, shared: bool, what: str = "a study") -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from froude.config import ConfigError, Run
+from froude.promote.ladder.unfinished import earlier_line
 from froude.runlog import LogReader, lineage
 from froude.store import Location
 from froude.study import Study
@@ -82,7 +83,8 @@ class Status:
     """A study's state; `step` of the target run is that of its newest committed checkpoint, `steps` those it has.
 
     `begun` is whether that run has an attempt, and `run` empty where the study has no target. `noise` is what its
-    gradient noise scale says of the batch, None until it tells. `bad_trials` are the trials that failed or diverged.
+    gradient noise scale says of the batch, None until it tells. `bad_trials` are the trials that failed or diverged;
+    `earlier` is a line on those that the space no longer lays out.
     """
 
     study: str
@@ -95,13 +97,14 @@ class Status:
     finished: bool
     noise: BatchRamp | None = None
     bad_trials: Sequence[BadTrial] = ()
+    earlier: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
         from dataclasses import asdict
 
         content = asdict(self)
-        del content["begun"]  # of the lines alone: the keys stay those that there were
+        del content["begun"], content["earlier"]  # of the lines alone: the keys stay those that there were
         return content
 
     def lines(self) -> list[str]:
@@ -122,6 +125,7 @@ class Status:
             head,
             *rows,
             *told(self.bad_trials, f"froude status {self.study} --json", MANY),
+            *([self.earlier] if self.earlier else []),
             f"recipe          {'sealed' if self.recipe else 'none yet'}",
             *([f"{self.run:<16}{large}"] if self.run else []),
             *([f"{'noise scale':<16}{self.noise.line()}"] if self.noise else []),
@@ -137,7 +141,8 @@ def status(url: str | os.PathLike[str] | Location) -> Status:
         )
     meta = study.meta
     ended: dict[str, list[str]] = {name: [] for name in meta["stages"]}
-    rows = study.trials().group_by("trial").agg(pl.col("stage").first(), pl.col("status").unique()).collect()
+    trials = study.trials().select("trial", "stage", "status").collect()
+    rows = trials.group_by("trial").agg(pl.col("stage").first(), pl.col("status").unique())
     for stage, statuses in rows.select("stage", "status").iter_rows():
         worst = next(
             (word for word in ("failed", "diverged", "pruned", "running") if word in statuses), "finished"
@@ -164,6 +169,7 @@ def status(url: str | os.PathLike[str] | Location) -> Status:
         finished=any(record.kind == "finished" for record in kept),
         noise=_noise(study, target) if target is not None and records else None,
         bad_trials=find_bad_trials(study),
+        earlier=earlier_line(trials, meta["stages"]),
     )
 
 

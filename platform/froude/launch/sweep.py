@@ -8,7 +8,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from ipaddress import ip_address
 
 from froude.config import ConfigError
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster, environment
@@ -21,7 +20,6 @@ from froude.sweep.changed_material import Materials, compare, refusal
 from froude.sweep.plan import worker_bytes
 from froude.sweep.preflight import check_memory
 from froude.sweep.progress import SweepProgress
-from froude.train.speed.timing import cores
 
 SCHEMA = 1
 
@@ -51,7 +49,7 @@ def sweep(
 
     `progress` is called a few times a second. `fresh` deletes the study's results first; `rerun_changed` trains again
     what was made of other settings, code or data, and keeps the old rows below `retired/`. `concurrency` bounds the
-    trials at once (None: the cluster's CPUs, or GPUs where runs may use them). A trial that raises in each of its
+    trials at once (None: as many as the cluster's CPUs and GPUs are enough for). A trial that raises in each of its
     attempts, or a ConfigError in its first, becomes a `failed` row and is tried again by the next sweep. `skip_probe`
     names checks of the probe to pass over. Raises ConfigError for what the user can correct.
     """
@@ -64,23 +62,23 @@ def sweep(
         if progress:
             progress(SweepProgress.of(agenda))
         return
-    import ray
-
     from froude.launch import ray_internals
+    from froude.launch.tuning import Room
     from froude.launch.tuning import run as run_agenda
 
     planned = [trial for _, trial in agenda.left()]
     _check_cluster(planned, cluster)
-    free, one_machine = ray.cluster_resources(), _one_machine()
-    at_once = concurrency or capacity(free, planned, one_machine)
-    if one_machine:
+    room = Room.now()
+    if room.one_machine:
+        at_once = max(room.at_once(trial, crowded=concurrency is not None) for trial in planned)
+        at_once = min(at_once, concurrency or at_once)
         largest = max(
             worker_bytes(run) for run in {t.runs[-1].fingerprint: t.runs[-1] for t in planned}.values()
         )
         check_memory(at_once * largest, what=f"a sweep with {at_once} workers")
     ray_internals.prepare_driver()
     with _quiet_tune() as scratch:
-        run_agenda(agenda, study, at_once, scratch, progress)
+        run_agenda(agenda, study, concurrency, scratch, progress)
     if not agenda.done:
         raise RuntimeError(
             f"the sweep ended with {len(agenda.left())} trials left; the same command goes on from there"
@@ -117,14 +115,18 @@ def open_study(
     if found.changed and not rerun_changed:
         raise ConfigError(refusal(found.changed))
     changed = [stored.pop(name) for name in found.changed]
-    agenda = Agenda(space, stored, rerun_changed=rerun_changed)
-    agenda.notes = found.notes
+    before = meta.get("stages", {})
+    without = {name: stage.get("without", ()) for name, stage in before.items()}
+    agenda = Agenda(space, stored, rerun_changed=rerun_changed, without=without)
+    agenda.notes = (*found.notes, *agenda.kept())
     if begin:
         trial_store.retire(study, [each.trial for each in changed], agenda.retired)
     # Another space adds to a study, as `froude plan --next` means it to; the same one replaces what it said before.
-    own = {name: {**stage, "space": space.name} for name, stage in space.stage_table().items()}
-    before = meta.get("stages", {}).items()
-    kept = {name: stage for name, stage in before if name in own or stage.get("space") != space.name}
+    layouts = agenda.layouts()
+    own = {
+        name: {**stage, "space": space.name, **layouts[name]} for name, stage in space.stage_table().items()
+    }
+    kept = {name: stage for name, stage in before.items() if name in own or stage.get("space") != space.name}
     described = {
         "froude": "study",
         "schema": SCHEMA,
@@ -154,8 +156,11 @@ def check_inputs(space: Space, study: Location, *, trust: bool, skip_probe: Coll
 
 
 def clear(study: Location) -> None:
-    """Delete a study's results, and nothing else; logs stay."""
-    for name in study.children():
+    """Delete a study's results, and nothing else; logs stay.
+
+    Trials go first: what is left by an interruption then has none that would count as finished.
+    """
+    for name in sorted(study.children(), key=lambda name: name != "trials"):
         if name in FOLDERS and name != "logs":
             for file in (study / name).walk():
                 file.delete()
@@ -165,14 +170,6 @@ def clear(study: Location) -> None:
             (study / name).delete()
 
 
-def capacity(cluster: dict[str, float], trials: list[Trial], one_machine: bool) -> int:
-    """Trials to run at once: the cluster's GPUs where runs may use them, else its CPUs, as far as they exist."""
-    if cluster.get("GPU") and any(trial.runs[0].device != "cpu" for trial in trials):
-        return int(cluster["GPU"])
-    cpus = int(cluster.get("CPU", 1))
-    return max(1, min(cpus, cores()) if one_machine else cpus)
-
-
 def _check_cluster(planned: Sequence[Trial], cluster: SimulatedCluster | ConnectedCluster) -> None:
     """ConfigError if the cluster lacks what one of these trials needs; of one that may grow less is known."""
     import ray
@@ -180,6 +177,7 @@ def _check_cluster(planned: Sequence[Trial], cluster: SimulatedCluster | Connect
 
     from froude.launch.commanded.nodes import check_room
     from froude.launch.threads import check_nodes
+    from froude.launch.tuning import needs
     from froude.train.precision import products
 
     free, runs = ray.cluster_resources(), [run for trial in planned for run in trial.runs]
@@ -189,19 +187,13 @@ def _check_cluster(planned: Sequence[Trial], cluster: SimulatedCluster | Connect
             f"a trial of {needed} workers needs as many CPUs, but the cluster has {free.get('CPU', 0):.0f}; "
             "simulate more nodes"
         )
+    for trial in planned:
+        needs(trial, free)
     check_room(planned)
     check_nodes(runs)
     if isinstance(cluster, SimulatedCluster) and not free.get("GPU"):
         for run in (run for run in runs if not run.trainer.command):
             products.check(run, torch.device("cpu"))
-
-
-def _one_machine() -> bool:
-    """Whether all nodes are on this host, so that several nodes may claim the same CPUs."""
-    import ray
-
-    hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
-    return all(ip_address(host).is_loopback for host in hosts) or hosts == {ray.util.get_node_ip_address()}
 
 
 @contextmanager

@@ -6,6 +6,9 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,6 @@ from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
-from froude.launch.commanded.nodes import places
 from froude.launch.elastic import device_of, worker_resources
 from froude.launch.ray_internals.worker_slots import Lanes
 from froude.launch.trainable import Proxy, Task
@@ -23,28 +25,77 @@ from froude.store import Location
 from froude.sweep import trial_store
 from froude.sweep.agenda import Agenda, cost
 from froude.sweep.changed_material import Materials
+from froude.sweep.layouts import note
 from froude.sweep.progress import SweepProgress
+from froude.train.speed.timing import cores
 
+LOOK_SECONDS = 10.0  # between looks for new nodes, as in training
 RETRIES = 2  # of a trial, after its first attempt
 ERROR_CHARACTERS = 500
+
+
+@dataclass(frozen=True)
+class Room:
+    """CPUs and GPUs of a cluster, and whether all its nodes are on this host, where they may claim the same CPUs."""
+
+    resources: Mapping[str, float]
+    one_machine: bool
+
+    @classmethod
+    def now(cls) -> Room:
+        """That of the connected cluster."""
+        hosts = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+        here = all(ip_address(host).is_loopback for host in hosts) or hosts == {
+            ray.util.get_node_ip_address()
+        }
+        return cls(ray.cluster_resources(), here)
+
+    def grown(self, now: Room) -> Room:
+        """With what has come since. What was lost still counts: trials wait for it, or for what takes its place.
+
+        GPUs count only where there were some at the start: all trials of a sweep go by what was decided then.
+        """
+        kinds = ("CPU", "GPU") if self.resources.get("GPU") else ("CPU",)
+        most = {kind: max(room.resources.get(kind, 0) for room in (self, now)) for kind in kinds}
+        return Room(most, self.one_machine and now.one_machine)
+
+    def have(self, *, crowded: bool) -> dict[str, float]:
+        """What is there: CPUs as far as they exist, unless the nodes of one machine may be `crowded`."""
+        real = {"CPU": min(self.resources.get("CPU", 0), cores())} if self.one_machine and not crowded else {}
+        return {**self.resources, **real}
+
+    def at_once(self, trial: Trial, *, crowded: bool) -> int:
+        """How many such trials run at once; one, if there is no room for any."""
+        have = self.have(crowded=crowded)
+        return max(1, min(int(have.get(kind, 0) / n) for kind, n in needs(trial, self.resources).items()))
+
+
+def needs(trial: Trial, cluster: Mapping[str, float]) -> dict[str, float]:
+    """CPUs and GPUs that all workers of a trial reserve together."""
+    run, trainer = trial.runs[0], trial.runs[0].trainer
+    if trainer.command:
+        each = {"CPU": float(trainer.cpus), **({"GPU": trainer.gpus} if trainer.gpus else {})}
+        return {kind: n * trainer.nodes for kind, n in each.items()}
+    each = worker_resources(run.device, cluster, run.compute.threads)
+    return {kind: n * trial.workers for kind, n in each.items()}
 
 
 def run(
     agenda: Agenda,
     study: Location,
-    concurrency: int,
+    concurrency: int | None,
     scratch: str,
     progress: Callable[[SweepProgress], None] | None = None,
 ) -> None:
-    """Run what the agenda has, `concurrency` workers at a time; `scratch` is a folder for Tune's own notes."""
-    queue = Queue(agenda, study, concurrency, ray.cluster_resources())
+    """Run what the agenda has, at most `concurrency` trials at a time; `scratch` is a folder for Tune's own notes."""
+    queue = Queue(agenda, study, concurrency, Room.now)
     tune.Tuner(
         Proxy,
         tune_config=tune.TuneConfig(
             search_alg=queue,
             scheduler=Lanes(),
             num_samples=-1,
-            max_concurrent_trials=concurrency,
+            max_concurrent_trials=10**6,  # the queue bounds them; without a number Tune starts one at a time
             reuse_actors=True,
             trial_name_creator=_name,
             trial_dirname_creator=_name,
@@ -72,17 +123,19 @@ class _Unpickled:
 
 
 class Queue(_Unpickled, Searcher):
-    """Feeds an agenda's trials to Tune as workers come free; a trial takes one place per rank."""
+    """Feeds an agenda's trials to Tune as the cluster has room for them, which `look` tells again as nodes come."""
 
     def __init__(
-        self, agenda: Agenda, study: Location, concurrency: int, cluster: Mapping[str, float]
+        self, agenda: Agenda, study: Location, concurrency: int | None, look: Callable[[], Room]
     ) -> None:
         super().__init__()
-        self.agenda, self.study, self.concurrency, self.cluster = agenda, study, concurrency, cluster
+        self.agenda, self.study, self.concurrency, self._look = agenda, study, concurrency, look
+        self.room, self._looked = look(), time.monotonic()
         self.materials = Materials()
         self.shares: dict[str, float] = {}
         self._running: dict[str, tuple[Trial, int]] = {}
         self._ended: list[tuple[str, str | None, int]] = []  # trial, error, attempts
+        self._layouts: dict[str, dict[str, list[str]]] = {}
         self._next: Trial | None = None
         self._began = time.monotonic()
         self._seconds_done = self._cost_done = 0.0
@@ -105,19 +158,29 @@ class Queue(_Unpickled, Searcher):
             trial_store.retire(self.study, [changed.trial], self.agenda.retired)
         taken = {lane for _, lane in self._running.values()}
         wide = trial.workers > 1 or trial.runs[0].trainer.nodes > 1
-        lane = -1 if wide else min(set(range(self.concurrency)) - taken)
+        lane = -1 if wide else next(lane for lane in count() if lane not in taken)
         self._running[trial.name] = (trial, lane)
         self.shares[trial.name] = 0.0
         # Only what was reserved: a process on a simulated cluster sees the GPUs of the machine all the same.
-        device = "" if lane < 0 else device_of(worker_resources(trial.runs[0].device, self.cluster))
+        device = "" if lane < 0 else device_of(worker_resources(trial.runs[0].device, self.room.resources))
         material = self.materials.of(trial.runs[-1]).to_json()
         task = Task(trial.name, trial.to_json(), self.study.url, device, lane, 1, material, os.getcwd())
         return task.config()
 
     def _fits(self, trial: Trial) -> bool:
         """Whether its workers are free; one that wants more than there are runs alone."""
-        used = sum(places(other, self.cluster) for other, _ in self._running.values())
-        return used == 0 or used + places(trial, self.cluster) <= self.concurrency
+        if time.monotonic() - self._looked >= LOOK_SECONDS:
+            self.room, self._looked = self.room.grown(self._look()), time.monotonic()
+        if not self._running:
+            return True
+        if self.concurrency is not None and len(self._running) >= self.concurrency:
+            return False
+        others = [needs(other, self.room.resources) for other, _ in self._running.values()]
+        have = self.room.have(crowded=self.concurrency is not None)
+        return all(
+            sum(other.get(kind, 0) for other in others) + n <= have.get(kind, 0)
+            for kind, n in needs(trial, self.room.resources).items()
+        )
 
     def end(self, name: str, error: str | None, attempts: int) -> None:
         self._ended.append((name, error, attempts))
@@ -133,6 +196,13 @@ class Queue(_Unpickled, Searcher):
             stored = trial_store.read(self.study, name, trial)
             self._cost_done += cost(trial)
             self.agenda.finish(stored)
+            self._note()
+
+    def _note(self) -> None:
+        """Keep in the study how stages were laid out, where it is new."""
+        if (layouts := self.agenda.layouts()) != self._layouts:
+            note(self.study, layouts)
+            self._layouts = layouts
 
     def progress(self) -> SweepProgress:
         return SweepProgress.of(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from froude.config import ConfigError, Scalar
 
+_INSIDE = (math.sqrt(5) - 1) / 2  # how far an interior value lies in its range: at no whole number by chance
+
 
 @dataclass(frozen=True)
 class LogUniform:
@@ -26,8 +28,13 @@ class LogUniform:
 
     @property
     def extremes(self) -> tuple[Scalar, ...]:
-        """Values that are valid only if all are."""
+        """Its ends."""
         return (self.low, self.high)
+
+    @property
+    def interior(self) -> tuple[Scalar, ...]:
+        """A value between the ends, of as many digits as a search would draw."""
+        return (self.low * (self.high / self.low) ** _INSIDE,)
 
 
 @dataclass(frozen=True)
@@ -49,8 +56,13 @@ class Uniform:
 
     @property
     def extremes(self) -> tuple[Scalar, ...]:
-        """Values that are valid only if all are."""
+        """Its ends."""
         return (self.low, self.high)
+
+    @property
+    def interior(self) -> tuple[Scalar, ...]:
+        """A value between the ends, of as many digits as a search would draw."""
+        return (self.low + (self.high - self.low) * _INSIDE,)
 
 
 @dataclass(frozen=True)
@@ -75,8 +87,13 @@ class Choice:
 
     @property
     def extremes(self) -> tuple[Scalar, ...]:
-        """Values that are valid only if all are."""
+        """All options."""
         return self.options
+
+    @property
+    def interior(self) -> tuple[Scalar, ...]:
+        """None: its options are all there is."""
+        return ()
 
 
 Axis = LogUniform | Uniform | Choice

@@ -62,12 +62,24 @@ class Space:
                 f"a search space must plan a trial, but no stage of {self.name!r} lays one out; a grid without rows "
                 "must fall back on defaults"
             )
-        unique([trial for trials in plan.values() for trial in trials])
-        self.check_precisions(plan)
+        self.check(plan)
         return plan
 
-    def check_precisions(self, trials: Mapping[str, Sequence[Trial]]) -> None:
-        """ConfigError unless these trials, by stage, have one precision, but for those that measure what one costs."""
+    def check(self, trials: Mapping[str, Sequence[Trial]]) -> None:
+        """ConfigError unless these trials, by stage, have names of their own, and one precision."""
+        known = [trial for given in trials.values() for trial in given]
+        unique(known)
+        same = self.target.as_proxy().fingerprint
+        for run in (run for trial in known for run in trial.runs if run.name == self.target.name):
+            if run.fingerprint != same or run.max_workers > 1:  # of several workers both would write one log
+                raise ConfigError(
+                    f"the target must have a name of its own, but a proxy of {self.name!r} is called {run.name!r}, "
+                    "too; rename one"
+                )
+        self._check_precisions(trials)
+
+    def _check_precisions(self, trials: Mapping[str, Sequence[Trial]]) -> None:
+        """ConfigError unless all trials have one precision, but for those that measure what one costs."""
         measuring = {stage.name for stage in self.stages if stage.role == "precision"}
         first: dict[str, str] = {}
         for name, given in trials.items():

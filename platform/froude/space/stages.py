@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, islice, product
 from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from froude.config import ConfigError, Run, Scalar, whole_steps
@@ -27,6 +28,9 @@ Role = Literal[
 ]
 #: Axis of a search that is no key of a Run: warmup as a share of the run's tokens.
 WARMUP = "warmup_fraction"
+#: Keys of a Run that a search sets itself.
+_SET = ("tokens", "name", "stage", "stability")
+_PAIRS = 128  # pairs of extremes that are tried when a search is made: about a second
 
 
 def check_stage(name: str, role: str) -> None:
@@ -132,6 +136,12 @@ class Search:
                 f"`precision` must be the same in all proxies, but it is an axis of {self.name!r}; set it in `base`, "
                 "and measure what another costs by froude.space.precision_pairs"
             )
+        own = [*_SET, *(["schedule.warmup_tokens"] if WARMUP in self.axes else [])]
+        if overridden := [key for key in own if key in self.axes]:
+            raise ConfigError(
+                f"an axis of a search must be a setting that the search leaves alone, but {self.name!r} has "
+                f"{', '.join(overridden)}, which it sets itself; set `base`, or add a stage for each value"
+            )
         if set(self.default) != set(self.axes):
             odd = sorted(set(self.default) ^ set(self.axes))
             raise ConfigError(
@@ -146,8 +156,28 @@ class Search:
                 )
         self.trial(0, self.default)
         for key, axis in self.axes.items():
-            for value in axis.extremes:  # an invalid one would end the sweep in its middle
-                self.trial(0, {**self.default, key: value})
+            for value in axis.extremes:
+                self._check({key: value})
+            for value in axis.interior:
+                self._check({key: value}, "; give whole numbers as a Choice")
+        for changes in islice(self._pairs(), _PAIRS):
+            self._check(changes)
+
+    def _pairs(self) -> Iterable[dict[str, Scalar]]:
+        for (one, first), (two, second) in combinations(self.axes.items(), 2):
+            for a, b in product(first.extremes, second.extremes):
+                yield {one: a, two: b}
+
+    def _check(self, changes: Mapping[str, Scalar], remedy: str = "") -> None:
+        """ConfigError if these values make no valid run: drawn later, they would end the sweep in its middle."""
+        try:
+            self.trial(0, {**self.default, **changes})
+        except ConfigError as error:
+            at = ", ".join(f"{key} = {value}" for key, value in changes.items())
+            raise ConfigError(
+                f"a search must make valid runs wherever its axes reach, but {self.name!r} does not at {at}: {error}"
+                f"{remedy}"
+            ) from None
 
     def trial(self, number: int, params: Mapping[str, Scalar]) -> Trial:
         """The trial of these axis values; ConfigError if they make no valid run."""
@@ -260,7 +290,16 @@ class Grid:
         return self._checked(self.extend, past.own())
 
     def _checked(self, layout: Layout, rows: pl.DataFrame) -> list[Trial]:
-        trials = list(call_user(f"stage {self.name!r}", layout, rows))
+        def listed() -> list[Trial]:
+            found = layout(rows)
+            if not isinstance(found, Iterable):
+                raise ConfigError(
+                    f"stage {self.name!r} must lay out a list of Trial, but its function returned {found!r:.60}; "
+                    "return the list"
+                )
+            return list(found)  # a generator runs only here
+
+        trials = call_user(f"stage {self.name!r}", listed)
         for trial in trials:
             if not isinstance(trial, Trial):
                 raise ConfigError(f"stage {self.name!r} must lay out a list of Trial, but it holds {trial!r}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -37,6 +38,11 @@ class Trial:
         check_name("a trial", self.name)
         if not self.runs:
             raise ConfigError(f"a trial must have a run, but {self.name!r} has none; add one")
+        goal = self.stop_loss
+        if goal is not None and not (type(goal) in (int, float) and math.isfinite(goal)):
+            raise ConfigError(
+                f"`stop_loss` must be a finite number of nats per token, but {self.name!r} has {goal!r}; correct it"
+            )
         object.__setattr__(self, "runs", tuple(run.as_proxy() for run in self.runs))
         if len(self.runs) == 1:
             return

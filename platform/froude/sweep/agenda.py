@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -11,8 +11,8 @@ import polars as pl
 
 from froude import schemas
 from froude.config import ConfigError
-from froude.space import Space, Stage, Trial, unique
-from froude.sweep.trial_store import Stored
+from froude.space import Space, Stage, Trial
+from froude.sweep.trial_store import Stored, as_failed
 
 
 def frame(tables: Sequence[Stored]) -> pl.DataFrame:
@@ -41,10 +41,15 @@ def cost(trial: Trial) -> float:
 
 @dataclass
 class _Stage:
-    """A stage on its way: the trials that it gave, those of them that wait for a worker; `froude.space.Past` for it."""
+    """A stage on its way: the trials that it gave, those of them that wait for a worker; `froude.space.Past` for it.
+
+    `without` names failed trials, of stages before it or its own, that it was laid out without: whatever becomes of
+    them later, it still sees them as failed, since other trials under the same names would be others.
+    """
 
     spec: Stage
     agenda: Agenda
+    without: set[str]
     trials: list[Trial] = field(default_factory=list)
     waiting: list[Trial] = field(default_factory=list)
     rounds: int = 0
@@ -56,13 +61,13 @@ class _Stage:
         return self.agenda.space.seed
 
     def before(self) -> pl.DataFrame:
-        return self.agenda.rows(self.agenda.space.before(self.spec))
+        return self.agenda.rows(self.agenda.space.before(self.spec), self.without)
 
     def own(self) -> pl.DataFrame:
-        return self.agenda.rows([*self.agenda.space.before(self.spec), self.spec.name])
+        return self.agenda.rows([*self.agenda.space.before(self.spec), self.spec.name], self.without)
 
     def outcome(self, trial: Trial) -> Mapping[str, Any] | None:
-        if trial.name not in self._outcomes and (found := self.agenda.results.get(trial.name)) is not None:
+        if trial.name not in self._outcomes and (found := self.agenda.seen(trial, self.without)) is not None:
             self._outcomes[trial.name] = found.rows.slice(0, 1).to_pylist()[0]
         return self._outcomes.get(trial.name)
 
@@ -70,23 +75,42 @@ class _Stage:
         found = self.agenda.stored.get(name)
         return found.trial if found is not None else None
 
+    def laid_out(self) -> None:
+        """Take note that the stage has given trials, by what has come in until now."""
+        self.rounds += 1
+        seen = self.agenda.trials([*self.agenda.space.before(self.spec), self.spec.name])
+        ended = [self.agenda.results[trial.name] for trial in seen if trial.name in self.agenda.results]
+        self.without.update(stored.trial.name for stored in ended if stored.failed)
+
 
 class Agenda:
     """Hands out a space's trials, each once; a finished one that is stored already counts as done.
 
     The trials of a stage depend on the rows of the stages before it in the order of the space, never on which trial
     came in first, so every sweep of one space and seed is the same.
+
+    `without` names, by stage, failed trials that earlier sweeps laid it out without (`layouts`). They count as failed
+    there as long as the study has a trial of the stage, and are tried again for the laws.
     """
 
-    def __init__(self, space: Space, stored: Mapping[str, Stored], *, rerun_changed: bool = False) -> None:
+    def __init__(
+        self,
+        space: Space,
+        stored: Mapping[str, Stored],
+        *,
+        rerun_changed: bool = False,
+        without: Mapping[str, Collection[str]] | None = None,
+    ) -> None:
         self.space, self._rerun_changed = space, rerun_changed
         self.notes: tuple[str, ...] = ()  # on the study, for its user
         self.changed: dict[str, Stored] = {}  # to be retired before they are trained again
         self.retired = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")  # the folder for them
-        self.stages = [_Stage(spec, self) for spec in space.stages]
         self.results: dict[str, Stored] = {}
         self.resumed = 0
         self.stored = {name: found for name, found in stored.items() if not found.failed}
+        begun = {found.trial.runs[0].stage for found in self.stored.values()}
+        earlier = {name: set(names) for name, names in (without or {}).items() if name in begun}
+        self.stages = [_Stage(spec, self, earlier.get(spec.name, set())) for spec in space.stages]
         self._planned = space.planned()
         self._advance()
 
@@ -109,13 +133,8 @@ class Agenda:
 
     def left(self) -> list[tuple[str, Trial]]:
         """Stage and trial of all that is not done, as far as it is known."""
-        found = []
-        for stage in self.stages:
-            known = [*stage.trials]
-            if stage.spec.one_by_one or not stage.rounds:
-                known += self._planned[stage.spec.name][len(known) :]
-            found += [(stage.spec.name, trial) for trial in known if trial.name not in self.results]
-        return found
+        known = [(stage.spec.name, trial) for stage in self.stages for trial in self._known(stage)]
+        return [(name, trial) for name, trial in known if trial.name not in self.results]
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Trials done and known, by stage."""
@@ -127,12 +146,45 @@ class Agenda:
         """Trials done with a run of this status."""
         return sum(status in stored.rows["status"].to_pylist() for stored in self.results.values())
 
-    def rows(self, names: Sequence[str]) -> pl.DataFrame:
-        """Rows of these stages' trials that are done."""
-        chosen = [stage for stage in self.stages if stage.spec.name in names]
+    def trials(self, names: Sequence[str]) -> list[Trial]:
+        """What these stages have given."""
+        return [trial for stage in self.stages if stage.spec.name in names for trial in stage.trials]
+
+    def seen(self, trial: Trial, without: Collection[str] = ()) -> Stored | None:
+        """What came of a trial, if it has ended; one of `without` has failed."""
+        return as_failed(trial) if trial.name in without else self.results.get(trial.name)
+
+    def rows(self, names: Sequence[str], without: Collection[str] = ()) -> pl.DataFrame:
+        """Rows of these stages' trials that have ended; those of `without` have failed."""
         return frame(
-            [self.results[t.name] for stage in chosen for t in stage.trials if t.name in self.results]
+            [found for trial in self.trials(names) if (found := self.seen(trial, without)) is not None]
         )
+
+    def layouts(self) -> dict[str, dict[str, list[str]]]:
+        """By stage what study.json keeps: `names` of its trials, where all are known, and `without` (`__init__`)."""
+        found: dict[str, dict[str, list[str]]] = {}
+        for stage in self.stages:
+            own = found.setdefault(stage.spec.name, {})
+            if stage.done or (stage.rounds and not stage.spec.extends):
+                own["names"] = [trial.name for trial in self._known(stage)]
+            if stage.without:
+                own["without"] = sorted(stage.without)
+        return found
+
+    def kept(self) -> list[str]:
+        """Which stages are laid out without trials that have finished since, a line each."""
+        since = {stage.spec.name: sorted(stage.without & set(self.stored)) for stage in self.stages}
+        return [
+            f"stage {name!r} stays as it was laid out, without {', '.join(trials)}, which had failed; under another "
+            "name it is laid out anew"
+            for name, trials in since.items()
+            if trials
+        ]
+
+    def _known(self, stage: _Stage) -> list[Trial]:
+        """The stage's trials, as far as they are known."""
+        planned = self._planned[stage.spec.name] if stage.spec.one_by_one or not stage.rounds else []
+        return [*stage.trials, *planned[len(stage.trials) :]]
 
     def _advance(self) -> None:
         """Ask stages for trials, and close them, until nothing changes."""
@@ -146,7 +198,7 @@ class Agenda:
         while (trials := stage.spec.next(stage)) is not None and self._replaced(trials):
             pass
         if trials is not None:
-            stage.rounds += 1
+            stage.laid_out()
             self._add(stage, trials)
             return True
         stage.done = all(trial.name in self.results for trial in stage.trials)
@@ -175,8 +227,7 @@ class Agenda:
 
     def _add(self, stage: _Stage, trials: Sequence[Trial]) -> None:
         stage.trials += trials
-        unique([trial for other in self.stages for trial in other.trials])
-        self.space.check_precisions({other.spec.name: other.trials for other in self.stages})
+        self.space.check({other.spec.name: other.trials for other in self.stages})
         found = {trial.name: self.stored[trial.name] for trial in trials if trial.name in self.stored}
         self.results |= found
         self.resumed += len(found)

@@ -67,6 +67,17 @@ def write(
 
 def write_failed(study: Location, trial: Trial, *, error: str, attempts: int) -> None:
     """Record a trial that raised an error in each of its attempts: a row per run, status `failed`."""
+    write(study, trial, trials=_failed_rows(trial, error, attempts))
+
+
+def as_failed(trial: Trial) -> Stored:
+    """The trial as a stage saw it that was laid out when it had failed."""
+    return Stored(
+        trial, schemas.table(schemas.TRIALS, _failed_rows(trial, "it failed in an earlier sweep", 1))
+    )
+
+
+def _failed_rows(trial: Trial, error: str, attempts: int) -> Rows:
     from froude.train.rows import describe
 
     told = {
@@ -77,7 +88,7 @@ def write_failed(study: Location, trial: Trial, *, error: str, attempts: int) ->
         "trial": trial.name,
         "time": datetime.now(UTC),
     }
-    write(study, trial, trials=[{**describe(run), **told, "workers": run.max_workers} for run in trial.runs])
+    return [{**describe(run), **told, "workers": run.max_workers} for run in trial.runs]
 
 
 def read(study: Location, name: str, trial: Trial | None = None) -> Stored:

@@ -142,6 +142,7 @@ def test_a_local_study_of_several_hosts_is_refused(
 
     nodes = [{"NodeManagerAddress": address, "Alive": True} for address in ("10.0.0.1", "10.0.0.2")]
     monkeypatch.setattr(ray, "nodes", lambda: nodes)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 2.0})
     with pytest.raises(ConfigError, match="--shared"):
         readiness.check_shared(Location.parse(tmp_path), shared=False)
     readiness.check_shared(Location.parse(tmp_path), shared=True)

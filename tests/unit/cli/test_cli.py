@@ -166,6 +166,20 @@ def test_sigterm_says_so_and_any_other_exit_passes(capsys: pytest.CaptureFixture
         common.guarded(lambda: action(5))
 
 
+def test_what_was_to_start_over_goes_on_without_fresh(capsys: pytest.CaptureFixture[str]) -> None:
+    @common.verb
+    def again(fresh: bool = False) -> None:
+        raise KeyboardInterrupt
+
+    for fresh, words in (
+        (True, "the same command without --fresh resumes"),
+        (False, "the same command resumes"),
+    ):
+        with pytest.raises(typer.Exit):
+            again(fresh=fresh)
+        assert capsys.readouterr().err == f"froude: interrupted; {words}\n"
+
+
 def test_a_verb_returns_its_code_to_the_shell() -> None:
     one = typer.Typer()
 
@@ -212,6 +226,23 @@ def test_two_clusters_are_one_too_many(tmp_path: Path, capsys: pytest.CaptureFix
         common.cluster("auto", 2, Location.parse(tmp_path), shared=False),
     ):
         raise AssertionError
+
+
+@pytest.mark.slow
+def test_a_dashboards_address_is_exit_code_2(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from froude.store import Location
+
+    def action() -> None:
+        with common.cluster("", 0, Location.parse(tmp_path), shared=False):
+            raise AssertionError
+
+    monkeypatch.setenv("RAY_ADDRESS", "http://127.0.0.1:8265")
+    assert common.guarded(action) == 2
+    said = capsys.readouterr().err
+    assert "must be auto or HOST:PORT, but got http://127.0.0.1:8265" in said
+    assert "URL is for `ray job submit --address`" in said
 
 
 def test_a_broken_pipe_is_no_error(tmp_path: Path) -> None:

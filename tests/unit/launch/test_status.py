@@ -6,8 +6,10 @@ import json
 import socket
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from small_study import write_study
@@ -18,6 +20,7 @@ from froude.config import Run
 from froude.launch import cluster
 from froude.launch.status import find_bad_trials, told
 from froude.launch.status import status as status_of
+from froude.promote.checks.rows import TRIALS_FAILED, unfinished
 from froude.space import Trial
 from froude.store import Location
 from froude.study import Study
@@ -105,6 +108,28 @@ def test_a_status_names_every_trial_that_failed_or_diverged(
         "reason": "OSError: the disk is on fire",
     }
     assert len(bad) == 8
+
+
+def test_trials_that_a_space_no_longer_has_fail_nothing_and_hide_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = write(tmp_path, [*["finished"] * 8, "failed"])
+    file = Path(command[1])
+    file.write_text(file.read_text().replace("range(9)", "range(6)"))
+    said = (
+        "3 trials are of an earlier version of the space (1 failed, 2 finished): laws of their stages still read what "
+        "finished"
+    )
+    assert main(command) == 0
+    assert said in capsys.readouterr().out
+    assert main(["status", command[-1]]) == 0
+    assert said in capsys.readouterr().out
+    study = Study(command[-1])
+    trials = study.trials().collect()
+    case: Any = SimpleNamespace(study=study, trials=trials)
+    assert TRIALS_FAILED.measure(case) == 0
+    assert unfinished(study, trials) == []
+    assert unfinished(study, trials.filter(pl.col("trial") != "t1")) == ["1 trials of stage law"]
 
 
 def test_a_sweep_and_a_fit_of_which_all_diverged_fail_and_say_so(

@@ -7,9 +7,9 @@ import torch
 
 from froude.config import ConfigError, Run
 from froude.launch import threads, worker
-from froude.launch.commanded.nodes import places
 from froude.launch.elastic import worker_resources
 from froude.launch.trainable import Proxy, Task
+from froude.launch.tuning import needs
 from froude.space import Trial
 from froude.train import trial as train_trial
 
@@ -48,11 +48,12 @@ def test_a_trial_reserves_a_cpu_for_each_thread():
         assert bundle == {**wanted, "memory": 4}
 
 
-def test_a_trial_takes_as_many_of_a_sweeps_places_as_it_has_threads():
-    assert [places(Trial("t", (run,)), {"CPU": 4.0}) for run in (ONE, TWO)] == [1, 2]
-    assert places(Trial("t", (TWO.replace(workers=2, slots=2, name="w", batch=768),)), {"CPU": 4.0}) == 4
-    assert places(Trial("t", (TWO,)), ON_GPUS) == 1
-    assert places(Trial("t", (TWO.replace(device="cpu"),)), ON_GPUS) == 2
+def test_a_trial_takes_as_many_cpus_of_a_sweep_as_it_has_threads():
+    assert [needs(Trial("t", (run,)), {"CPU": 4.0}) for run in (ONE, TWO)] == [{"CPU": 1}, {"CPU": 2}]
+    both = TWO.replace(workers=2, slots=2, name="w", batch=768)
+    assert needs(Trial("t", (both,)), {"CPU": 4.0}) == {"CPU": 4}
+    assert needs(Trial("t", (TWO,)), ON_GPUS) == {"GPU": 1, "CPU": 2}
+    assert needs(Trial("t", (TWO.replace(device="cpu"),)), ON_GPUS) == {"CPU": 2}
 
 
 @pytest.mark.parametrize("asked, named, found", [("", 0, 3), ("2,1", 0, 2), ("2,1", 4, 4), ("1", 2, 2)])

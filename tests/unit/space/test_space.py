@@ -88,6 +88,34 @@ def test_a_search_keeps_whole_steps_for_any_batch():
             "multiple of slots",
         ),
         ({"name": "a b"}, "must have a name"),
+        (
+            {"axes": {"batch": LogUniform(384, 1536)}, "default": {"batch": 768}},
+            r"'s' does not at batch = \d+\.\d+: `batch` must be a valid integer.* give whole numbers as a Choice",
+        ),
+        (
+            {
+                "axes": {
+                    "optimizer.name": Choice(("adamw", "lion")),
+                    "optimizer.eps": LogUniform(1e-9, 1e-7),
+                },
+                "default": {"optimizer.name": "adamw", "optimizer.eps": 1e-8},
+            },
+            r"'s' does not at optimizer.name = lion.*`optimizer.eps` must be left out with lion",
+        ),
+        *(
+            (
+                {"axes": {key: Choice((value,))}, "default": {key: value}},
+                f"'s' has {key}, which it sets itself",
+            )
+            for key, value in (("tokens", 1536), ("name", "b"), ("stage", "b"), ("stability", "ladder"))
+        ),
+        (
+            {
+                "axes": AXES | {"schedule.warmup_tokens": Choice((0, 768))},
+                "default": DEFAULT | {"schedule.warmup_tokens": 0},
+            },
+            "'s' has schedule.warmup_tokens, which it sets itself",
+        ),
     ],
 )
 def test_a_search_that_makes_no_runs_is_refused(changes, rule):
@@ -133,6 +161,12 @@ def grid(name="g", trials=lambda rows: [Trial("t", (RUN,))], **changes):
     return Grid(name, trials, role="loss_law", **changes)
 
 
+@pytest.mark.parametrize("goal", ["2.5", True, float("nan")])
+def test_a_goal_that_is_no_loss_is_refused(goal):
+    with pytest.raises(ConfigError, match="`stop_loss` must be a finite number"):
+        Trial("t", (RUN,), goal)
+
+
 def test_a_grid_names_the_stage_of_its_runs_and_keeps_their_names():
     space = Space("x", 0, (grid(),), RUN)
     (trial,) = space.planned()["g"]
@@ -157,6 +191,11 @@ def test_a_stage_table_has_roles_and_the_target_loss():
         ((grid(), grid()), "'g' comes twice"),
         ((grid(after=("h",)),), "must name stages before it, but got h"),
         ((grid(trials=lambda rows: ["no"]),), "list of Trial"),
+        ((grid(trials=lambda rows: None),), "stage 'g' must lay out a list of Trial, but .* returned None"),
+        (
+            (grid(trials=lambda rows: (Trial(str(row), (RUN,)) for row in [rows["loss"][0]])),),
+            r"stage 'g' must not raise, but got IndexError.*test_space.py:\d+",
+        ),
         (
             (grid(trials=lambda rows: 1 / 0),),
             r"stage 'g' must not raise, but got ZeroDivisionError.*test_space.py:\d+",
@@ -168,6 +207,16 @@ def test_a_stage_table_has_roles_and_the_target_loss():
 def test_a_space_that_makes_no_study_is_refused(stages, rule):
     with pytest.raises(ConfigError, match=rule):
         Space("x", 0, stages, RUN).planned()
+
+
+def test_a_target_does_not_share_its_name_with_another_run():
+    Space("x", 0, (grid(),), RUN).planned()  # the same run: nothing to confuse
+    longer = RUN.replace(tokens=RUN.tokens * 2, name="a")
+    with pytest.raises(ConfigError, match="a proxy of 'x' is called 'a', too; rename one"):
+        Space("x", 0, (grid(),), longer).planned()
+    wide = RUN.replace(slots=12, workers=2, name="a")
+    with pytest.raises(ConfigError, match="is called 'a'"):
+        Space("x", 0, (grid(trials=lambda rows: [Trial("t", (wide,))]),), wide).planned()
 
 
 def test_an_unknown_role_is_refused():

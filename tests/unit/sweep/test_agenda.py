@@ -116,6 +116,76 @@ def test_a_failed_trial_is_tried_again_by_the_next_sweep():
     assert play(again, parabola) == ["s-05"]
 
 
+def following(best):
+    """Rates, and a trial of one name at the best of them."""
+
+    def law(rows):
+        done = rows.filter(pl.col("status") == "finished").sort("loss")
+        lr = done["lr"][0] if done.height else 1e-2
+        return [Trial("law", (BASE.replace({"optimizer.lr": lr}, name="law"),))]
+
+    return space(
+        Grid("g", lambda rows: trials(1e-3, best), role="lr_transfer"), Grid("law", law, role="loss_law")
+    )
+
+
+def failing(run):
+    return -1.0 if run.name == "g-0.004" else parabola(run)
+
+
+def test_what_was_laid_out_without_a_failed_trial_stays_when_that_finishes_later():
+    first = Agenda(following(best=4e-3), {})
+    play(first, failing)
+    (law,) = first.stages[1].trials
+    assert law.runs[0].optimizer.lr == 1e-3
+    without = {name: kept.get("without", []) for name, kept in first.layouts().items()}
+    assert without == {"g": [], "law": ["g-0.004"]}
+    again = Agenda(following(best=4e-3), first.results, without=without)
+    assert play(again, parabola) == ["g-0.004"]
+    assert again.done
+    assert not again.results["g-0.004"].failed  # for the laws
+    third = Agenda(following(best=4e-3), again.results, without=without)
+    assert third.done
+    assert third.kept() == [
+        "stage 'law' stays as it was laid out, without g-0.004, which had failed; under another name it is laid "
+        "out anew"
+    ]
+    unsaid = Agenda(following(best=4e-3), first.results)
+    with pytest.raises(ConfigError, match="'law' with other settings"):
+        play(unsaid, parabola)
+
+
+def test_a_stage_of_which_nothing_is_there_is_laid_out_with_all_that_has_finished():
+    first = Agenda(following(best=4e-3), {})
+    play(first, failing, stop_after=2)
+    assert first.layouts()["law"]["without"] == ["g-0.004"]
+    again = Agenda(following(best=4e-3), first.results, without={"law": ["g-0.004"]})
+    assert play(again, parabola) == ["g-0.004", "law"]
+    assert again.stages[1].trials[0].runs[0].optimizer.lr == 4e-3
+
+
+def test_a_search_and_an_extension_go_on_from_what_they_had_seen():
+    def extend(rows):
+        done = rows.filter(pl.col("status") == "finished").sort("loss")
+        return [Trial("more", (BASE.replace({"optimizer.lr": done["lr"][0] * 2}, name="more"),))]
+
+    made = space(search(trials=8), Grid("g", lambda _: trials(1e-3, 4e-3), "loss_law", extend=extend))
+
+    def loss(run):
+        return -1.0 if run.name in ("s-03", "g-0.004") else parabola(run)
+
+    whole, cut = Agenda(made, {}), Agenda(made, {})
+    play(whole, loss)
+    play(cut, loss, stop_after=6)
+    for agenda in (whole, cut):
+        without = {name: kept.get("without", []) for name, kept in agenda.layouts().items()}
+        again = Agenda(made, agenda.results, without=without)
+        play(again, parabola)
+        assert again.done
+        assert rates(again) == rates(whole)
+        assert again.layouts()["g"]["names"] == ["g-0.001", "g-0.004", "more"]
+
+
 def grid_space(planner, **changes):
     return space(Grid("g", planner, role="loss_law", **changes))
 

@@ -10,7 +10,7 @@ import torch
 
 from froude.config import ConfigError, Run
 from froude.launch.trainable import Proxy
-from froude.launch.tuning import Queue
+from froude.launch.tuning import Queue, Room
 from froude.laws.loss.trade import Part
 from froude.optimizers import OPTIMIZERS
 from froude.promote.choice.step_time import estimated
@@ -219,7 +219,7 @@ def test_a_trial_reserves_what_its_runs_may_use(tmp_path):
     def reserved(cluster, *runs):
         trials = iter([Trial(f"t{i}", (run,)) for i, run in enumerate(runs)])
         agenda = SimpleNamespace(done=False, changed={}, next=lambda: next(trials))
-        queue = Queue(agenda, Location.parse(tmp_path), 2, cluster)
+        queue = Queue(agenda, Location.parse(tmp_path), 2, lambda: Room(cluster, one_machine=False))
         return [Proxy.default_resource_request(queue.suggest(str(i))).bundles[0] for i, _ in enumerate(runs)]
 
     assert reserved(without, single) == [{"CPU": 1.0, "memory": 1.0}]

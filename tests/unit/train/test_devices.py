@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from froude.config import ConfigError, Run
 from froude.hardware.sizes import EVAL_CHUNK, evaluated_windows
 from froude.launch.elastic import device_of, worker_resources
 from froude.launch.ray_internals.trainer import controller_environment
-from froude.launch.tuning import Queue
+from froude.launch.tuning import Queue, Room
 from froude.promote.verify import _rerun_device
 from froude.runlog import Record
 from froude.space import Trial
@@ -81,7 +82,7 @@ def test_a_worker_computes_on_what_it_reserved(tmp_path: Path) -> None:
         agenda: Any = SimpleNamespace(
             done=False, changed={}, next=lambda: Trial("one", (Run(tokens=768, device="auto"),))
         )
-        queue = Queue(agenda, Location.parse(tmp_path), 1, cluster)
+        queue = Queue(agenda, Location.parse(tmp_path), 1, partial(Room, cluster, one_machine=False))
         assert queue.suggest("1")["device"] == device
 
 

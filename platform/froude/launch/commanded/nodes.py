@@ -16,7 +16,6 @@ from froude.external.process import run as run_command
 from froude.external.trial import Start, prepare
 from froude.material import Material
 from froude.space import Trial
-from froude.sweep.preflight import cpus
 
 
 class _Over(Exception):
@@ -29,16 +28,6 @@ def resources(trainer: Trainer, lane: int) -> tuple[list[dict[str, float]], str]
     if trainer.nodes > 1:
         return [dict(node) for _ in range(trainer.nodes)], "STRICT_SPREAD"
     return [{**node, "memory": lane + 1}], "PACK"
-
-
-def places(trial: Trial, cluster: Mapping[str, float]) -> int:
-    """How many of a sweep's places, which are the cluster's GPUs or else its CPUs, the trial takes."""
-    trainer = trial.runs[0].trainer
-    if not trainer.command:
-        on_gpus = cluster.get("GPU") and trial.runs[0].device != "cpu"
-        return trial.workers * (1 if on_gpus else cpus(trial.runs))
-    unit = trainer.gpus if cluster.get("GPU") else trainer.cpus
-    return trainer.nodes * max(unit, 1)
 
 
 def check_room(trials: Sequence[Trial]) -> None:

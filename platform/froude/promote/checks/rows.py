@@ -11,6 +11,7 @@ from froude.config import Run
 from froude.promote.case import Case
 from froude.promote.gate import Finding, Rule
 from froude.promote.ladder.precision_cost import Cost
+from froude.promote.ladder.unfinished import is_earlier
 from froude.study import Study
 from froude.train.stability.spikes import RECOVERY, RISE, SPIKE, WARN, Detector
 
@@ -22,10 +23,12 @@ LARGEST = 2  # proxies that are looked at for spikes
 
 def unfinished(study: Study, trials: pl.DataFrame) -> list[str]:
     """Largest runs of stages that a law is fitted to, where they did not finish, and trials that never came."""
-    found = []
-    for name, stage in study.meta["stages"].items():
+    found, stages = [], study.meta["stages"]
+    trials = trials.filter(~is_earlier(stages))
+    for name, stage in stages.items():
         rows = trials.filter(pl.col("stage") == name)
-        missing = int(stage.get("trials", 0)) - rows["trial"].n_unique()
+        planned = len(stage["names"]) if "names" in stage else int(stage.get("trials", 0))
+        missing = planned - rows["trial"].n_unique()
         if missing > 0:
             found.append(f"{missing} trials of stage {name}")
         if stage["role"] in ("loss_law", "lr_transfer") and rows.height:
@@ -46,7 +49,9 @@ TRIALS_FAILED: Rule[int] = Rule(
     "trials_failed",
     asks="0 failed trials",
     remedy="run the sweep again: finished trials stay",
-    measure=lambda case: case.trials.filter(pl.col("status") == "failed").height,
+    measure=lambda case: (
+        case.trials.filter((pl.col("status") == "failed") & ~is_earlier(case.study.meta["stages"])).height
+    ),
     find=lambda failed, _: Finding(failed == 0, str(failed)),
 )
 LARGEST_FINISHED = Rule(

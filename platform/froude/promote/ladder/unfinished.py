@@ -1,8 +1,32 @@
-"""What to say of a sweep none of whose trials finished."""
+"""What to say of a sweep none of whose trials finished, and of trials that its space no longer lays out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+
+def is_earlier(stages: Mapping[str, Mapping[str, Any]]) -> pl.Expr:
+    """Of rows of `trials()`, whether the space no longer lays their trial out, as far as study.json has the names."""
+    found = ~pl.col("stage").is_in(list(stages))
+    for name, stage in stages.items():
+        if "names" in stage:
+            found |= (pl.col("stage") == name) & ~pl.col("trial").is_in(stage["names"])
+    return found.fill_null(False)
+
+
+def earlier_line(trials: pl.DataFrame, stages: Mapping[str, Mapping[str, Any]]) -> str:
+    """A line on trials of an earlier version of the space; empty if there are none."""
+    found = trials.filter(is_earlier(stages))
+    count = found["trial"].n_unique()
+    if not count:
+        return ""
+    ended = found.group_by("status").len().sort("status").iter_rows()
+    said = ", ".join(f"{n} {status}" for status, n in ended)
+    are = "1 trial is" if count == 1 else f"{count} trials are"
+    return f"{are} of an earlier version of the space ({said}): laws of their stages still read what finished"
 
 
 def none_finished(counts: Mapping[str, int], where: str, *, table: bool = False) -> str:
