@@ -7,7 +7,7 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, ClassVar, Literal, Self
 
 import tomli_w
@@ -18,6 +18,7 @@ from froude.mixtures import Data, identified
 from froude.optimizers import times
 from froude.optimizers.section import Optimizer
 from froude.parametrizations import DEFAULT, PARAMETRIZATIONS, Parametrization, able
+from froude.schedules import OF_SOME, refuse_idle
 from froude.schedules.phases import Phases, whole_steps
 from froude.section import ConfigError, Section, drop_later, flat, inner, listing, one_of, shown
 from froude.sections import Model, Scalar, Schedule, Trainer
@@ -139,6 +140,8 @@ class Run(Section):
                 f"`batch` must be a multiple of slots x context = {self.slots} x {window} = {slot} tokens, "
                 f"but got {self.batch}; use {near}"
             )
+        if not self.schedule.model_fields_set.issuperset(OF_SOME):
+            self._refuse_idle(OF_SOME)  # a stored one names all, and may have any
         self.phases.check()
         self.compute.check_device(self.device, high)
         if self.schedule.warmup_tokens > self.tokens:
@@ -189,6 +192,10 @@ class Run(Section):
                 f"`workers` must be 1 with {optimizer.name}, whose update needs all of the model at once, but got "
                 f"{self.workers}"
             )
+
+    def _refuse_idle(self, named: Collection[str]) -> None:
+        if not self.trainer.command:  # which may read any
+            refuse_idle(self.schedule, named)
 
     def __init__(self, **data: Any) -> None:
         super().__init__(**data)
@@ -303,7 +310,10 @@ class Run(Section):
                 place = inner(place, section, key)
             place.pop(times.replaced(key, value, changes), None)
             place[last] = value.to_dict() if isinstance(value, Run) else value
-        return Run.from_dict(content)
+        made = Run.from_dict(content)
+        if "schedule.name" not in changes:  # else they may be for another schedule than this one
+            made._refuse_idle([key.removeprefix("schedule.") for key in changes])
+        return made
 
     def pinned(self) -> Run:
         """The run with numbers for its optimizer's times, which so stay where batch or tokens are changed."""

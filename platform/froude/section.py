@@ -173,6 +173,11 @@ class Section(BaseModel):
             known = {self.section: list(type(self).model_fields)}
             raise ConfigError(_explain(error, self.section, known)) from None
 
+    def unlike(self, *keys: str) -> list[str]:
+        """Those of these keys that are not at their defaults."""
+        fields = type(self).model_fields
+        return [key for key in keys if getattr(self, key) != fields[key].default]
+
 
 def inner(place: Any, name: str, key: str) -> Any:
     """The table of this name in another, where it is made if need be, or among tables; `key` is the whole path."""

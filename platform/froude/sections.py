@@ -133,11 +133,6 @@ class Model(Section):
             found["kv_heads"] = Fraction(self.kv_heads, self.heads)
         return ", ".join(key if value is True else f"{key} {value}" for key, value in found.items())
 
-    def unlike(self, *keys: str) -> list[str]:
-        """Those of these keys that are not at their defaults."""
-        fields = type(self).model_fields
-        return [key for key in keys if getattr(self, key) != fields[key].default]
-
     def in_proportion(self, changes: Mapping[str, Any]) -> dict[str, Any]:
         """A run's changes, with KV heads that keep their share of changed heads unless they are named."""
         width, head_dim = (changes.get(f"model.{key}", getattr(self, key)) for key in ("width", "head_dim"))

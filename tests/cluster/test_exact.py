@@ -54,6 +54,7 @@ MORE = {
         "optimizer.name": "muon",
         "optimizer.lr": 0.02,
         "optimizer.options": {"heads": True, "scale": "match_rms"},
+        "parametrization": "sp",
         "model.width": 40,
         "model.head_dim": 10,
         "model.base_width": 20,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from froude import schedules
-from froude.config import Run
+from froude.config import ConfigError, Run, Schedule
 from froude.schedules import SCHEDULES, Tail
 
 NAMES = list(SCHEDULES)
@@ -59,7 +59,8 @@ def test_inverse_square_root_and_noam():
     st.floats(0.05, 1),
 )
 def test_every_schedule_is_positive_and_never_above_its_peak(name, tail, steps, warmup, decay):
-    run = run_of(name, steps=steps, warmup=int(warmup * steps), tail=tail, decay_fraction=decay)
+    run = run_of(name, steps=steps, warmup=int(warmup * steps))
+    run = run.replace({"schedule.name": name, "schedule.tail": tail, "schedule.decay_fraction": decay})
     rates = [schedules.at_step(run, step) for step in range(steps)]
     assert all(0 < rate <= 1 for rate in rates)
     assert all(math.isfinite(rate) for rate in rates)
@@ -183,3 +184,38 @@ def test_ramped_horizons_agree_until_the_shorter_one_branches(at):
     trunk = runs[1].phases.tokens_at(schedules.branch_step(runs[1]))
     assert schedules.trial_tokens(runs) == trunk + 64 * 62 - spent + 64 * 100 - trunk
     assert schedules.branch_step(runs[0].replace({"schedule.weight_decay_to": 0.5})) == 0
+
+
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        (
+            {"name": "linear", "floor": 0.5},
+            r'"linear", which .* got 0\.5; leave it out, or use "cosine" or "restarts"',
+        ),
+        ({"tail": "linear", "floor": 0.5}, r'"wsd" and tail "linear", which does nothing with it'),
+        ({"name": "cosine", "tail": "linear"}, r"`schedule\.tail` must be left out"),
+        ({"name": "cosine", "decay_fraction": 0.9}, r'`schedule\.decay_fraction` must .* or use "wsd"'),
+        ({"name": "cosine", "cycles": 7}, r'`schedule\.cycles` must .* or use "restarts"'),
+    ],
+)
+def test_a_setting_that_a_schedule_does_not_read_is_refused(schedule, says):
+    with pytest.raises(ConfigError, match=says):
+        Run(tokens=7680, schedule=schedule)
+    with pytest.raises(ConfigError, match=says):
+        Run(tokens=7680, schedule=Schedule(**schedule))
+    *others, (key, value) = schedule.items()
+    base = Run(tokens=7680, schedule=dict(others))
+    with pytest.raises(ConfigError, match=says):
+        base.replace({f"schedule.{key}": value})
+
+
+def test_settings_that_are_read_or_stored_or_for_a_command_are_taken():
+    Run(tokens=7680, schedule={"tail": "exponential", "floor": 0.5})
+    Run(tokens=7680, schedule={"name": "linear", "floor": 0.1})
+    Run(tokens=7680, schedule={"name": "linear", "floor": 0.5}, trainer={"command": ["train"]})
+    swept = Run(tokens=7680, schedule={"tail": "linear"}).replace({"schedule.name": "cosine"})
+    assert swept.schedule.tail == "linear"
+    stored = Run(tokens=7680).to_dict()
+    stored["schedule"] |= {"name": "linear", "floor": 0.5}
+    assert Run.from_dict(stored).fingerprint == "9e94e2bd95986d18"

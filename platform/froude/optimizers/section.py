@@ -16,6 +16,7 @@ from froude.user_code import call_user
 Kind = Literal["embedding", "hidden", "readout", "norm", "bias"]
 #: How rate times decay of hidden matrices moves with width; the powers are in `froude.parametrizations`.
 DecayWidth = Literal["constant", "inverse_sqrt", "inverse"]
+BITS = 63  # of a whole number, beside its sign: those of torch and TOML have as many
 IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:\w+")
 
 
@@ -49,7 +50,9 @@ class Optimizer(Section):
     """An optimizer of `froude.optimizers`, whose files say what it makes of these keys, or a Spec by import path.
 
     `froude.optimizers.times` says what `timescale` and `beta2_half_life` stand for. The timescale is that of all that
-    decays, at the base width. In an optimizer of matrices it is theirs, by `lr`; the rest has its own, by its own rate.
+    decays, at the base width and depth: rate times decay stays over width, but under depth_mup in blocks it falls with
+    the root of the depth, as their rate does. In an optimizer of matrices it is theirs, by `lr`; the rest has its own,
+    by its own rate.
     `decay_width` is how rate times decay of hidden matrices moves with width under muP (`froude.parametrizations`).
     `multipliers` are factors on the rate of each kind of parameter. A kind's timescale stays, since that is what
     transfers (2405.13698): its decay is divided by the factor.
@@ -140,6 +143,11 @@ class Optimizer(Section):
                 raise ConfigError(
                     f"`optimizer.options.{key}` must be a {type(default).__name__}, but got {value!r}; its default is "
                     f"{default!r}"
+                )
+            if isinstance(value, int) and value.bit_length() > BITS:
+                raise ConfigError(
+                    f"`optimizer.options.{key}` must have at most {BITS} bits, but has {value.bit_length()}; write a "
+                    "number nearer to 0"
                 )
             if key in spec.least and float(value) < spec.least[key]:
                 raise ConfigError(

@@ -28,6 +28,15 @@ def check(rules: Parametrization, optimizer: Optimizer) -> None:
             f"`optimizer.weight_decay` must be 0 with {optimizer.name} under {rules.name}, which has no rule for a "
             f"decay that is added to the gradient, but got {optimizer.weight_decay}; set it to 0, or use adamw"
         )
+    if rules.transfers and "heads" in spec.options and optimizer.option("heads"):
+        # A head is [head_dim, width]: only that scale follows its ratio, which falls as the width grows.
+        scale = str(optimizer.option("scale")) if "scale" in spec.options else ""
+        if scale != "spectral":
+            of = f' of scale "{scale}"' if scale else ""
+            raise ConfigError(
+                f"`optimizer.options.heads` must be false under {rules.name} with {optimizer.name}{of}, whose updates "
+                'of single heads grow with the width, but got true; leave it out, or use muon of scale "spectral"'
+            )
 
 
 def _covered(rules: Parametrization) -> list[str]:

@@ -9,14 +9,17 @@ Along with the rate go beta2, where the batch is ramped, and the weight decay.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from froude.schedules.phases import Phases
+from froude.section import ConfigError, listing
 
 Tail = Literal["sqrt", "linear", "cosine", "exponential"]
 RampRate = Literal["sqrt", "constant"]
+#: Settings that only some schedules read.
+OF_SOME = ("decay_fraction", "tail", "floor", "cycles")
 #: What a ramp may make of beta2.
 BETA2 = 0.9, 0.9999
 
@@ -47,6 +50,8 @@ class Settings(Protocol):
 
     @property
     def weight_decay_to(self) -> float: ...
+
+    def unlike(self, *keys: str) -> list[str]: ...
 
 
 class Corpus(Protocol):
@@ -98,11 +103,13 @@ class Spec:
     `share(run, tokens)` is the share of the peak, above 0 and at most 1, after that many tokens; the linear warmup is
     multiplied onto it. `trunk(run)` is up to how many tokens that does not depend on the run's length: runs that
     differ in nothing else can be branches off one trunk until there. Without it, each is trained alone.
+    `reads(settings)` are those of `OF_SOME` that it goes by.
     """
 
     name: str
     share: Callable[[Planned, float], float]
     trunk: Callable[[Planned], float] | None = None
+    reads: Callable[[Settings], Sequence[str]] = lambda settings: OF_SOME
 
     @property
     def has_tail(self) -> bool:
@@ -144,6 +151,14 @@ def _wsd(run: Planned, tokens: float) -> float:
     return 1.0 if tokens <= start else _tail(run.schedule, min(1.0, (tokens - start) / (run.tokens - start)))
 
 
+def _read_by_wsd(settings: Settings) -> tuple[str, ...]:
+    return ("decay_fraction", "tail", *(["floor"] if settings.tail == "exponential" else []))
+
+
+def _none(settings: Settings) -> tuple[str, ...]:
+    return ()
+
+
 def _inverse_sqrt(run: Planned, tokens: float) -> float:
     return min(1.0, math.sqrt(max(run.schedule.warmup_tokens, run.batch) / tokens))
 
@@ -169,16 +184,33 @@ def _restarts(run: Planned, tokens: float) -> float:
 SCHEDULES: dict[str, Spec] = {
     each.name: each
     for each in (
-        Spec(name="constant", share=lambda run, tokens: 1.0),
-        Spec(name="linear", share=lambda run, tokens: 1.0 - _done(run, tokens)),
-        Spec(name="cosine", share=lambda run, tokens: _half_wave(run.schedule.floor, _done(run, tokens))),
-        Spec(name="wsd", share=_wsd, trunk=_decay_start),
-        Spec(name="inverse_sqrt", share=_inverse_sqrt),
-        Spec(name="noam", share=_noam),
-        Spec(name="multi_step", share=_multi_step),
-        Spec(name="restarts", share=_restarts),
+        Spec(name="constant", share=lambda run, tokens: 1.0, reads=_none),
+        Spec(name="linear", share=lambda run, tokens: 1.0 - _done(run, tokens), reads=_none),
+        Spec(
+            name="cosine",
+            share=lambda run, tokens: _half_wave(run.schedule.floor, _done(run, tokens)),
+            reads=lambda settings: ("floor",),
+        ),
+        Spec(name="wsd", share=_wsd, trunk=_decay_start, reads=_read_by_wsd),
+        Spec(name="inverse_sqrt", share=_inverse_sqrt, reads=_none),
+        Spec(name="noam", share=_noam, reads=_none),
+        Spec(name="multi_step", share=_multi_step, reads=_none),
+        Spec(name="restarts", share=_restarts, reads=lambda settings: ("floor", "cycles")),
     )
 }
+
+
+def refuse_idle(settings: Settings, named: Collection[str]) -> None:
+    """ConfigError for one of these settings that the schedule does nothing with, if not at its default."""
+    read = SCHEDULES[settings.name].reads(settings)
+    for key in settings.unlike(*OF_SOME):
+        if key in named and key not in read:
+            others = [f'"{name}"' for name, spec in SCHEDULES.items() if key in spec.reads(settings)]
+            tail = f' and tail "{settings.tail}"' if "tail" in read else ""
+            raise ConfigError(
+                f'`schedule.{key}` must be left out with schedule "{settings.name}"{tail}, which does nothing with it, '
+                f"but got {getattr(settings, key)!r}; leave it out, or use {listing(others)}"
+            )
 
 
 def multiplier(run: Planned, tokens: float) -> float:

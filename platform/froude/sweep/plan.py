@@ -48,7 +48,8 @@ class StagePlan:
 class Plan:
     """A space's stages and its target; `workers` of `threads` at a time; bytes of memory; what is foretold.
 
-    `refusals`: what a worker like this machine would not start. `unlimited`: a command has no time limit.
+    `refusals`: what a worker like this machine would not start. `unlimited`: a command has no time limit. `instead`:
+    whether another model was timed, in words.
     """
 
     space: str
@@ -66,6 +67,7 @@ class Plan:
     commands: tuple[str, ...] = ()
     refusals: tuple[str, ...] = ()
     unlimited: bool = False
+    instead: str = ""
 
     @property
     def cost(self) -> float:
@@ -129,7 +131,7 @@ class Plan:
         return (
             f"{about} of about {_long(self.seconds)} with {self.workers} workers of "
             f"{'one thread' if self.threads == 1 else f'{self.threads} threads'} here; CPU minutes are timed on this "
-            f"machine{of}"
+            f"machine{self.instead}{of}"
         )
 
     def _reach(self) -> str:
@@ -213,6 +215,7 @@ def plan(
             _refusals([run for trials in planned.values() for t in trials for run in t.runs] + [space.target])
         ),
         any(run.trainer.command and not run.trainer.time_limit for run in runs),
+        speed.instead,
     )
 
 

@@ -32,7 +32,10 @@ SHA256 = re.compile("[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Part:
-    """A matrix in a fused tensor: the number of its rows, which are divided equally among its `heads`."""
+    """A matrix in a fused tensor: the number of its rows, which are divided equally among its `heads`.
+
+    One named "" is a whole tensor that is not fused, but has heads.
+    """
 
     name: str
     rows: int

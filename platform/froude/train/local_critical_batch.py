@@ -1,6 +1,7 @@
 """The critical batch where a run stands, measured: branches from its checkpoint with once to eight times the batch.
 
-All train on the same tokens, at the rate of the checkpoint times the root of the factor, beta2 to its power. The local
+All train on the same tokens, at the rate of the checkpoint times the root of the factor, beta2 to its power: what the
+spike policy has made of rate, clip and batches by then holds for them, too. The local
 critical batch is the largest that ends no worse than any smaller one (Merrill et al. 2505.23971; they compare smoothed
 training losses, here it is the loss over the same validation windows, which has less noise at a proxy's scale).
 """
@@ -12,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from froude import schedules
@@ -20,6 +22,7 @@ from froude.optimizers.section import Rest
 from froude.train import api, parallel
 from froude.train.data.order import Batches
 from froude.train.parallel import World
+from froude.train.stability.spikes import SpikePolicy
 from froude.train.step import train_step
 from froude.train.trainer import Trainer, only_trainer
 
@@ -90,13 +93,17 @@ def branch(
         raise ConfigError(f"branches begin at a checkpoint, but {run.name} has none yet; train it first")
     start = first.snapshot()
     del first
-    cursor = position["scalars"].get("stability", {}).get("batch", step)
     at = min(step, run.steps - 1)
     taken = run.phases.factor_at(at)
     rounds = max(1, round((tokens or _window(run)) / (max(FACTORS) * taken * run.batch)))
     source = api.build_source(run, "train")
     batches = Batches(source, run.seed, run.windows, 1, documented=run.model.documents)
-    found = []
+    policy, firsts = SpikePolicy(run, position["scalars"].get("stability", {"batch": step})), []
+    for _ in range(rounds * max(FACTORS)):
+        policy.leave_out(at + 1)
+        firsts.append(policy.batch)
+        policy.batch += taken
+    softened, found = policy.softened(firsts[0]), []
     for number, factor in enumerate(FACTORS):
         own = _alone(run, factor, at)
         trainer = only_trainer(own, world)
@@ -107,14 +114,20 @@ def branch(
         )
         steps = rounds * max(FACTORS) // factor
         for i in range(steps):
-            drawn = batches.slot(cursor + i * factor * taken, 0, factor * taken)
-            windows = torch.from_numpy(drawn.windows).to(world.device)
+            drawn = [batches.slot(first, 0, taken).windows for first in firsts[i * factor : (i + 1) * factor]]
             train_step(
-                trainer.model, trainer.optimizer, trainer.reduction, windows, own, i, scaling=trainer.scaling
+                trainer.model,
+                trainer.optimizer,
+                trainer.reduction,
+                torch.from_numpy(np.concatenate(drawn)).to(world.device),
+                own,
+                i,
+                lambda loss, norm: softened,
+                scaling=trainer.scaling,
             )
             if progress:
                 progress((number + (i + 1) / steps) / len(FACTORS), f"batch {own.batch:,}")
-        found.append(Branch(own.batch, own.optimizer.lr, steps, trainer.evaluate()))
+        found.append(Branch(own.batch, own.optimizer.lr * softened.lr_factor, steps, trainer.evaluate()))
         del trainer
     critical = largest_as_good([each.loss for each in found])
     return Branched(

@@ -96,7 +96,7 @@ def describe(run: Run) -> Row:
 
 
 def timescale(run: Run) -> float | None:
-    """Share of the run over which decay forgets weights at the base width (froude.optimizers.times), if it does."""
+    """Share of the run over which decay forgets weights, if it does, at the base width and depth (optimizers.times)."""
     settings, spec = run.optimizer, run.optimizer.spec
     if spec.coupled or not spec.decays or not settings.weight_decay:
         return None

@@ -228,7 +228,7 @@ def test_the_command_exits_with_1_where_nothing_fits(tmp_path, capsys, form):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (("run.toml", "--device", "h100"), "did you mean 'h100-80gb' or 'h100-pcie'?"),
+        (("run.toml", "--device", "h100"), "did you mean 'h100-80gb', 'h100-pcie' or 'h100-nvl'?"),
         (("run.toml", "--device", "cpu", "--nodes", "four"), "--nodes must be nodes x devices"),
         (
             ("run.toml", "--device", "cpu", "--plot", "s.svg"),

@@ -45,6 +45,34 @@ def test_each_family_is_here() -> None:
     assert set(RULES) == set(DECAY_WIDTHS)
 
 
+@pytest.mark.parametrize("parametrization", ["mup", "depth_mup", "completep"])
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("muon", {"scale": "original"}, 'muon of scale "original"'),
+        ("muon", {"scale": "match_rms"}, 'muon of scale "match_rms"'),
+        ("normuon", {}, "normuon"),
+        ("muonh", {}, "muonh"),
+    ],
+)
+def test_heads_of_their_own_need_a_scale_that_holds_over_width(
+    name: str, options: dict[str, Any], said: str, parametrization: str
+) -> None:
+    heads = {"name": name, "options": {**options, "heads": True}}
+    with pytest.raises(
+        ConfigError, match=f"heads` must be false under {parametrization} with {said}, .* use muon"
+    ):
+        run_of(optimizer=heads, parametrization=parametrization)
+    run_of(optimizer=heads, parametrization="sp")
+    run_of(optimizer={"name": "muon", "options": {"heads": True}}, parametrization=parametrization)
+
+
+@pytest.mark.parametrize(("key", "value"), [("warmup", 10**400), ("alpha", -(10**400))])
+def test_a_whole_number_beyond_any_use_is_refused(key: str, value: int) -> None:
+    with pytest.raises(ConfigError, match=rf"`optimizer\.options\.{key}` must have at most 63 bits, but has"):
+        run_of(optimizer={"name": "ademamix", "options": {key: value}})
+
+
 @pytest.mark.parametrize(("family", "rule"), [*itertools.product(FAMILIES, RULES)])
 @pytest.mark.parametrize("parametrization", ["mup", "completep"])
 def test_rate_times_decay_follows_the_rule_and_nothing_else_does(

@@ -19,6 +19,7 @@ from froude.store import Location
 from froude.sweep import plan as planning
 from froude.sweep.plan import memory, plan, worker_bytes
 from froude.train.api import build_model, count_parameters
+from froude.train.model import Transformer
 from froude.train.speed import timing as speed
 from froude.train.speed.timing import Speed, measure, model_size, step_flops
 from froude.train.trainer import Trainer
@@ -240,6 +241,34 @@ def test_a_step_of_the_target_is_timed_at_two_batches(monkeypatch):
     hours = found.hours(part, flops_per_token=1e6, workers=1)
     assert hours * 3600 == pytest.approx(TARGET.steps * (0.5 + 1e-3 * TARGET.batch))
     assert found.hours(part, flops_per_token=1e6, workers=2) < hours
+
+
+def test_the_time_of_a_step_does_not_depend_on_how_decay_is_said(monkeypatch):
+    monkeypatch.setattr(speed, "_time", lambda run: 0.5 + step_flops(run) / 1e9)
+    run = Run(tokens=768 * 100, optimizer={"timescale": 0.2})
+    assert estimated(run).per_flop == pytest.approx(1e-9)
+
+
+class Shared(Transformer):
+    """A model of one's own whose queries are in groups of four heads."""
+
+    def __init__(self, run):
+        assert run.model.heads % 4 == 0, f"{run.model.heads} heads"
+        super().__init__(run)
+
+
+def test_a_model_that_cannot_be_small_is_stood_for_by_our_own(monkeypatch):
+    monkeypatch.setattr(speed, "_time", lambda run: 1.0)
+    big = {"factory": f"{__name__}:Shared", "width": 1024, "head_dim": 64, "depth": 8, "context": 2048}
+    run = Run(tokens=2**17 * 100, batch=2**17, model=big, precision="bf16")
+    assert step_flops(run) > speed.AFFORDABLE
+    flops, made = speed._stand_in(run)
+    assert (made.model.factory, made.precision) == (Run(tokens=768).model.factory, "fp32")
+    assert flops < 1e10
+    found = speed.measure([run])
+    assert found.instead == speed.measure([run]).instead == speed.INSTEAD  # the second is read from the cache
+    assert "timed, by the package's own model" in estimated(run).source
+    assert speed.measure([RUN]).instead == ""
 
 
 def test_a_plan_says_what_is_known_of_the_batch(space):

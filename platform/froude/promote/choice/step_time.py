@@ -149,7 +149,9 @@ def estimated(run: Run) -> StepTime:
     least = run.slots * run.model.context
     sizes = [least, max(run.batch, 2 * least)]
     alike = [
-        run.replace({"batch": size, "tokens": size, "schedule.warmup_tokens": 0, "schedule.ramp": ()})
+        run.pinned().replace(
+            {"batch": size, "tokens": size, "schedule.warmup_tokens": 0, "schedule.ramp": ()}
+        )
         for size in sizes
     ]
     speed = measure(alike)
@@ -160,5 +162,5 @@ def estimated(run: Run) -> StepTime:
     threads = threads_of(run)
     about = "a thread" if threads == 1 else f"{threads} threads"
     fixed = max(slow - per_flop * many, 0.0)
-    words = f"estimated as by a plan: {about} of this machine, timed; {APART}"
+    words = f"estimated as by a plan: {about} of this machine, timed{speed.instead}; {APART}"
     return StepTime(fixed / threads, per_flop / threads, words)

@@ -81,12 +81,21 @@ class Model(nn.Module):
         return self._kinds
 
     def fused(self) -> Mapping[str, Sequence[Part]]:
-        shape = self.run.model
-        if not self.layout.rows:
-            return {}
-        heads = shape.width // shape.head_dim
-        parts = [Part(name, shape.width, heads) for name in ("q", "k", "v")]
-        return {f"{self.layout.blocks}.{i}.{self.layout.queries}.weight": parts for i in range(shape.depth)}
+        shape, config, layout = self.run.model, self.net.config, self.layout
+        if layout.rows:
+            heads = shape.width // shape.head_dim
+            within = {layout.queries: [Part(name, shape.width, heads) for name in ("q", "k", "v")]}
+        else:  # matrices already, which have heads
+            heads, shared = int(config.num_attention_heads), int(config.num_key_value_heads)
+            within = {
+                f"{layout.attention}.{name}_proj": [Part("", number * shape.head_dim, number)]
+                for name, number in (("q", heads), ("k", shared), ("v", shared))
+            }
+        return {
+            f"{layout.blocks}.{i}.{name}.weight": parts
+            for i in range(shape.depth)
+            for name, parts in within.items()
+        }
 
     def flops_per_token(self) -> float:
         """As the package's own: 6 a matrix entry, readout included, plus 12 L T times the width of all heads."""

@@ -16,7 +16,7 @@ def matrices(model: nn.Module, *, heads: bool = False) -> dict[str, dict[str, sl
     """The matrices in each hidden parameter of two or more dimensions: their names and rows, by the parameter's name.
 
     For optimizers that work on matrices. A parameter that is not fused is one matrix, named "". With `heads` each head
-    of a part is a matrix: "q.0", "q.1". ConfigError as `fused`.
+    of a part is a matrix: "q.0", "q.1", or "0", "1" of a part named "". ConfigError as `fused`.
     """
     kinds: Mapping[str, str] = model.kinds()  # type: ignore[operator]
     parts = fused(model)
@@ -77,5 +77,6 @@ def _rows(parts: Sequence[Part], heads: bool) -> Iterator[tuple[str, slice]]:
         number = part.heads if heads else 1
         height = part.rows // number
         for head in range(number):
-            yield (f"{part.name}.{head}" if number > 1 else part.name), slice(start, start + height)
+            name = f"{part.name}.{head}".lstrip(".") if number > 1 else part.name
+            yield name, slice(start, start + height)
             start += height

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from froude.config import Run
+from froude.config import ConfigError, Run
 
 SHAPES = 3  # timed, from the cheapest step to the most expensive that is affordable
 #: FLOPs of a step, a second or two of one thread: the models of a GPU study are not run on a CPU to plan it.
 AFFORDABLE = 3e10
 SECONDS = 0.4  # of timing per shape
+INSTEAD = ", by the package's own model, as yours can't be made small enough"
 
 
 def cores() -> int:
@@ -54,10 +55,13 @@ def model_size(run: Run) -> tuple[float, int, int]:
 
 
 class Speed:
-    """CPU seconds of a step here, on its run's threads, interpolated between a few shapes by their FLOPs."""
+    """CPU seconds of a step here, on its run's threads, interpolated between a few shapes by their FLOPs.
 
-    def __init__(self, points: Sequence[tuple[float, float]]) -> None:
-        self.points = sorted(points)
+    `instead` says that these are of another model than the runs', else empty.
+    """
+
+    def __init__(self, points: Sequence[tuple[float, float]], instead: str = "") -> None:
+        self.points, self.instead = sorted(points), instead
 
     def seconds(self, flops: float) -> float:
         """Seconds of a step of `flops` FLOPs: piecewise a power of the FLOPs, beyond the ends proportional to them."""
@@ -77,11 +81,13 @@ def measure(runs: Sequence[Run]) -> Speed:
         {run.fingerprint: (step_flops(run), run) for run in runs}.values(), key=lambda item: item[0]
     )
     cheap = [item for item in ranked if item[0] <= AFFORDABLE] or [_stand_in(ranked[0][1])]
+    factories = {run.model.factory for _, run in ranked}
+    instead = "" if cheap[0][1].model.factory in factories else INSTEAD
     chosen = [cheap[round(i * (len(cheap) - 1) / (SHAPES - 1))] for i in range(SHAPES)]
     shapes = dict(chosen)
     file = _cache(list(shapes.values()))
     try:
-        return Speed([(float(x), float(y)) for x, y in json.loads(file.read_text())])
+        return Speed([(float(x), float(y)) for x, y in json.loads(file.read_text())], instead)
     except (OSError, ValueError, TypeError):
         points = [(flops, _time(run)) for flops, run in shapes.items()]
     try:
@@ -89,22 +95,33 @@ def measure(runs: Sequence[Run]) -> Speed:
         file.write_text(json.dumps(points))
     except OSError:
         pass  # a plan without a cache is only slower
-    return Speed(points)
+    return Speed(points, instead)
 
 
 def _stand_in(run: Run) -> tuple[float, Run]:
-    """A step of one window through one narrow layer in fp32 (on a CPU bf16 can be ten times as slow), and its FLOPs."""
+    """A step of one window through one narrow layer in fp32 (on a CPU bf16 can be ten times as slow), and its FLOPs.
+
+    A model that cannot be so small is stood for by the package's own.
+    """
     shape = run.model
     context = min(256, shape.context)
-    small = {
-        "model.width": 2 * shape.head_dim,
-        "model.depth": 1,
-        "model.context": context,
+    small = {"model.width": 2 * shape.head_dim, "model.depth": 1, "model.context": context}
+    own = {"model": {"context": context, "vocab": shape.vocab, "depth": 1}}
+    short = {
+        "batch": context,
+        "tokens": context,
+        "slots": 1,
+        "workers": 1,
+        "micro_batch": 0,
         "precision": "fp32",
     }
-    short = {"batch": context, "tokens": context, "slots": 1, "workers": 1, "micro_batch": 0}
-    made = run.pinned().replace({**small, **short, "schedule.warmup_tokens": 0, "schedule.ramp": ()})
-    return step_flops(made), made
+    flat = {"schedule.warmup_tokens": 0, "schedule.ramp": ()}
+    try:
+        made = run.pinned().replace({**small, **short, **flat})
+        return step_flops(made), made
+    except ConfigError:
+        made = run.pinned().replace({**own, **short, **flat})
+        return step_flops(made), made
 
 
 def as_timed(run: Run) -> Run:

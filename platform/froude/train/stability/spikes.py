@@ -255,11 +255,15 @@ class SpikePolicy:
         self.batch += self.run.phases.factor_at(here.step - 1)
         if action != "update":
             self._note(action, here, why)
-        lowered = sum(each.lowered and each.first <= here.batch for each in self.rollbacks)
+        return replace(self.softened(here.batch), action=action, why=why)
+
+    def softened(self, batch: int) -> Decision:
+        """An update on a batch, at the rate and the bounds that the policy now allows it."""
+        lowered = sum(each.lowered and each.first <= batch for each in self.rollbacks)
         if self.calm is None:
-            return Decision(action, why, LOWER**lowered, TIGHTEN**lowered)
+            return Decision(lr_factor=LOWER**lowered, clip_factor=TIGHTEN**lowered)
         usual = math.exp(median(self.gradient.values))
-        return Decision(action, why, LOWER**lowered * EASE, TIGHTEN**lowered, usual)
+        return Decision(lr_factor=LOWER**lowered * EASE, clip_factor=TIGHTEN**lowered, bound=usual)
 
     def _back(self, spike: Place, here: Place, why: str) -> Decision:
         recent = [r for r in self.rollbacks if spike.step - r.spike.step <= RECURRENCE]

@@ -19,6 +19,7 @@ from froude.corpora.prepare.whole import Options, prepare
 from froude.store import Location
 from froude.train import api
 from froude.train.hf import config as configs
+from froude.train.hf import directory, own
 from froude.train.hf.directory import apart, write
 from froude.train.hf.folding import translated
 from froude.train.hf.tokenizer import SHARDS, TEXT_TOKENS, tokenizer_of
@@ -210,6 +211,37 @@ def test_a_fold_that_is_wrong_is_no_export(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(ConfigError, match="an export must give the run's logits to 1e-06"):
         write(run, weights_of(trained(run)), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def sharp(context: int = 4096) -> tuple[Run, dict[str, torch.Tensor]]:
+    """A long window, and attention that goes by small differences of angles, as a trained model's does."""
+    sizes = {"width": 64, "head_dim": 64, "depth": 2, "context": context, "readout_sd": 0.1, "mlp_ratio": 1.0}
+    run = Run(tokens=context, batch=context, model=sizes, data={"path": "/nowhere"})
+    weights = weights_of(api.build_model(run))
+    for name in (name for name in weights if name.endswith("qkv")):
+        weights[name][:128] *= 3
+    return run, weights
+
+
+def test_what_fp32_makes_of_angles_far_from_the_start_is_no_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "WINDOWS", 1)
+    run, weights = sharp()
+    assert write(run, weights, tmp_path / "out").difference <= 1e-6
+    monkeypatch.setattr(directory, "ANGLE", 0.0)  # our own angles, in fp64
+    with pytest.raises(ConfigError, match=r"logits to 0\.0001 of the largest"):
+        write(run, weights, tmp_path / "other")
+
+
+@pytest.mark.parametrize("wrong", [{"rope_theta": 10_010.0}, {"rope_type": "linear", "factor": 1.001}])
+def test_angles_that_are_wrong_are_no_export(
+    wrong: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = own._rope
+    monkeypatch.setattr(own, "_rope", lambda shape: {**right(shape), **wrong})
+    with pytest.raises(ConfigError, match="an export must give the run's logits"):
+        write(*sharp(512), tmp_path / "out")
 
 
 def test_what_no_architecture_computes_is_refused() -> None:

@@ -106,6 +106,21 @@ def test_queries_keys_and_values_of_gpt_2_are_matrices_of_their_own(tmp_path: Pa
     assert list(found["transformer.h.0.mlp.c_fc.weight"]) == [""]
 
 
+@pytest.mark.parametrize("family", [family for family in FAMILIES if family != "gpt2"])
+def test_heads_of_separate_queries_keys_and_values_are_matrices(family: str, tmp_path: Path) -> None:
+    model: Any = api.build_model(
+        run_of(config_file(tmp_path, family), family)
+    )  # 4 heads share 2 of keys and values
+    found, whole = matrices(model, heads=True), matrices(model)
+    assert list(found["model.layers.1.self_attn.q_proj.weight"]) == ["0", "1", "2", "3"]
+    for name in ("k_proj", "v_proj"):
+        assert found[f"model.layers.1.self_attn.{name}.weight"] == {"0": slice(0, 16), "1": slice(16, 32)}
+    assert list(found["model.layers.1.self_attn.o_proj.weight"]) == [""]
+    assert {tuple(parts) for parts in whole.values()} == {
+        ("",)
+    }  # as before it named any: states keep their names
+
+
 def test_dropout_is_off_and_what_is_replaced_is_told(tmp_path: Path) -> None:
     told = {
         family: " ".join(check_model(run_of(config_file(tmp_path, family), family))) for family in FAMILIES
