@@ -318,10 +318,9 @@ class Trainer(Section):
 
         Other absolute paths stay whole: data in another folder are other data, and a folder has no hash.
         """
-        moves = [not i or word.endswith(CODE) for i, word in enumerate(self.command)]
         return [
-            os.path.basename(word) if any_place and os.path.isabs(word) else word
-            for word, any_place in zip(self.command, moves, strict=True)
+            os.path.basename(word) if os.path.isabs(word) and (i == 0 or word.endswith(CODE)) else word
+            for i, word in enumerate(self.command)
         ]
 
     @field_validator("command", "files", mode="before")

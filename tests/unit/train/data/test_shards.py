@@ -276,9 +276,8 @@ def test_data_json_says_what_is_held_out_and_how_much_text_it_is(
     listed[1]["split"] = "validation"
     (tmp_path / "data.json").write_text(json.dumps(said))
     assert build_source(shards_run(tmp_path), "validation").bytes_per_token == 4
-    named = shards_run(tmp_path, {"data.options": {"validation": "x.bin"}})
     with pytest.raises(ConfigError, match=r"data\.json lists all of .* as validation"):
-        build_source(named, "train")
+        build_source(shards_run(tmp_path, {"data.options": {"validation": "x.bin"}}), "train")
     train, held = (build_source(shards_run(tmp_path), split) for split in ("train", "validation"))
     assert (train.read(0, train.length) == windows_of(joined(documents))).all()
     assert (held.read(0, held.length) == windows_of(joined(documents[:9]))).all()
