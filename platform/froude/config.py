@@ -311,8 +311,10 @@ class Run(Section):
             place.pop(times.replaced(key, value, changes), None)
             place[last] = value.to_dict() if isinstance(value, Run) else value
         made = Run.from_dict(content)
-        if "schedule.name" not in changes:  # else they may be for another schedule than this one
-            made._refuse_idle([key.removeprefix("schedule.") for key in changes])
+        # They may be for another schedule than this one, or for another tail.
+        named = [key for key in changes if not (key == "schedule.floor" and "schedule.tail" in changes)]
+        if "schedule.name" not in changes:
+            made._refuse_idle([key.removeprefix("schedule.") for key in named])
         return made
 
     def pinned(self) -> Run:

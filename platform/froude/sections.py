@@ -307,20 +307,22 @@ class Trainer(Section):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What of it makes another run, with `words` for the command."""
+        """What of it makes another run; of the command's absolute paths only the names: code may lie anywhere."""
         content = self.model_dump(mode="json", exclude={*self.UNFINGERPRINTED})
         drop_later(self, content)
         return {**content, "command": self.words}
 
     @property
     def words(self) -> list[str]:
-        """The command, with the names alone of its program and code, which may lie anywhere: their hashes count.
+        """The command, without the folders of absolute paths."""
+        return [os.path.basename(word) if os.path.isabs(word) else word for word in self.command]
 
-        Other absolute paths stay whole: data in another folder are other data, and a folder has no hash.
-        """
+    def differences(self, before: Trainer) -> list[str]:
+        """Paths by which a command of the same words means other data; files are told apart by their hashes."""
         return [
-            os.path.basename(word) if os.path.isabs(word) and (i == 0 or word.endswith(CODE)) else word
-            for i, word in enumerate(self.command)
+            f"trainer.command {now} instead of {then}"
+            for now, then in zip(self.command[1:], before.command[1:], strict=True)
+            if now != then and not now.endswith(CODE) and not os.path.isfile(now)
         ]
 
     @field_validator("command", "files", mode="before")

@@ -191,7 +191,7 @@ def test_ramped_horizons_agree_until_the_shorter_one_branches(at):
     [
         (
             {"name": "linear", "floor": 0.5},
-            r'"linear", which .* got 0\.5; leave it out, or use "cosine" or "restarts"',
+            r'"linear", which .* got 0\.5; leave it out, or use "cosine", "restarts" or "wsd" of tail "exponential"',
         ),
         ({"tail": "linear", "floor": 0.5}, r'"wsd" and tail "linear", which does nothing with it'),
         ({"name": "cosine", "tail": "linear"}, r"`schedule\.tail` must be left out"),
@@ -211,6 +211,9 @@ def test_a_setting_that_a_schedule_does_not_read_is_refused(schedule, says):
 
 
 def test_settings_that_are_read_or_stored_or_for_a_command_are_taken():
+    Run(tokens=7680).replace(
+        {"schedule.tail": "linear", "schedule.floor": 0.01}
+    )  # as a search of both has it
     Run(tokens=7680, schedule={"tail": "exponential", "floor": 0.5})
     Run(tokens=7680, schedule={"name": "linear", "floor": 0.1})
     Run(tokens=7680, schedule={"name": "linear", "floor": 0.5}, trainer={"command": ["train"]})

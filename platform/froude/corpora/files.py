@@ -55,10 +55,10 @@ def in_turn(parts: Iterable[tuple[File, int, int]]) -> Iterator[Bytes]:
             file, offset, length = part
             file.expect(offset, length)
             waiting.append(part)
-            ahead += length
+            ahead += max(length, blocks.BLOCK)
         while waiting and (ahead > AHEAD or part is None):
             file, offset, length = waiting.popleft()
-            ahead -= length
+            ahead -= max(length, blocks.BLOCK)
             yield file.read(offset, length)
 
 

@@ -76,6 +76,8 @@ def prepare(folder: Path, run: Run, material: Material) -> None:
     about = {"run": run.fingerprint, "material": material.digest}
     try:
         same = json.loads((folder / ABOUT).read_text()) == about
+        before = Run.from_dict(json.loads((folder / "run.json").read_text()))
+        same = same and not run.trainer.differences(before.trainer)
     except (OSError, ValueError):
         same = False
     if not same:

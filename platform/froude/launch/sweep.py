@@ -70,8 +70,8 @@ def sweep(
     _check_cluster(planned, cluster)
     room = Room.now()
     if room.one_machine:
-        at_once = max(room.at_once(trial, crowded=concurrency is not None) for trial in planned)
-        at_once = min(at_once, concurrency or at_once)
+        rooms = [(trial, room.at_once(trial, crowded=concurrency is not None)) for trial in planned]
+        at_once = max(trial.workers * min(n, concurrency or n) for trial, n in rooms)
         largest = max(
             worker_bytes(run) for run in {t.runs[-1].fingerprint: t.runs[-1] for t in planned}.values()
         )
@@ -116,6 +116,8 @@ def open_study(
         raise ConfigError(refusal(found.changed))
     changed = [stored.pop(name) for name in found.changed]
     before = meta.get("stages", {})
+    if not before:
+        space.check_new()
     without = {name: stage.get("without", ()) for name, stage in before.items()}
     agenda = Agenda(space, stored, rerun_changed=rerun_changed, without=without)
     agenda.notes = (*found.notes, *agenda.kept())

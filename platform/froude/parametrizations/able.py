@@ -28,6 +28,11 @@ def check(rules: Parametrization, optimizer: Optimizer) -> None:
             f"`optimizer.weight_decay` must be 0 with {optimizer.name} under {rules.name}, which has no rule for a "
             f"decay that is added to the gradient, but got {optimizer.weight_decay}; set it to 0, or use adamw"
         )
+
+
+def check_heads(rules: Parametrization, optimizer: Optimizer) -> None:
+    """ConfigError if the optimizer's updates of single heads move with the width where rates are not to."""
+    spec = optimizer.spec
     if rules.transfers and "heads" in spec.options and optimizer.option("heads"):
         # A head is [head_dim, width]: only that scale follows its ratio, which falls as the width grows.
         scale = str(optimizer.option("scale")) if "scale" in spec.options else ""

@@ -206,6 +206,7 @@ def refuse_idle(settings: Settings, named: Collection[str]) -> None:
     for key in settings.unlike(*OF_SOME):
         if key in named and key not in read:
             others = [f'"{name}"' for name, spec in SCHEDULES.items() if key in spec.reads(settings)]
+            others += ['"wsd" of tail "exponential"'] if key == "floor" else []
             tail = f' and tail "{settings.tail}"' if "tail" in read else ""
             raise ConfigError(
                 f'`schedule.{key}` must be left out with schedule "{settings.name}"{tail}, which does nothing with it, '

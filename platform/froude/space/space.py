@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from froude.config import ConfigError, Run
+from froude.parametrizations import able
 from froude.space.stages import Stage
 from froude.space.trial import Trial, check_name, unique
 from froude.user_code import call_user
@@ -67,16 +68,21 @@ class Space:
 
     def check(self, trials: Mapping[str, Sequence[Trial]]) -> None:
         """ConfigError unless these trials, by stage, have names of their own, and one precision."""
-        known = [trial for given in trials.values() for trial in given]
-        unique(known)
+        unique([trial for given in trials.values() for trial in given])
+        self._check_precisions(trials)
+
+    def check_new(self) -> None:
+        """ConfigError for what a study that is there already may have, and a new one should not."""
         same = self.target.as_proxy().fingerprint
-        for run in (run for trial in known for run in trial.runs if run.name == self.target.name):
+        proxies = [run for trials in self.planned().values() for trial in trials for run in trial.runs]
+        for run in [self.target, *proxies]:
+            able.check_heads(run.width_rules, run.optimizer)
+        for run in (run for run in proxies if run.name == self.target.name):
             if run.fingerprint != same or run.max_workers > 1:  # of several workers both would write one log
                 raise ConfigError(
                     f"the target must have a name of its own, but a proxy of {self.name!r} is called {run.name!r}, "
-                    "too; rename one"
+                    "too; name one of them (names that runs get by themselves tell no horizon)"
                 )
-        self._check_precisions(trials)
 
     def _check_precisions(self, trials: Mapping[str, Sequence[Trial]]) -> None:
         """ConfigError unless all trials have one precision, but for those that measure what one costs."""

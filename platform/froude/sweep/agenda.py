@@ -245,10 +245,12 @@ def _difference(trial: Trial, stored: Stored) -> str:
     for name, fingerprint in have.items():
         if name not in want:
             return f"settings (run {name} instead of {', '.join(want)})"
+        before = next((run for run in stored.trial.runs if run.name == name), None)
         if want[name].fingerprint != fingerprint and want[name].proxy_fingerprint_0_1 != fingerprint:
-            before = next((run for run in stored.trial.runs if run.name == name), None)
             keys = want[name].differences(before) if before else []
             return f"settings ({', '.join(keys[:4]) or 'its fingerprint differs'})"
+        if before and (keys := want[name].trainer.differences(before.trainer)):
+            return f"settings ({', '.join(keys)})"
     if len(have) < len(want):
         losses = [loss for loss in stored.rows["loss"].to_pylist() if loss is not None]
         if trial.stop_loss is None or not losses or min(losses) > trial.stop_loss:

@@ -176,6 +176,7 @@ def plan(
     from froude.train.probe.contract import check_code_and_corpus
     from froude.train.size import size_of
 
+    space.check_new()
     planned = space.planned()
     runs = [run for trials in planned.values() for trial in trials for run in trial.runs[-1:]]
     probed = check_code_and_corpus([*runs, space.target], trust, skip_probe)

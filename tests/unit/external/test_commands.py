@@ -83,11 +83,14 @@ def test_code_is_the_material_and_resources_are_not_another_run(tmp_path: Path):
     )
     assert made["a"].replace({"trainer.command": ["python"]}).fingerprint != made["a"].fingerprint
     # Data in another folder are other data, and nothing but their path says so.
-    other = [
-        run("python", "t.py", "--data", f"/data/{version}/tokens").fingerprint for version in ("v1", "v2")
+    # Data in another folder are other data, and nothing but their path says so.
+    one, two = (run("/a/python", "/b/t.py", "--data", f"/data/{version}/tokens") for version in ("v1", "v2"))
+    assert one.fingerprint == two.fingerprint
+    assert one.trainer.differences(one.trainer) == []
+    assert two.trainer.differences(one.trainer) == [
+        "trainer.command /data/v2/tokens instead of /data/v1/tokens"
     ]
-    assert other[0] != other[1]
-    assert run("/a/python", "t.py").fingerprint == run("/b/python", "t.py").fingerprint
+    assert made["a"].trainer.differences(made["b"].trainer) == []
     named = made["a"].replace({"trainer.files": ["lib"]})
     assert list(commands.material(named, [str(tmp_path / "a")]).modules) == ["lib/model.py"]
     assert Run.from_toml(named.to_toml()) == named

@@ -11,10 +11,11 @@ from foreign_model import Bigram
 from torch import nn
 
 from froude.config import ConfigError, Run
-from froude.parametrizations import ANY, PARAMETRIZATIONS, Kind, Powers
+from froude.parametrizations import ANY, PARAMETRIZATIONS, Kind, Powers, able
 from froude.parametrizations.parametrization import DECAY_WIDTHS
 from froude.promote.diagnosis.causes import causes
 from froude.promote.diagnosis.diagnose import examine
+from froude.space import Grid, Space, Trial
 from froude.train import api
 from froude.train.optimizers import build
 from froude.train.optimizers.owners import Owners
@@ -59,12 +60,14 @@ def test_heads_of_their_own_need_a_scale_that_holds_over_width(
     name: str, options: dict[str, Any], said: str, parametrization: str
 ) -> None:
     heads = {"name": name, "options": {**options, "heads": True}}
+    run = run_of(optimizer=heads, parametrization=parametrization)
     with pytest.raises(
         ConfigError, match=f"heads` must be false under {parametrization} with {said}, .* use muon"
     ):
-        run_of(optimizer=heads, parametrization=parametrization)
-    run_of(optimizer=heads, parametrization="sp")
-    run_of(optimizer={"name": "muon", "options": {"heads": True}}, parametrization=parametrization)
+        Space("s", 0, (Grid("g", lambda rows: [Trial("t", (run,))], role="loss_law"),), run).check_new()
+    able.check_heads(PARAMETRIZATIONS["sp"], run.optimizer)
+    muon = run_of(optimizer={"name": "muon", "options": {"heads": True}}, parametrization=parametrization)
+    able.check_heads(muon.width_rules, muon.optimizer)
 
 
 @pytest.mark.parametrize(("key", "value"), [("warmup", 10**400), ("alpha", -(10**400))])

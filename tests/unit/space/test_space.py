@@ -210,13 +210,14 @@ def test_a_space_that_makes_no_study_is_refused(stages, rule):
 
 
 def test_a_target_does_not_share_its_name_with_another_run():
-    Space("x", 0, (grid(),), RUN).planned()  # the same run: nothing to confuse
+    Space("x", 0, (grid(),), RUN).check_new()  # the same run: nothing to confuse
     longer = RUN.replace(tokens=RUN.tokens * 2, name="a")
-    with pytest.raises(ConfigError, match="a proxy of 'x' is called 'a', too; rename one"):
-        Space("x", 0, (grid(),), longer).planned()
+    with pytest.raises(ConfigError, match="a proxy of 'x' is called 'a', too; name one of them"):
+        Space("x", 0, (grid(),), longer).check_new()
+    Space("x", 0, (grid(),), longer).planned()  # as a study may be that was begun before
     wide = RUN.replace(slots=12, workers=2, name="a")
     with pytest.raises(ConfigError, match="is called 'a'"):
-        Space("x", 0, (grid(trials=lambda rows: [Trial("t", (wide,))]),), wide).planned()
+        Space("x", 0, (grid(trials=lambda rows: [Trial("t", (wide,))]),), wide).check_new()
 
 
 def test_an_unknown_role_is_refused():
