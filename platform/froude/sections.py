@@ -31,7 +31,6 @@ ARCHITECTURE = (
     "parallel",
 )
 
-
 #: What a trainer may tell of a run by one name; `validation_loss_code` is the loss on a validation set `code`.
 TOLD = (
     *("step", "tokens", "loss", "validation_loss", "status", "reason", "flops_per_token"),
@@ -39,8 +38,7 @@ TOLD = (
 )
 
 
-#: Endings of a command's files that may lie anywhere.
-CODE = (".py", ".sh", ".json", ".toml", ".yaml", ".yml")
+CODE = (".py", ".sh", ".json", ".toml", ".yaml", ".yml")  # a command's files that may lie anywhere
 
 
 def check_series(series: Mapping[str, str], where: str) -> None:
