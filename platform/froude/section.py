@@ -182,7 +182,10 @@ class Section(BaseModel):
 def inner(place: Any, name: str, key: str) -> Any:
     """The table of this name in another, where it is made if need be, or among tables; `key` is the whole path."""
     if isinstance(place, dict):
-        return place.setdefault(name, {})
+        found = place.setdefault(name, {})
+        if not isinstance(found, dict | list):
+            raise ConfigError(f"`{key}` must lead into a table, but {name!r} is none; correct the key")
+        return found
     tables = {table["name"]: table for table in place if isinstance(table, dict) and "name" in table}
     if name not in tables:
         raise ConfigError(

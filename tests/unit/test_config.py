@@ -283,3 +283,10 @@ def test_replicas_are_no_matter_of_one_worker() -> None:
 def test_what_cannot_go_together_is_named(changes: dict[str, object], said: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(said)):
         Run(tokens=768, **changes)
+
+
+def test_a_key_does_not_lead_into_a_number() -> None:
+    with pytest.raises(
+        ConfigError, match=r"`seed\.x` must lead into a table, but 'seed' is none; correct the key"
+    ):
+        Run(tokens=768).replace({"seed.x": 1})
