@@ -22,7 +22,7 @@ MIXTURE = "froude.train.data.mixture:Mixture"
 PART_NAME = re.compile(r"\w+", re.ASCII)
 #: Options of the package's sources that are files: their SHA-256 is put beside them, and counts in the path's place.
 FILES = ("tokenizer",)
-#: Other options that are files, whose SHA-256 counts where it is given.
+#: These, and a model's, whose SHA-256 counts only where it is given.
 HASHED = (*FILES, "config")
 #: Sources whose content no file's hash names: terabytes, perhaps, or half of what is read. They are asked themselves
 #: (froude.material).

@@ -190,7 +190,7 @@ def _check_cluster(planned: Sequence[Trial], cluster: SimulatedCluster | Connect
             "simulate more nodes"
         )
     for trial in planned:
-        needs(trial, free)
+        needs(trial, free)  # ConfigError where it asks for a device that is not there
     check_room(planned)
     check_nodes(runs)
     if isinstance(cluster, SimulatedCluster) and not free.get("GPU"):

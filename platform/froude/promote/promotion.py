@@ -18,7 +18,7 @@ from froude.promote.choice.batch import Batches, batches, check
 from froude.promote.choice.choose import Choice, choose
 from froude.promote.choice.recipe_run import searched_run
 from froude.promote.choice.step_time import StepTime, estimated, of_study
-from froude.promote.choice.target_loss import target_loss
+from froude.promote.choice.target_loss import target_loss, widened
 from froude.promote.choice.worth import trade
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
@@ -204,6 +204,8 @@ def predict(fits: Fits, params: int) -> Forecast | None:
         return None
     found, free = target_loss(fits, params), law.free
     prediction = found.prediction
+    # Where the precision costs something, nobody has measured what it costs on other sets.
+    sets = fits.predict_sets(params=params, tokens=found.tokens) if fits.cost is None else {}
     return Forecast(
         loss=prediction.loss,
         low=prediction.low,
@@ -216,7 +218,9 @@ def predict(fits: Fits, params: int) -> Forecast | None:
         comparator=prediction.comparator,
         compute_line=prediction.compute_line,
         noise=prediction.noise,
-        sets={name: SetForecast.of(each) for name, each in found.sets.items()},
+        sets={
+            name: SetForecast.of(widened(each, found.apart.get("batch", 0.0))) for name, each in sets.items()
+        },
         free_loss=math.nan
         if free is None
         else free.E + free.A / params**free.alpha + free.B / found.tokens**free.beta,

@@ -70,23 +70,24 @@ def _wider(ids: Tokens) -> int:
     return 8 if width == 4 or not ids[2::4].any() else 4
 
 
-def check_width(file: File, dtype: str, else_: str = "") -> None:
-    """ConfigError unless the file is a whole number of such ids, as far as it can be told; the remedy after `else_`."""
+def check_width(file: File, dtype: str, first: str = "") -> None:
+    """ConfigError unless the file is a whole number of such ids, as far as it shows; `first` begins a remedy."""
     width = np.dtype(dtype).itemsize
-    if not file.size % width:
-        count = min(file.size // width, PROBED)
-        if found := _wider(file.read(0, count * width).view(np.dtype(dtype).newbyteorder("<"))):
-            shorter = "write them as uint32 (`ids.astype('uint32').tofile(name)`), and set `data.options.dtype` to that"
-            raise unfit(
-                file.url,
-                f"a shard of {dtype} must have ids of {width} bytes",
-                f"has next to nothing in every second of its first {count}, as ids of {found} bytes do",
-                else_ + ("set `data.options.dtype` to uint32" if found == 4 else shorter),
-            )
     if file.size % width:
         raise unfit(
             file.url,
             f"a shard of {dtype} must have a multiple of {width} bytes",
             f"has {file.size}: it was truncated, or has another type",
             "restore it, or set `data.options.dtype`",
+        )
+    count = min(file.size // width, PROBED)
+    if found := _wider(file.read(0, count * width).view(np.dtype(dtype).newbyteorder("<"))):
+        shorter = (
+            "write them as uint32 (`ids.astype('uint32').tofile(name)`), and set `data.options.dtype` to that"
+        )
+        raise unfit(
+            file.url,
+            f"a shard of {dtype} must have ids of {width} bytes",
+            f"has next to nothing in every second of its first {count}, as ids of {found} bytes do",
+            first + ("set `data.options.dtype` to uint32" if found == 4 else shorter),
         )

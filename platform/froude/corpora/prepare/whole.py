@@ -116,9 +116,8 @@ def prepare(
     _forget_others(folder, {row["name"] for row in rows})
     corpus = record.write(folder, content | {"shards": rows})
     if folder.is_local:
-        shutil.rmtree(
-            (folder / made.FOLDER).path
-        )  # with what a killed writer left, which `walk` does not show
+        # With what a killed writer left, which `walk` does not show.
+        shutil.rmtree((folder / made.FOLDER).path)
     else:
         for leftover in (folder / made.FOLDER).walk():
             leftover.delete()

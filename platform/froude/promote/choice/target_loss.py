@@ -14,14 +14,13 @@ from froude.promote.fits import Fits
 
 @dataclass(frozen=True)
 class TargetLoss:
-    """A forecast of the target, and the same of the loss on each other validation set, by name.
+    """A forecast of the target.
 
     `tokens` are those at the batch of the law's rows that the target's are worth. `apart` are relative standard
     deviations of what no run of the loss law tells, by what it is: `batch`, `precision`; the intervals hold them.
     """
 
     prediction: Prediction
-    sets: Mapping[str, Prediction]
     tokens: float
     apart: Mapping[str, float]
 
@@ -35,17 +34,13 @@ def target_loss(fits: Fits, params: int) -> TargetLoss:
         for axis, ratio in found.extrapolation.items()
     }
     prediction = widened(replace(found, extrapolation=ratios), batch)
-    sets = {
-        name: widened(each, batch) for name, each in fits.predict_sets(params=params, tokens=tokens).items()
-    }
     apart = {"batch": batch}
     if fits.cost is not None:
         level = prediction.level
         loss, low, high = fits.cost.moved(prediction.loss, prediction.low, prediction.high, level)
         prediction = replace(prediction, loss=loss, low=low, high=high)
         apart["precision"] = fits.cost.half(level) / NORMAL / loss
-        sets = {}  # of these losses nobody has measured what the precision costs
-    return TargetLoss(prediction, sets, tokens, {name: sd for name, sd in apart.items() if sd})
+    return TargetLoss(prediction, tokens, {name: sd for name, sd in apart.items() if sd})
 
 
 def widened(found: Prediction, deviation: float) -> Prediction:

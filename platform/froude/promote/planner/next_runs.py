@@ -15,7 +15,7 @@ from froude.config import ConfigError, Run
 from froude.laws import Prediction
 from froude.laws.loss.calibration import HeldOut
 from froude.laws.loss.design import Design, forecast_design
-from froude.promote.choice.target_loss import target_loss
+from froude.promote.choice.target_loss import TargetLoss, target_loss
 from froude.promote.fits import Fits
 from froude.promote.forecast import OTHERS, beside
 from froude.promote.gate import profile_named
@@ -41,8 +41,8 @@ class NextRuns:
     is `enough`. `failing` are the gate's checks on the loss law that fail now, each with its value and bound.
     `held_out` has what a certificate lacks. `shares` are the parts of the forecast's variance: law, reach and noise;
     for the study's target batch and precision, where the law's rows do not have them, and rate, where there is a rate
-    law, whose `rates` say what it may cost. `others` are what else is forecast from the
-    same runs, nats per token by a field of Forecast; `paid` the FLOPs of all proxies over the target's, NaN if unknown.
+    law, whose `rates` say what it may cost. `others` are what else is forecast from the same runs, nats per token by a
+    field of Forecast; `paid` the FLOPs of all proxies over the target's, NaN if unknown.
     """
 
     params: float
@@ -215,8 +215,11 @@ def next_runs(
             "next runs are planned for a fitted loss law, but this study has no finished rows for one; "
             "begin with a few sizes and horizons in a stage of role loss_law"
         )
-    own = target_loss(fits, round(params)) if run is not None else None
-    forecast = fits.predict(params=params, tokens=tokens) if own is None else own.prediction
+    if run is not None:
+        target = target_loss(fits, round(params))
+    else:
+        target = TargetLoss(fits.predict(params=params, tokens=tokens), tokens, {})
+    forecast = target.prediction
     failing, beyond = failing_checks(forecast, bounds)
     once = offers is not None
     if offers is not None:
@@ -231,10 +234,8 @@ def next_runs(
             f"proxies must cost less than the target, but none of the {what} does at "
             f"{named(params, tokens)}; name a larger target"
         )
-    apart = {} if own is None else own.apart
-    design = forecast_design(
-        fits.loss, offered, params=params, tokens=tokens if own is None else own.tokens
-    ).less_known(math.hypot(*apart.values()))
+    design = forecast_design(fits.loss, offered, params=params, tokens=target.tokens)
+    design = design.less_known(math.hypot(*target.apart.values()))
     goal = enough * design.deviation / forecast.half_width
     sought: Literal["shrink", "closes"] = "closes" if beyond else "shrink"
     offered = offered.with_columns(
@@ -258,7 +259,7 @@ def next_runs(
         after = after.after(place)
     best = offered.row(int(order[0]), named=True)
     variance, shares = design.deviation**2, dict(design.shares)
-    for name, deviation in apart.items():
+    for name, deviation in target.apart.items():
         shares[name] = deviation**2 / variance
         shares["noise"] -= shares[name]
     off = variance * (1 - (1 - best["shrink"]) ** 2) / best["cost"]
