@@ -51,6 +51,7 @@ CASES: dict[str, tuple[int, dict[str, Any]]] = {
     "selective": (1, {"compute.checkpointing": "selective"}),
     "chunked loss": (1, {**WIDE, "compute.loss_chunk": 256}),
     "logits in full": (1, WIDE),
+    "logits in full, z-loss": (1, WIDE | {"model.z_loss": 1e-4}),
     "fsdp, one unit": (2, {}),
     "fsdp": (2, {"keep": 0}),
     "fsdp, micro-batches": (2, {"keep": 0, "micro_batch": 512}),

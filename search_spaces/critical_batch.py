@@ -15,7 +15,7 @@ CONTEXT, BASE_BATCH = 1024, 2**17
 BATCHES = tuple(2**i for i in range(14, 22))
 LR, BETA2 = 2**-8, 0.95  # at the base batch
 TARGET_LOSS = 0.95  # nats per byte; set it to what the base batch reaches after half of the longest branch
-MOST_TOKENS, SHARE = 2**32, 1.35  # of the longest branch, and from each branch to the next
+MOST_TOKENS, SHARE = 2**32, 1.35  # that a branch may have, and from each branch to the next
 WARMUP = 2**24  # tokens, at least 20 steps
 
 
@@ -48,7 +48,7 @@ def trial(batch: int, octaves: float, seed: int) -> Trial:
 
 
 def space(seed: int = 0) -> Space:
-    """The study; its target is the base batch's longest run, on 8 workers."""
+    """The study; its target is the base batch's run of the most tokens, on 8 workers."""
     trials = [trial(batch, octaves, seed) for batch in BATCHES for octaves in (-1, 0, 1)]
     target = proxy(BASE_BATCH, 0, MOST_TOKENS // BASE_BATCH, seed).replace(
         {"workers": (1, 8), "slots": 8}, name="large"

@@ -1,6 +1,6 @@
 """Peak learning rate against width, under muP and SP, for a target run of 1.7 billion parameters.
 
-Widths 256 to 1024 at 8 layers, heads of 64; 524 million tokens a run, whatever the width, so that width alone moves the
+Widths 256 to 1024 at 8 layers, heads of 64; 537 million tokens a run, whatever the width, so that width alone moves the
 optimum. Nine rates half an octave apart, the three in the middle with a second seed. Bytes of the UTF-8 file named by
 FROUDE_CORPUS (corpus.txt if unset), on every node. `froude plan search_spaces/lr_transfer.py` shows what it would take.
 """

@@ -60,8 +60,8 @@ class Compute(Section):
     threads: int = Field(
         default=0,
         ge=0,
-        description="threads of a worker on a CPU, which reserves as many CPUs; 0: one, or in a run of several workers "
-        "as many as OMP_NUM_THREADS says",
+        description="threads of a worker on a CPU, which reserves as many CPUs; 0: one, or in a target run as many as "
+        "OMP_NUM_THREADS says",
     )
 
     @property

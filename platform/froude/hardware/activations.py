@@ -154,7 +154,8 @@ COPIES_EVALUATED = 2
 
 def logits(run: Run, sizes: Sizes, tokens: int) -> tuple[float, str]:
     """Bytes of a pass of so many tokens when its backward begins, chunked if the run says so."""
-    copies = COPIES + bool(run.model.softcap) + bool(run.model.z_loss)
+    # A z-loss has two more, the exponentials that its backward computes and its gradient.
+    copies = COPIES + bool(run.model.softcap) + 2 * bool(run.model.z_loss)
     vocab, chunk = run.model.vocab, run.compute.loss_chunk
     at_once = min(chunk, tokens) if chunk else tokens
     found = 4.0 * copies * at_once * vocab

@@ -22,6 +22,7 @@ from froude.promote.choice.target_loss import target_loss, widened
 from froude.promote.choice.worth import trade
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
+from froude.promote.imported_runs import history
 from froude.promote.ladder.validation_sets import SetForecast
 from froude.promote.recipe import FILE, Recipe, read, seal
 from froude.runlog import LogReader
@@ -74,6 +75,8 @@ def promote(
         elif missing == ["search"] and others.len():
             lacks = f"search (it has {', '.join(others)} where the target has {fits.target.schedule.name})"
             remedy = "sweep trials of the target's schedule in that stage"
+        if set(study.meta.get("stages", {})) == {history.ROLE}:
+            remedy = history.remedy(study.trials().collect(), fits.target, missing)
         raise ConfigError(
             "a study must have finished trials of the roles search (of the target's schedule), lr_transfer "
             f"and loss_law to be promoted, but lacks {lacks}; {remedy}"

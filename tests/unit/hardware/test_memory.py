@@ -230,7 +230,14 @@ def test_a_planned_peak_is_what_torchs_allocator_hands_out(changes):
 @pytest.mark.long
 @pytest.mark.parametrize(
     "name",
-    ["fsdp, blocks, chunked", "fsdp, exact", "zero1, micro-batches", "kv heads, window", "bf16_stochastic"],
+    [
+        "fsdp, blocks, chunked",
+        "fsdp, exact",
+        "zero1, micro-batches",
+        "kv heads, window",
+        "bf16_stochastic",
+        "logits in full, z-loss",
+    ],
 )
 def test_a_planned_peak_is_what_tensors_held(name, root, monkeypatch):
     """Cases of benchmarks/plan_memory.py, each trained by processes of its own."""

@@ -56,8 +56,16 @@ def test_kinds_come_equally_often_where_nodes_allow() -> None:
     assert counts == {"worker-kill": 20, "head-kill": 20}
 
 
+def test_as_many_failures_as_there_is_room_for_are_scheduled() -> None:
+    """Of 1,000 steps .9 count; in binary fractions that is a little less than 900."""
+    short = {"steps": 1000, "checkpoint_every": 50, "nodes": 3}
+    assert len(schedule(0, 9, list(KINDS), **short)) == 9
+    with pytest.raises(ConfigError, match="room for 1 to 9 failures"):
+        schedule(0, 10, list(KINDS), **short)
+
+
 def test_too_many_failures_for_a_run_are_refused() -> None:
-    with pytest.raises(ConfigError, match="room for 1 to 44 failures"):
+    with pytest.raises(ConfigError, match="room for 1 to 45 failures"):
         schedule(0, 46, list(KINDS), **LONG)
 
 

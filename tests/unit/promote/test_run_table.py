@@ -44,6 +44,7 @@ def refused(tmp_path: Path, content: str, name: str = "runs.csv", **columns: str
         # Optuna's TrialState and Slurm's
         *(("COMPLETE", "finished"), ("PRUNED", "pruned"), ("FAIL", "failed"), ("WAITING", "running")),
         *((" Completed ", "finished"), ("TIMEOUT", "failed"), ("Diverged", "diverged")),
+        *(("OUT_OF_MEMORY", "failed"), ("CANCELLED by 1000", "failed"), ("SUSPENDED", "running")),
     ],
 )
 def test_the_words_of_trackers_are_understood(tmp_path: Path, word: str, meant: str) -> None:

@@ -38,9 +38,8 @@ def schedule(
     Kinds occur equally often as far as the number of nodes allows. ConfigError if the run is too short for this many
     failures, or if these kinds would leave too few nodes.
     """
-    needed = failures * COMMITS * checkpoint_every
-    if failures < 1 or needed > (LAST - FIRST) * steps:
-        most = int((LAST - FIRST) * steps) // (COMMITS * checkpoint_every)
+    most = round((LAST - FIRST) * steps) // (COMMITS * checkpoint_every)
+    if not 1 <= failures <= most:
         raise ConfigError(
             f"a run of {steps} steps with a checkpoint every {checkpoint_every} has room for 1 to {most} failures, "
             f"but got --failures {failures}; use fewer, or a longer run"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -19,6 +19,8 @@ from froude.study import Study
 ROLE = "history"
 REPORT = "report.html"
 RATES = 3  # that make a curve of loss against learning rate
+#: What rows must say of a run to tell a role.
+TOLD = {"search": ("lr", "batch", "schedule"), "lr_transfer": ("lr", "width")}
 
 
 def make_study(
@@ -129,6 +131,26 @@ def rates(rows: pl.DataFrame, parametrization: str) -> pl.DataFrame:
         else ()
     )
     return curves.filter(*here)
+
+
+def remedy(rows: pl.DataFrame, target: Run, missing: Sequence[str]) -> str:
+    """What a table must say, or have, so that its rows tell the roles that are missing."""
+    asked = dict.fromkeys(name for role in missing for name in TOLD.get(role, ()))
+    columns = [name for name in asked if rows[name].is_null().all()]
+    said = [f"map {', '.join(columns)}"] if columns else []
+    kinds = sorted(rows["parametrization"].fill_null(STANDARD.name).unique())
+    if "lr_transfer" in missing and target.parametrization not in kinds:
+        said.append(
+            f"map parametrization, or set the target's (it has {target.parametrization}, the rows "
+            f"{', '.join(kinds)}; those that name none count as {STANDARD.name})"
+        )
+    if said:
+        return "; ".join(said)
+    wanted = {
+        "search": f"finished runs of the target's schedule, {target.schedule.name}, that tell rate and batch",
+        "lr_transfer": f"{RATES} rates or more of a width, all at one horizon and batch",
+    }
+    return "add " + ", and ".join(wanted.get(role, "finished runs of several sizes") for role in missing)
 
 
 def settings(rows: pl.DataFrame, target: Run | None) -> pl.DataFrame:

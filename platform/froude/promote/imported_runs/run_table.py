@@ -40,12 +40,13 @@ OPTIONAL = (
 )
 #: Parameters that a token passes through: the name of ours for a column that `mixtures_of_experts` does not know.
 ACTIVE = "active_params"
-#: What a tracker calls each status (W&B, MLflow, Optuna and their like), in small letters. Other words are asked about:
-#: Ray Tune's "terminated" means finished, and somebody else's that it was killed.
+#: What a tracker or a scheduler (W&B, MLflow, Optuna, Slurm) calls each status, in small letters. Other words are
+#: asked about: Ray Tune's "terminated" means finished, and somebody else's that it was killed.
 WORDS = {
     **dict.fromkeys(frames.UNFINISHED, "failed"),
-    **dict.fromkeys(("fail", "preempting"), "failed"),
-    **dict.fromkeys(("pending", "queued", "scheduled", "waiting"), "running"),
+    **dict.fromkeys(("fail", "preempting", "revoked"), "failed"),
+    **dict.fromkeys(("out_of_memory", "node_fail", "boot_fail", "deadline"), "failed"),
+    **dict.fromkeys(("pending", "queued", "scheduled", "waiting", "suspended", "requeued"), "running"),
     **dict.fromkeys(("complete", "completed", "success", "succeeded"), "finished"),
     **{status: status for status in STATUSES},
 }
@@ -201,11 +202,12 @@ def _status(table: _Table) -> pl.Series:
     if "status" not in frame.columns:
         return pl.repeat("finished", frame.height, eager=True)
     words = frame["status"].cast(pl.String).str.strip_chars().str.to_lowercase()
+    words = words.str.replace(r"^cancelled by .*", "cancelled")  # sacct's
     found = words.replace_strict(WORDS, default=None, return_dtype=pl.String)
     odd = found.is_null().arg_true()
     if odd.len():
         remedy = "correct it, or leave the column out with --columns status= (then every row is finished)"
-        rule = f"one of {', '.join(STATUSES)}, or W&B's or MLflow's word for one"
+        rule = f"one of {', '.join(STATUSES)}, or W&B's, MLflow's or Slurm's word for one"
         raise table.error("status", int(odd[0]), rule, remedy)
     return found
 

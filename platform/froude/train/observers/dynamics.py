@@ -78,18 +78,24 @@ class Dynamics(Observer):
         blocks = [block for block in self._blocks() if hasattr(block, "largest_attention_logit")]
         start = torch.full((), -torch.inf, device=self.loop.world.device)
         self.logits = [start.clone() for _ in blocks]
-        hooks = [block.register_forward_pre_hook(partial(self._see, i)) for i, block in enumerate(blocks)]
+        hooks = [
+            block.register_forward_pre_hook(partial(self._see, i), with_kwargs=True)
+            for i, block in enumerate(blocks)
+        ]
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
 
-    def _see(self, number: int, block: Any, arguments: tuple[Any, ...]) -> None:
+    def _see(self, number: int, block: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         """As a hook before a block's forward pass; that of a rank without a slot, short or empty, does not count."""
-        if len(arguments[0]) and arguments[0].shape[1] == self.loop.run.model.context:
-            given = (each.detach() if isinstance(each, Tensor) else each for each in arguments)
-            found = block.largest_attention_logit(*given)
+        stream = next((each for each in (*arguments, *named.values()) if isinstance(each, Tensor)), None)
+        if stream is not None and len(stream) and stream.shape[1] == self.loop.run.model.context:
+            given = [_detached(each) for each in arguments]
+            found = block.largest_attention_logit(
+                *given, **{key: _detached(each) for key, each in named.items()}
+            )
             self.logits[number] = torch.maximum(self.logits[number], found)
 
     def _attention(self) -> list[tuple[str, str, float]]:
@@ -179,6 +185,10 @@ class Dynamics(Observer):
 
     def _blocks(self) -> list[nn.Module]:
         return list(self.loop.trainer.model.blocks())  # type: ignore[operator]
+
+
+def _detached(given: Any) -> Any:
+    return given.detach() if isinstance(given, Tensor) else given
 
 
 def _median(counts: Tensor) -> float:

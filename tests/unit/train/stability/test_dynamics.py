@@ -101,8 +101,27 @@ def test_a_pass_without_a_window_tells_nothing() -> None:
     watch.loop = SimpleNamespace(run=RUN)  # type: ignore[assignment]
     watch.logits = [torch.tensor(1.0)]
     for windows in (torch.empty(0, RUN.model.context, 8), torch.full((2, RUN.model.context, 8), 3.0)):
-        watch._see(0, block, (windows,))
+        watch._see(0, block, (windows,), {})
     assert watch.logits == [torch.tensor(3.0)]
+
+
+def test_a_block_is_asked_with_what_its_forward_is_given() -> None:
+    class Block(torch.nn.Module):
+        def forward(self, inputs: torch.Tensor, *, scale: float) -> torch.Tensor:
+            return inputs
+
+        def largest_attention_logit(self, inputs: torch.Tensor, *, scale: float) -> torch.Tensor:
+            return scale * inputs.max()
+
+    block, windows = Block(), torch.ones(2, RUN.model.context, 8)
+    watch = object.__new__(Dynamics)
+    watch.loop = SimpleNamespace(run=RUN, world=SimpleNamespace(device="cpu"))  # type: ignore[assignment]
+    watch._blocks = lambda: [block]  # type: ignore[method-assign]
+    with watch._watching():
+        block(3 * windows, scale=2.0)
+        assert watch.logits == [torch.tensor(6.0)]
+        block(inputs=4 * windows, scale=2.0)
+        assert watch.logits == [torch.tensor(8.0)]
 
 
 @pytest.mark.slow
