@@ -92,7 +92,9 @@ class Elastic:
 def history(study: Study, run: str) -> Elastic | None:
     """The history of the study's run of this name; None if it has not begun, ConfigError if its log is broken."""
     records = LogReader(study.location / "runs" / run).records()
-    found = trace(run, records, study.steps().filter(pl.col("run") == run).collect())
+    if not records:
+        return None
+    found = trace(run, records, study.committed(run, "steps", lineage(records)).collect())
     if found is None or not found.finished:
         return found
     evals = study.committed(run, "evals", lineage(records)).filter(pl.col("step") == found.step)

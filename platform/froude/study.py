@@ -61,11 +61,20 @@ class Study:
         try:
             with reported(file, "a study must be readable"):
                 content = json.loads(file.read()) if file.exists() else {}
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"study.json must be JSON, but {file}: {error}; restore it") from error
         if not isinstance(content, dict):
             raise ConfigError(
                 f"study.json must be an object, but {file} is a {type(content).__name__}; restore it"
+            )
+        stages, target = content.get("stages", {}), content.get("target", {})
+        if not (isinstance(stages, dict) and all(isinstance(stage, dict) for stage in stages.values())):
+            raise ConfigError(
+                f"study.json must have an object of stages, but {file} has other ones; restore it"
+            )
+        if not isinstance(target, dict):
+            raise ConfigError(
+                f"study.json must have an object as target, but {file} has {target!r}; restore it"
             )
         return content
 

@@ -6,7 +6,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,7 +15,7 @@ import torch
 from froude.checkpoint.parts import Corrupt
 from froude.config import ConfigError
 from froude.runlog import Part
-from froude.schemas import table_of
+from froude.schemas import MOST_VALUES, table_of
 
 SCHEMA_VERSION = 1
 MOST_BYTES = 2**60  # of a tensor
@@ -77,8 +77,15 @@ class Manifest:
         tensors = {fqn: [dtype_name(dtype), list(size)] for fqn, (dtype, size) in self.tensors.items()}
         content = json.dumps({"schema": SCHEMA_VERSION, "tensors": tensors})
         schema = _ROWS.with_metadata({_KEY: content.encode()})
-        rows = [asdict(block) for block in self.blocks]
-        columns = [pa.array([row[field.name] for row in rows], field.type) for field in schema]
+        values = sum(max(len(block.sizes), 1) for block in self.blocks)
+        if values > MOST_VALUES:
+            raise ConfigError(
+                f"a checkpoint's manifest must have at most {MOST_VALUES:,} sizes, or it could not be read again, but "
+                f"its {len(self.blocks):,} blocks have {values:,}; let fewer workers share a model (hsdp)"
+            )
+        columns = [
+            pa.array([getattr(block, field.name) for block in self.blocks], field.type) for field in schema
+        ]
         sink = io.BytesIO()
         pq.write_table(pa.Table.from_arrays(columns, schema=schema), sink, compression="zstd")
         return sink.getvalue()

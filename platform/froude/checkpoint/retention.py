@@ -56,17 +56,17 @@ class Keep:
 
 
 def delete(run: Location, records: Iterable[Record]) -> None:
-    """Delete the data of these checkpoints; their ledger and metrics stay."""
+    """Delete the data of these checkpoints; their ledger and metrics stay, and what is another run's by a link."""
     for record in records:
         for part in record.parts:
-            if part.kind in ("data", "manifest"):
+            if part.kind in ("data", "manifest") and is_itself(run, part.path):
                 with contextlib.suppress(OSError):  # what stays is swept when the next attempt begins
                     (run / part.path).delete()
 
 
-def _is_itself(run: Location, path: str) -> bool:
-    """Whether no link leads from the run to this file; a linked one is another run's, or was committed elsewhere."""
-    return not run.is_local or (run / path).path.resolve() == run.path.resolve() / path
+def is_itself(place: Location, path: str) -> bool:
+    """Whether no link leads from the place to this file; a linked one is another run's, or was committed elsewhere."""
+    return not place.is_local or (place / path).path.resolve() == place.path.resolve() / path
 
 
 def sweep(run: Location, found: Sequence[Location], records: Sequence[Record]) -> None:
@@ -85,7 +85,7 @@ def sweep(run: Location, found: Sequence[Location], records: Sequence[Record]) -
     }
     for place in found:
         path = place.url[len(run.url) + 1 :]
-        if path not in kept and OURS.fullmatch(path) and _is_itself(run, path):
+        if path not in kept and OURS.fullmatch(path) and is_itself(run, path):
             with contextlib.suppress(OSError):
                 place.delete()
     with contextlib.suppress(OSError):  # some may write to a bucket without the right to list its uploads

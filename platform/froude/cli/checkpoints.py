@@ -217,7 +217,8 @@ def export(
     place = _run(run, name)
     record = chosen(place, step)
     ending = ".safetensors" if format == "safetensors" else f"-{format}"
-    target = Location.parse(out or f"{record.run}-{record.step}{ending}")
+    # Not by the name in the record, which whoever wrote it chose.
+    target = Location.parse(out or f"{place.name}-{record.step}{ending}")
     if format != "safetensors":
         into = as_dcp if format == "dcp" else functools.partial(as_hf, dtype=dtype, trust=trust)
         return into(place, record, target, as_json=as_json)

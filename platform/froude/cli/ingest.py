@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from froude.cli.common import FAILED, Debug, Json, emit, verb
+from froude.cli.common import FAILED, Debug, Json, Trust, emit, verb
 
 
 @verb
@@ -17,6 +17,7 @@ def ingest(
         str,
         typer.Option(metavar="STUDY", help="The study, if it is not where it was.", show_default=False),
     ] = "",
+    trust: Trust = False,
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
@@ -28,7 +29,7 @@ def ingest(
     from froude.store import Location
 
     place = Path(jobs).resolve()
-    state = take_in(place, Location.parse(study) if study else None)
+    state = take_in(place, Location.parse(study) if study else None, trust=trust)
     if as_json:
         emit(state.to_dict())
     else:

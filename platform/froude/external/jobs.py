@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ from froude.store import Location
 from froude.sweep import trial_store
 from froude.sweep.agenda import Agenda
 from froude.sweep.layouts import note
+from froude.terminal import printable
+from froude.train.api import check_imports
 
 ABOUT, TRIAL, TAKEN = "jobs.json", "trial.json", "taken.json"
 
@@ -45,7 +48,7 @@ class State:
         counts = f"{len(self.done)} done ({len(self.diverged)} diverged), {len(self.waiting)} waiting"
         return [
             f"{self.study}: {counts}, {len(self.failed)} failed",
-            *(f"  failed    {name}: {why}" for name, why in self.failed.items()),
+            *(f"  failed    {name}: {printable(why)}" for name, why in self.failed.items()),
             *(f"  again     {name}: its last attempt failed" for name in self.again),
         ]
 
@@ -58,6 +61,12 @@ def check(space: Space) -> None:
                 f"--write-jobs is for trials that a command trains, but {trial.name!r} has no `trainer.command`; set "
                 "one, or sweep without --write-jobs"
             )
+        for name in trial.runs[0].trainer.environment:
+            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+                raise ConfigError(
+                    f"names in `trainer.environment` must be a shell's for --write-jobs, but {trial.name!r} has "
+                    f"{name!r}; use letters, digits and _"
+                )
 
 
 def write_jobs(agenda: Agenda, space: Space, study: Location, place: Path) -> State:
@@ -86,11 +95,12 @@ def write_jobs(agenda: Agenda, space: Space, study: Location, place: Path) -> St
     return ingest(place, study)
 
 
-def ingest(place: Path, study: Location | None = None) -> State:
+def ingest(place: Path, study: Location | None = None, *, trust: bool = False) -> State:
     """Take in what has ended of the jobs below `place`, and list again those that are to run.
 
     `study` is the one that the jobs were written for, unless it has moved. A run whose command failed is to run again
-    as often as its trainer's `retries` say. ConfigError where there are no jobs, or no study.
+    as often as its trainer's `retries` say. ConfigError where there are no jobs, or no study, and where a run would
+    import code from outside the package, to count its parameters, without `trust`.
     """
     about = _about(place)
     if about is None:
@@ -111,6 +121,8 @@ def ingest(place: Path, study: Location | None = None) -> State:
             Trial.from_json(json.dumps(described["trial"])),
             Material.from_dict(described["material"]),
         )
+        for run in trial.runs:
+            check_imports(run, trust)
         before = stored.get(trial.name)
         fresh = before is not None and before.trial.to_json() == trial.to_json()
         # A failed row that is not of these attempts is to be replaced.

@@ -14,6 +14,7 @@ from froude.promote.ladder.unfinished import earlier_line
 from froude.runlog import LogReader, lineage
 from froude.store import Location
 from froude.study import Study
+from froude.terminal import printable
 
 if TYPE_CHECKING:
     from froude.laws import BatchRamp
@@ -51,7 +52,7 @@ class BadTrial:
         tries = f" in {self.attempts} attempts" if self.status == "failed" and self.attempts > 1 else ""
         reason = " ".join(self.reason.split()) or "the version that trained it kept no reason"
         cut = reason if len(reason) <= REASON_CHARACTERS else reason[: REASON_CHARACTERS - 1] + "…"
-        return f"{self.status:<9} {which}{tries}: {cut}"
+        return printable(f"{self.status:<9} {which}{tries}: {cut}")
 
 
 def find_bad_trials(study: Study) -> list[BadTrial]:

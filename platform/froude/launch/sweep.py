@@ -8,7 +8,9 @@ import shutil
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
+from froude.checkpoint.retention import is_itself
 from froude.config import ConfigError
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster, environment
 from froude.space import Space, Trial
@@ -165,11 +167,20 @@ def clear(study: Location) -> None:
     for name in sorted(study.children(), key=lambda name: name != "trials"):
         if name in FOLDERS and name != "logs":
             for file in (study / name).walk():
-                file.delete()
+                if is_itself(study, file.url.removeprefix(f"{study.url}/")):
+                    file.delete()
             if study.is_local:
-                shutil.rmtree((study / name).path, ignore_errors=True)
+                _remove((study / name).path)
         elif FILES.fullmatch(name):
             (study / name).delete()
+
+
+def _remove(folder: Path) -> None:
+    """Delete a folder, never what links in it, or the folder itself, lead to."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _check_cluster(planned: Sequence[Trial], cluster: SimulatedCluster | ConnectedCluster) -> None:

@@ -30,6 +30,7 @@ from froude.sweep.progress import SweepProgress
 from froude.train.speed.timing import cores
 
 LOOK_SECONDS = 10.0  # between looks for new nodes, as in training
+TOLD_SECONDS = 0.5  # between two tellings of how far a sweep is, unless a trial ends
 RETRIES = 2  # of a trial, after its first attempt
 ERROR_CHARACTERS = 500
 
@@ -139,6 +140,7 @@ class Queue(_Unpickled, Searcher):
         self._next: Trial | None = None
         self._began = time.monotonic()
         self._seconds_done = self._cost_done = 0.0
+        self._costs: dict[str, float] = {}
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any
@@ -194,7 +196,7 @@ class Queue(_Unpickled, Searcher):
             if error is not None:
                 trial_store.write_failed(self.study, trial, error=error, attempts=attempts)
             stored = trial_store.read(self.study, name, trial)
-            self._cost_done += cost(trial)
+            self._cost_done += self._cost(trial)
             self.agenda.finish(stored)
             self._note()
 
@@ -210,12 +212,18 @@ class Queue(_Unpickled, Searcher):
         )
 
     def _seconds_left(self) -> float:
-        begun = sum(cost(trial) * self.shares[name] for name, (trial, _) in self._running.items())
+        begun = sum(self._cost(trial) * self.shares[name] for name, (trial, _) in self._running.items())
         done = self._cost_done + begun
         if done <= 0:
             return math.nan
-        left = sum(cost(trial) for _, trial in self.agenda.left()) - begun
+        left = sum(self._cost(trial) for _, trial in self.agenda.left()) - begun
         return max(0.0, left) * (time.monotonic() - self._began) / done
+
+    def _cost(self, trial: Trial) -> float:
+        """Computed once: a trial of many branches takes a millisecond, and each event of Tune asks for all trials."""
+        if trial.name not in self._costs:
+            self._costs[trial.name] = cost(trial)
+        return self._costs[trial.name]
 
     def on_trial_complete(
         self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False
@@ -241,6 +249,7 @@ class _Ear(_Unpickled, tune.Callback):
 
     def __init__(self, queue: Queue, progress: Callable[[SweepProgress], None] | None) -> None:
         self._queue, self._progress = queue, progress
+        self._told = -TOLD_SECONDS
 
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
@@ -261,10 +270,12 @@ class _Ear(_Unpickled, tune.Callback):
         refused, attempts = last.get("refused"), last.get("attempts", trial.config["attempt"])
         error = None if refused is None else str(refused)[:ERROR_CHARACTERS]
         self._queue.end(_name(trial), error, attempts)
+        self._told = -TOLD_SECONDS
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self._queue.end(_name(trial), _last_error(trial), trial.config["attempt"])
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
-        if self._progress:
+        if self._progress and time.monotonic() - self._told >= TOLD_SECONDS:
             self._progress(self._queue.progress())
+            self._told = time.monotonic()

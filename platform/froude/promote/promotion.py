@@ -82,7 +82,7 @@ def promote(
             f"and loss_law to be promoted, but lacks {lacks}; {remedy}"
         )
     external = external or bool(fits.target.trainer.command)
-    _counted_alike(fits)
+    _counted_alike(fits, trust)
     choice = chosen(study, fits, trust=trust, prefer=prefer, time=time)
     run, params, name = choice.run, parameters(fits.target, trust=trust), fits.target.name
     fits = choice.fits
@@ -138,13 +138,13 @@ def promote(
     return recipe
 
 
-def _counted_alike(fits: Fits) -> None:
+def _counted_alike(fits: Fits, trust: bool) -> None:
     """ConfigError if the target is counted on a model that gives another number than a proxy's command told."""
     largest, target = fits.largest, fits.target
     if largest is None or not largest["trainer"] or not target.trainer.command or target.trainer.params:
         return
     shape = {f"model.{key}": largest[key] for key in ("width", "depth", "head_dim", "context", "vocab")}
-    counted = parameters(target.replace(shape), trust=True)
+    counted = parameters(target.replace(shape), trust=trust)
     if counted != largest["params"]:
         raise ConfigError(
             f"target and proxies must be counted in one way, but the command of {largest['run']} told "

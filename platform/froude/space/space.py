@@ -7,7 +7,7 @@ import inspect
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -57,6 +57,11 @@ class Space:
 
     def planned(self) -> dict[str, list[Trial]]:
         """Every stage's trials as far as known before any has run; ConfigError if two have one name."""
+        return {name: list(trials) for name, trials in self._plan.items()}
+
+    @cached_property
+    def _plan(self) -> Mapping[str, Sequence[Trial]]:
+        """Laid out once: with 10^5 runs that takes minutes, and many ask."""
         plan = {stage.name: stage.planned() for stage in self.stages}
         if not any(plan.values()):
             raise ConfigError(

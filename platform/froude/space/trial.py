@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -109,7 +110,7 @@ def unique(trials: Sequence[Trial]) -> None:
         ("trials", [t.name for t in trials]),
         ("runs", [r.name for t in trials for r in t.runs]),
     ):
-        if twice := sorted({name for name in names if names.count(name) > 1}):
+        if twice := sorted(name for name, times in Counter(names).items() if times > 1):
             raise ConfigError(
                 f"{what} must have different names, but {twice[0]!r} comes more than once; rename them"
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
 import shlex
@@ -81,7 +82,7 @@ def files(name: str, wishes: Wishes, progress: Progress = quiet) -> Iterator[tup
         "config_sha256": hashlib.sha256(model.config.encode()).hexdigest(),
         "here": bool(data.words and data.words.files),
         "source": data.source,
-        "path": data.path,
+        "path": json.dumps(data.path, ensure_ascii=False) if data.path else "",  # a string in double quotes
         "data_options": _data_options(data),
         "sizes": _sizes(model, data, wishes),
         "vocab_note": "" if wishes.vocab or data.vocab or model.vocab else ": correct it to your tokenizer's",

@@ -20,6 +20,7 @@ from froude.store import Location
 from froude.sweep import trial_store
 from froude.sweep.trial_store import Stored
 from froude.tracking.permanent import Permanent
+from froude.tracking.places import without_secrets
 from froude.tracking.points import points
 from froude.tracking.tracker import Point, Subject, Tracker
 from froude.train.stability.spikes import ROLLBACK_STEPS
@@ -50,7 +51,7 @@ class RunSession:
         self.place, self.tracker, self.alive = study / "runs" / run.name, tracker, alive
         self.log = LogReader(self.place)
         self.permanent = Permanent(ROLLBACK_STEPS if run.stability == "ladder" else 0)
-        self.about = Subject("", run.name, study.name, TARGET, run.to_dict(), {"froude.study": study.url})
+        self.about = Subject("", run.name, study.name, TARGET, settings(run), {"froude.study": study.url})
         self.summary: Row = said(facts or {})
         if recipe is not None:
             forecast = recipe.forecast
@@ -159,7 +160,7 @@ class SweepSession:
                 continue
             run = runs[row["run"]]
             tags = {"froude.study": self.study.url, "froude.trial": stored.trial.name}
-            about = Subject(key, run.name, self.study.name, row["stage"] or "", run.to_dict(), tags)
+            about = Subject(key, run.name, self.study.name, row["stage"] or "", settings(run), tags)
             last = self.tracker.open(about)
             for chunk in chunked([each for each in self._points(stored, run) if each.step > last]):
                 self.tracker.send(chunk)
@@ -177,6 +178,16 @@ class SweepSession:
             files = [own] if own.exists() else [place / part.path for part in parts_of(kept, kind)]
             frames.append([row for file in files for row in rows_of(file) if row["run"] == run.name])
         return points(*frames)
+
+
+def settings(run: Run) -> dict[str, Any]:
+    """What a tracker is told of a run's settings: variables of a command's environment by name only."""
+    found = run.to_dict()
+    if environment := found.get("trainer", {}).get("environment"):
+        found["trainer"] = {**found["trainer"], "environment": dict.fromkeys(environment, "***")}
+    if path := found.get("data", {}).get("path"):
+        found["data"] = {**found["data"], "path": without_secrets(path)}
+    return found
 
 
 def rows_of(file: Location) -> list[Row]:

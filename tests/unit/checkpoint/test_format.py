@@ -187,6 +187,16 @@ def test_tensors_that_no_memory_holds_are_corrupt(tensors: object) -> None:
         Manifest.from_bytes(sink.getvalue())
 
 
+def test_a_manifest_that_could_not_be_read_again_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = Block("w", "float32", (0, 0), (2, 2), 16, "0" * 16, "data", 0, 0, 0)
+    manifest = Manifest({"w": (torch.float32, torch.Size((2, 2)))}, (block,))
+    monkeypatch.setattr("froude.checkpoint.manifest.MOST_VALUES", 2)
+    assert Manifest.from_bytes(manifest.to_bytes()) == manifest
+    monkeypatch.setattr("froude.checkpoint.manifest.MOST_VALUES", 1)
+    with pytest.raises(ConfigError, match="its 1 blocks have 2; let fewer workers share a model"):
+        manifest.to_bytes()
+
+
 def test_a_newer_manifest_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as newer_froude:
         newer_froude.setattr("froude.checkpoint.manifest.SCHEMA_VERSION", 2)

@@ -209,6 +209,19 @@ def test_a_space_that_makes_no_study_is_refused(stages, rule):
         Space("x", 0, stages, RUN).planned()
 
 
+def test_a_stage_is_laid_out_once_and_its_plan_is_nobodys_to_change():
+    calls = []
+
+    def layout(rows):
+        calls.append(rows)
+        return [Trial("t", (RUN,))]
+
+    space = Space("tiny", 0, (Grid("g", layout, "loss_law"),), RUN.replace({}, name="large"))
+    space.planned()["g"].clear()
+    assert [trial.name for trial in space.planned()["g"]] == ["t"]
+    assert len(calls) == 1
+
+
 def test_a_target_does_not_share_its_name_with_another_run():
     Space("x", 0, (grid(),), RUN).check_new()  # the same run: nothing to confuse
     longer = RUN.replace(tokens=RUN.tokens * 2, name="a")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from froude.corpora.record import Record
 from froude.store import Location, reported
 
 SHARD_TOKENS = 1 << 28
+SHARD = re.compile(r"(train|validation)-\d{5,}\.(bin|idx)")
+INPUTS = "inputs.json"  # among unfinished pieces: the hash of each text
 #: Results of a function over tasks, in any order: the built-in map, or a cluster.
 Workers = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 #: Told the stage, the share of it that is done, and what there is to say.
@@ -127,7 +130,7 @@ def prepare(
 def _forget_others(folder: Location, names: set[str]) -> None:
     """Delete shards that a call with other options left: a corpus is all shards of its folder."""
     for name in folder.children():
-        if name.endswith((".bin", ".idx")) and name not in names:
+        if SHARD.fullmatch(name) and name not in names:
             (folder / name).delete()
 
 
@@ -136,9 +139,16 @@ def _already(folder: Location) -> Record | None:
     found = record.read(folder)
     with reported(folder, "the folder of a corpus must be readable"):
         inside = folder.children()
-    if found is None and inside and made.FOLDER not in inside:
+    unfinished = (folder / made.FOLDER).children()
+    begun = made.FOLDER in inside and (not unfinished or INPUTS in unfinished)
+    strange = [
+        name
+        for name in inside
+        if not begun or not (name in (made.FOLDER, record.TOKENIZER) or SHARD.fullmatch(name))
+    ]
+    if found is None and strange:
         raise ConfigError(
-            f"--out must be a new folder, or one that `froude data prepare` began, but {folder} holds {inside[0]}; "
+            f"--out must be a new folder, or one that `froude data prepare` began, but {folder} holds {strange[0]}; "
             "name another"
         )
     return found
@@ -171,7 +181,7 @@ def _hashes(
     found: Sequence[texts.Input], folder: Location, workers: Workers, progress: Progress, *, keep: bool
 ) -> dict[str, str]:
     """SHA-256 of each text, by URL; those known from before, where size and time of a file are what they were."""
-    place = folder / made.FOLDER / "inputs.json"
+    place = folder / made.FOLDER / INPUTS
     known: dict[str, list[Any]] = json.loads(place.read()) if keep and place.exists() else {}
     todo = [each for each in found if known.get(each.url, [])[:2] != [each.size, each.stamp]]
     done, total = 0, max(1, sum(each.size for each in todo))
