@@ -73,6 +73,11 @@ class ConfigError(ValueError):
     """A value that a user can correct: one or two lines with the rule, the value and the remedy."""
 
 
+def printable(text: str) -> str:
+    """A text of somebody else's without what is no character to be seen: it would colour or rename a terminal."""
+    return "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in text)
+
+
 def listing(words: Iterable[str]) -> str:
     """Words to choose from: "a, b or c"."""
     *first, last = words

@@ -16,13 +16,12 @@ from froude.external.process import Ended
 from froude.external.rows import Rows
 from froude.external.trial import command, earlier, environment, folder_of, judged, prepare
 from froude.material import Material, commands
-from froude.section import ConfigError
+from froude.section import ConfigError, printable
 from froude.space import Space, Trial
 from froude.store import Location
 from froude.sweep import trial_store
 from froude.sweep.agenda import Agenda
 from froude.sweep.layouts import note
-from froude.terminal import printable
 from froude.train.api import check_imports
 
 ABOUT, TRIAL, TAKEN = "jobs.json", "trial.json", "taken.json"

@@ -12,9 +12,9 @@ import polars as pl
 from froude.config import ConfigError, Run
 from froude.promote.ladder.unfinished import earlier_line
 from froude.runlog import LogReader, lineage
+from froude.section import printable
 from froude.store import Location
 from froude.study import Study
-from froude.terminal import printable
 
 if TYPE_CHECKING:
     from froude.laws import BatchRamp
