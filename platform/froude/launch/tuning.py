@@ -110,6 +110,8 @@ def run(
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
     ).fit()
+    if progress:
+        progress(queue.progress())
 
 
 def _name(trial: TuneTrial) -> str:
