@@ -78,6 +78,12 @@ def printable(text: str) -> str:
     return "".join(mark if mark.isprintable() else "\N{REPLACEMENT CHARACTER}" for mark in text)
 
 
+def without_secrets(text: str) -> str:
+    """A text without the names and passwords of the URLs in it, nor those that a URL's query gives."""
+    text = re.sub(r"//[^\s'\"]*@", "//***@", text)
+    return re.sub(r"(?i)\b(password|passwd|pwd|token|secret|api_?key)=[^&\s'\"]+", r"\1=***", text)
+
+
 def listing(words: Iterable[str]) -> str:
     """Words to choose from: "a, b or c"."""
     *first, last = words

@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 from froude import durable, s3
 from froude.config import ConfigError
+from froude.section import without_secrets
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -44,7 +45,7 @@ class Location:
         bucket, _, key = rest.partition("/")
         if scheme != "s3" or not bucket or any(mark in rest for mark in "?#"):
             raise ConfigError(
-                f"a store must be a local path or s3://bucket/prefix, but got {re.sub('//[^/]*@', '//***@', text)!r}; "
+                f"a store must be a local path or s3://bucket/prefix, but got {without_secrets(text)!r}; "
                 "other settings, such as the endpoint, come from AWS_ENDPOINT_URL and the like"
             )
         return cls("s3://" + "/".join([bucket, *(part for part in key.split("/") if part)]))

@@ -125,6 +125,7 @@ def test_jobs_with_foreign_code_are_taken_in_only_when_trusted(tmp_path: Path) -
     (place / "large" / jobs.TRIAL).write_text(json.dumps(described))
     with pytest.raises(ConfigError, match="nowhere:GPT; read that code, then pass --trust"):
         jobs.ingest(place)
+    assert jobs.ingest(place, trust=True).waiting == ["large"]
 
 
 def test_a_projects_path_is_a_string_whatever_it_is_called(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,9 +169,9 @@ def _write_jobs(
     place = Path(folder).resolve()
     jobs.check(space)
     if not fresh and (place / jobs.ABOUT).exists() and Study(study).exists:
-        jobs.ingest(place, study)
+        jobs.ingest(place, study, trust=trust)
     opened = open_study(space, study, trust=trust, fresh=fresh, rerun_changed=rerun_changed, skip_probe=skip)
-    state = jobs.write_jobs(opened, space, study, place)
+    state = jobs.write_jobs(opened, space, study, place, trust=trust)
     if as_json:
         emit({**state.to_dict(), "jobs": str(place), "complete": opened.done})
     else:

@@ -68,11 +68,11 @@ def check(space: Space) -> None:
                 )
 
 
-def write_jobs(agenda: Agenda, space: Space, study: Location, place: Path) -> State:
+def write_jobs(agenda: Agenda, space: Space, study: Location, place: Path, *, trust: bool = False) -> State:
     """Write every trial that is known now and not in the study as jobs below `place`; trials that have ended count.
 
-    What came of jobs must have been taken in before (`ingest`), and the study begun. ConfigError where `place` is of
-    another study.
+    What came of jobs must have been taken in before (`ingest`, which has the same `trust`), and the study begun.
+    ConfigError where `place` is of another study.
     """
     about = {"froude": "jobs", "study": study.url, "name": space.name}
     _same(place, about)
@@ -91,7 +91,7 @@ def write_jobs(agenda: Agenda, space: Space, study: Location, place: Path) -> St
         if _taken(place / trial.name, trial) is not None:  # failed in each of its attempts
             agenda.finish(trial_store.read(study, trial.name, trial))
             note(study, agenda.layouts())
-    return ingest(place, study)
+    return ingest(place, study, trust=trust)
 
 
 def ingest(place: Path, study: Location | None = None, *, trust: bool = False) -> State:

@@ -30,7 +30,7 @@ from froude.sweep.progress import SweepProgress
 from froude.train.speed.timing import cores
 
 LOOK_SECONDS = 10.0  # between looks for new nodes, as in training
-TOLD_SECONDS = 0.5  # between two tellings of how far a sweep is, unless a trial ends
+TOLD_SECONDS = 0.5  # between two tellings of how far a sweep is
 RETRIES = 2  # of a trial, after its first attempt
 ERROR_CHARACTERS = 500
 
@@ -110,7 +110,7 @@ def run(
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),
         ),
     ).fit()
-    if progress:
+    if progress:  # the last trials may have ended since it was told
         progress(queue.progress())
 
 
@@ -141,7 +141,7 @@ class Queue(_Unpickled, Searcher):
         self._layouts: dict[str, dict[str, list[str]]] = {}
         self._next: Trial | None = None
         self._began = time.monotonic()
-        self._seconds_done = self._cost_done = 0.0
+        self._cost_done = 0.0
         self._costs: dict[str, float] = {}
 
     def set_search_properties(
@@ -272,7 +272,6 @@ class _Ear(_Unpickled, tune.Callback):
         refused, attempts = last.get("refused"), last.get("attempts", trial.config["attempt"])
         error = None if refused is None else str(refused)[:ERROR_CHARACTERS]
         self._queue.end(_name(trial), error, attempts)
-        self._told = -TOLD_SECONDS
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
         self._queue.end(_name(trial), _last_error(trial), trial.config["attempt"])

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from froude.config import ConfigError
-from froude.section import listing
-from froude.tracking.places import check_mlflow, check_tensorboard, check_wandb, without_secrets
+from froude.section import listing, without_secrets
+from froude.tracking.places import check_mlflow, check_tensorboard, check_wandb
 from froude.tracking.tracker import Tracker
 
 

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import sqlite3
 from pathlib import Path
 from typing import Literal
 
 from froude.config import ConfigError
+from froude.section import without_secrets
 
 SERVERS = ("http", "https", "databricks")
 DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
-
-
-def without_secrets(text: str) -> str:
-    """A text without the names and passwords of the URLs in it, nor those that a URL's query gives."""
-    text = re.sub(r"//[^\s'\"]*@", "//***@", text)
-    return re.sub(r"(?i)\b(password|passwd|pwd|token|secret|api_?key)=[^&\s'\"]+", r"\1=***", text)
 
 
 def mode() -> Literal["online", "offline"]:

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from froude.section import without_secrets
 from froude.store import Location
-from froude.tracking.places import without_secrets
 
 POLL_SECONDS = 2.0  # between two looks at the study
 #: At the end: how long a tracker may give no sign that it gets on.

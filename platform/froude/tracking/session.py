@@ -16,11 +16,11 @@ from froude import schemas
 from froude.config import Run
 from froude.promote.recipe import Recipe
 from froude.runlog import LogReader, Record, lineage, parts_of
+from froude.section import without_secrets
 from froude.store import Location
 from froude.sweep import trial_store
 from froude.sweep.trial_store import Stored
 from froude.tracking.permanent import Permanent
-from froude.tracking.places import without_secrets
 from froude.tracking.points import points
 from froude.tracking.tracker import Point, Subject, Tracker
 from froude.train.stability.spikes import ROLLBACK_STEPS

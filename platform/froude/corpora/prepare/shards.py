@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from froude.corpora.prepare.pieces import FOLDER, Documents, Piece, tokens
 from froude.store import Location, reported
 
 SPLITS = ("train", "validation")
+FILE = re.compile(rf"({'|'.join(SPLITS)})-\d{{5,}}\.(bin|idx)")  # of a shard, as `Plan` names it
 Mask = npt.NDArray[np.bool_]
 
 

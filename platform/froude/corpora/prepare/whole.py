@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from froude.corpora.record import Record
 from froude.store import Location, reported
 
 SHARD_TOKENS = 1 << 28
-SHARD = re.compile(r"(train|validation)-\d{5,}\.(bin|idx)")
 INPUTS = "inputs.json"  # among unfinished pieces: the hash of each text
 #: Results of a function over tasks, in any order: the built-in map, or a cluster.
 Workers = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
@@ -130,28 +128,26 @@ def prepare(
 def _forget_others(folder: Location, names: set[str]) -> None:
     """Delete shards that a call with other options left: a corpus is all shards of its folder."""
     for name in folder.children():
-        if SHARD.fullmatch(name) and name not in names:
+        if shards.FILE.fullmatch(name) and name not in names:
             (folder / name).delete()
 
 
 def _already(folder: Location) -> Record | None:
     """The corpus that the folder holds; ConfigError if it holds anything but that or unfinished pieces."""
     found = record.read(folder)
+    if found is not None:
+        return found
     with reported(folder, "the folder of a corpus must be readable"):
-        inside = folder.children()
-    unfinished = (folder / made.FOLDER).children()
+        inside, unfinished = folder.children(), (folder / made.FOLDER).children()
     begun = made.FOLDER in inside and (not unfinished or INPUTS in unfinished)
-    strange = [
-        name
-        for name in inside
-        if not begun or not (name in (made.FOLDER, record.TOKENIZER) or SHARD.fullmatch(name))
-    ]
-    if found is None and strange:
+    known = (made.FOLDER, record.TOKENIZER)
+    strange = [name for name in inside if not begun or not (name in known or shards.FILE.fullmatch(name))]
+    if strange:
         raise ConfigError(
             f"--out must be a new folder, or one that `froude data prepare` began, but {folder} holds {strange[0]}; "
             "name another"
         )
-    return found
+    return None
 
 
 def _same(already: Record, content: dict[str, Any]) -> Record:
