@@ -24,7 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from froude.checkpoint.run_store import RunStore
 from froude.config import Compute, Run
 from froude.store import Location
-from froude.train import parallel
+from froude.train import api, parallel
+from froude.train.memory import weights
 from froude.train.observers.layer_norms import Norms
 from froude.train.parallel import World
 from froude.train.trainer import Trainer
@@ -84,8 +85,23 @@ class Peak(TorchDispatchMode):
         return result
 
 
+def built(run: Run, workers: int) -> int:
+    """The most bytes on this rank while a model that is built for so many workers is shared out."""
+    model, peak = api.build_model(run, workers=workers), Peak()
+    before = peak.now - sum(p.nbytes for p in model.parameters() if not p.is_meta)
+    make = weights.maker(model)
+    with peak:
+        parallel.shard(model, model.blocks(), World.current("cpu"), run.compute, make=make)  # type: ignore[operator]
+    return peak.most - before
+
+
 def measured(run: Run) -> dict[str, int]:
-    """Bytes on this rank: weights and state between steps, and what computing a gradient adds at most and leaves."""
+    """Bytes on this rank: weights and state between steps, and what computing a gradient adds at most and leaves.
+
+    Before that, what it takes to build the model, late and whole.
+    """
+    building = {"built": built(run, 4), "built whole": built(run, 1)}
+    gc.collect()
     trainer = Trainer(run, World.current("cpu"))
     peak = Peak()
     trainer.step(run, 0)  # allocates what stays
@@ -96,7 +112,7 @@ def measured(run: Run) -> dict[str, int]:
         before = peak.now
         trainer.reduction.backward(windows)
         left = peak.now - before
-    return {"kept": kept, "peak": peak.most - before, "left": left}
+    return {"kept": kept, "peak": peak.most - before, "left": left, **building}
 
 
 def loaded(cases: dict[str, Run], folder: Path) -> dict[str, Any]:

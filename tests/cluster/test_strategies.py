@@ -161,6 +161,9 @@ def test_memory_falls_as_the_strategies_say(
         assert measured[strategy]["left"] == pytest.approx(items["kept gradients"], rel=0.05)
         peak = max(told.at(m) for m in told.moments if m not in ("update", "evaluation")) - kept
         assert measured[strategy]["peak"] == pytest.approx(peak, abs=3 * block)
+        # Who holds a share makes a block at a time.
+        assert measured[strategy]["built whole"] >= weights
+        assert measured[strategy]["built"] <= weights * share + 2 * block
     # What it gathers to stay, and the gradients that wait for the last pass.
     named = {"ddp": 0 + 1, "zero1": 1 + 1, "zero2": 1 + 1 / 4, "fsdp": 0 + 1 / 4, "hsdp": 0 + 1 / 2}
     for strategy, share in named.items():

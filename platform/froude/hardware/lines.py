@@ -37,6 +37,12 @@ def told(plan: DevicePlan) -> list[str]:
         lines.append(
             "activations are a guess by the parameters of a block: the model is not the package's own"
         )
+    if plan.sizes.built_whole and place.workers > 1:
+        size = offloaded(4.0 * plan.sizes.parameters, place)
+        lines.append(
+            f"each worker builds the whole model first, {size}; one whose class has `initial` is made block by block "
+            "(froude.train.api.Model)"
+        )
     if run.windows % place.workers:
         lines.append(
             f"{place.workers} workers do not share the batch's {run.windows:,} windows evenly, and wait for those with "

@@ -125,6 +125,11 @@ def memory(run: Run, sizes: Sizes, place: Place, *, gpu: bool) -> Memory:
     there, state = 1 + bool(run.compute.offload and gpu), layout.state
     words = f"{items['weights'].bytes:,.0f} of weights + {there} x {state:,.0f} of state"
     in_host = Item("in the host", items["weights"].bytes + there * state, f"{words}; a checkpoint's source")
+    if sizes.built_whole and (whole := 4.0 * sizes.parameters) > in_host.bytes:
+        words = (
+            f"4 bytes x {sizes.parameters:,} parameters; a worker builds the model before they share it out"
+        )
+        in_host = replace(in_host, bytes=whole, how=words)
     return Memory(items, moments, reserved, in_host, layout.tokens, layout.passes)
 
 

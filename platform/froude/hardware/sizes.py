@@ -34,7 +34,8 @@ class Sizes:
     `block` has the parameters of the largest of `depth` blocks, `blocks` those of all; `products` those entries by
     which a token is multiplied, the readout's included; `readout` those of the readout's matrix; `largest` those of the
     largest tensor. `update` is what the optimizer holds besides its state while it updates: "none", "rows" (a tensor of
-    a worker's rows, as torch's foreach), or "matrices" (a few of the largest).
+    a worker's rows, as torch's foreach), or "matrices" (a few of the largest). `built_whole`: each worker builds all of
+    the model in its host's memory, before they share it out.
     """
 
     parameters: int
@@ -51,6 +52,7 @@ class Sizes:
     estimated: bool = (
         False  # its blocks are not the package's own, so what they keep is a guess by their parameters
     )
+    built_whole: bool = False
 
     @property
     def outside(self) -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from froude.config import ConfigError, Run
 from froude.config import Model as Shape
 from froude.hardware.sizes import Sizes
+from froude.user_code import load
 
 
 def sizes_of(run: Run) -> Sizes:
     """Count the run's model; ConfigError for one that a command trains, of which nothing here knows."""
     from froude.train.api import build_model
+    from froude.train.memory import weights
     from froude.train.optimizers import state_bytes
 
     if run.trainer.command:
@@ -42,4 +44,5 @@ def sizes_of(run: Run) -> Sizes:
         passes=spec.passes(run.optimizer),
         update="matrices" if spec.unit in ("matrix", "tensor") else "rows" if foreach else "none",
         estimated=run.model.factory != Shape.model_fields["factory"].default,
+        built_whole=not weights.come_late(run, load(run.model.factory), workers=2),
     )

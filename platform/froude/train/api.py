@@ -6,7 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
@@ -21,7 +21,7 @@ from froude.parametrizations import Kind as Kind
 from froude.parametrizations import Multiplied
 from froude.section import listing
 from froude.train.data import documents
-from froude.train.memory import checkpointing, chunked
+from froude.train.memory import checkpointing, chunked, weights
 from froude.user_code import PASSING, call_user, load
 
 Request = Literal["none", "save", "hold", "stop"]
@@ -55,14 +55,13 @@ class Model(Protocol):
     - `forward` multiplies logits by `multiplier(run, "logits")`, once, whether the readout is tied or not.
     - Hidden matrices that write into the residual stream start with `branch_sd(run)` times that sd. What they add to it
       is multiplied by `multiplier(run, "residual")`, which is 1 unless the rate is to hold over depth.
-    - Attention multiplies q·k by `multiplier(run, "attention")` in place of 1/sqrt(head_dim), which is the same as long
-      as heads do not grow.
+    - Attention multiplies q·k by `multiplier(run, "attention")`: 1/sqrt(head_dim), as long as heads do not grow.
 
     `froude coordcheck` finds out whether it holds, and names the rule that does not.
 
-    A factory may have `content(run) -> Mapping[str, str]`, the SHA-256 of files that the model is made of by what they
-    are called, and `libraries`, names of packages whose versions count: both are recorded with each result. A model may
-    have `notes() -> Sequence[str]`, lines for whoever starts the run.
+    A factory may have `content(run) -> Mapping[str, str]`, SHA-256 by name of files that the model is made of, and
+    `libraries`, packages whose versions count: both are recorded. A model may have `notes() -> Sequence[str]`, lines
+    for whoever starts the run.
 
     For `compute.loss_chunk` a model has its forward pass in two: `features(tokens) -> [windows, context, width]` and
     `logits(features) -> [windows, context, vocab]`, of each position by itself, with all that is done to logits. For
@@ -70,10 +69,12 @@ class Model(Protocol):
     to `froude.train.memory.checkpointing.in_turn`.
 
     A model may also have `fused() -> Mapping[str, Sequence[Part]]`: for each hidden matrix that holds several, such as
-    those of queries, keys and values, what its rows are, from first to last. An optimizer that works on matrices
-    treats each part as a matrix of its own; the others do not ask. A hidden tensor [rows, ...] of more dimensions is
-    rows by all the rest to it, as those of convolutions are; one row of it alone is a matrix of the rest, so experts
-    [experts, out, in] are parts of one row each.
+    those of queries, keys and values, what its rows are, from first to last. To an optimizer that works on matrices
+    each part is one, and a hidden tensor [rows, ...] is rows by all the rest; one row of it alone is a matrix of the
+    rest, so experts [experts, out, in] are parts of one row each.
+
+    A factory that is a class may itself define `initial(name) -> Tensor`, a parameter's values at the start, made from
+    run and name alone: of several workers none then builds the whole model, but each block as it is shared out.
 
     With `model.documents` forward is called as `forward(tokens, documents)`, int64 [windows, context]: the number of
     the document that each token is of, so that it attends to those of the same alone.
@@ -113,8 +114,7 @@ class Source(Protocol):
     It may have `documents(first, n) -> NDArray`, for each token of these windows the number of its document, integers
     [n, context + 1]: a run with `model.documents` needs them.
 
-    It may have `bytes_per_token`, bytes of text (UTF-8) over tokens of all of it: losses are then told in bits per byte
-    as well, in which runs with other tokenizers compare.
+    It may have `bytes_per_token`, bytes of text (UTF-8) over tokens: losses are then told in bits per byte as well.
     """
 
     length: int
@@ -162,16 +162,18 @@ def check_imports(run: Run, trust: bool) -> None:
         )
 
 
-def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
+def build_model(run: Run, device: torch.device | str = "cpu", workers: int = 1) -> nn.Module:
     """The run's model, the same bits for the same run wherever it is built (built on the CPU, then moved).
 
-    ConfigError if the factory raises (except about files and memory, which may be there next time) or makes no Model.
+    For several workers it may lack its weights, which `weights.maker` makes. ConfigError if the factory raises (except
+    about files and memory, which may be there next time) or makes no Model.
     """
     factory, name = load(run.model.factory), run.model.factory
-    with torch.random.fork_rng(devices=[]):
+    late = weights.come_late(run, factory, workers)
+    place: AbstractContextManager[object] = weights.absent() if late else nullcontext()
+    with torch.random.fork_rng(devices=[]), torch.device("meta") if str(device) == "meta" else place:
         torch.manual_seed(run.seed)
-        with torch.device("meta") if str(device) == "meta" else nullcontext():
-            model = call_user(f"model factory {name}", factory, run, but=PASSING)
+        model = call_user(f"model factory {name}", factory, run, but=PASSING)
     missing = [part for part in ("blocks", "kinds", "flops_per_token") if not hasattr(model, part)]
     if missing or not isinstance(model, nn.Module):
         what = "" if isinstance(model, nn.Module) else f"returned {type(model).__name__}, which "
@@ -183,7 +185,7 @@ def build_model(run: Run, device: torch.device | str = "cpu") -> nn.Module:
     documents.check_model(run, model)
     chunked.install(model, run)
     checkpointing.install(model, run)
-    return model if str(device) == "meta" else model.to(device)
+    return model if late or str(device) == "meta" else model.to(device)
 
 
 def _check_kinds(model: nn.Module, run: Run) -> None:

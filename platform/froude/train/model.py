@@ -16,12 +16,13 @@ from torch import Tensor, nn
 
 from froude.config import ConfigError, Model, Run
 from froude.section import hint, listing
-from froude.train.api import Kind, Part, branch_sd, initial_sd, multiplier
+from froude.train.api import Kind, Part, multiplier
 from froude.train.attention import rope
 from froude.train.attention.seen import attend, masks, of_first
-from froude.train.exact.draws import generator
 from froude.train.kernels import attention as fast
+from froude.train.memory import weights
 from froude.train.memory.checkpointing import in_turn
+from froude.train.parametrization import initial
 
 if TYPE_CHECKING:
     from froude.train.attention.seen import Masks
@@ -30,11 +31,22 @@ NORM_EPS = 1e-6
 FOR_ADAPTER = 'it is for `model.factory` "froude.train.hf:Model"; set that, or leave the key out'
 
 
-def _normal(seed: int, name: str, sd: float, *shape: int) -> nn.Parameter:
-    """Normal draws from a generator of this parameter's own, so that neither order nor sharding matters."""
-    if sd == 0.0 or torch.get_default_device().type == "meta":
-        return nn.Parameter(torch.zeros(*shape))
-    return nn.Parameter(torch.randn(*shape, generator=generator(seed, name)) * sd)
+def _matrix(run: Run, name: str, *shape: int) -> nn.Parameter:
+    if torch.get_default_device().type == "meta" or weights.are_absent():
+        return nn.Parameter(torch.empty(*shape, device="meta"))
+    return nn.Parameter(_initial(run, name, shape))
+
+
+def _initial(run: Run, name: str, shape: Sequence[int]) -> Tensor:
+    return initial(run, name, _kind(name), shape, writes=name.endswith(("attention_out", "down")))
+
+
+def _kind(name: str) -> Kind:
+    if name in ("embedding", "readout"):
+        return "embedding" if name == "embedding" else "readout"
+    if name.endswith("bias"):
+        return "bias"
+    return "norm" if name.endswith(("norm", "gain")) else "hidden"
 
 
 def _rotate(x_BxTxNxK: Tensor, cos_TxK: Tensor, sin_TxK: Tensor) -> Tensor:
@@ -59,20 +71,18 @@ class Block(nn.Module):
     def __init__(self, run: Run, prefix: str, window: int = 0) -> None:
         super().__init__()
         self.window = window
-        shape, seed = run.model, run.seed
+        shape = run.model
         D, self.H, self.G, self.K = shape.width, shape.heads, shape.key_heads, shape.head_dim
         F_ = round(shape.mlp_ratio * D)
-        out = branch_sd(run)  # 1/sqrt(2L), Radford et al. 2019
         self.scale, self.qk_norm = multiplier(run, "attention"), shape.qk_norm
         self.residual = multiplier(run, "residual")
         self.fast = run.compute.kernels == "fast"
-        sd, sd_down = initial_sd(run, "hidden", D), initial_sd(run, "hidden", F_)
         self.attention_norm = nn.Parameter(torch.ones(D))
-        self.qkv = _normal(seed, f"{prefix}.qkv", sd, (self.H + 2 * self.G) * self.K, D)
-        self.attention_out = _normal(seed, f"{prefix}.attention_out", sd * out, D, D)
+        self.qkv = _matrix(run, f"{prefix}.qkv", (self.H + 2 * self.G) * self.K, D)
+        self.attention_out = _matrix(run, f"{prefix}.attention_out", D, D)
         self.mlp_norm = None if shape.parallel else nn.Parameter(torch.ones(D))
-        self.gate_up = _normal(seed, f"{prefix}.gate_up", sd, 2 * F_, D)
-        self.down = _normal(seed, f"{prefix}.down", sd_down * out, D, F_)
+        self.gate_up = _matrix(run, f"{prefix}.gate_up", 2 * F_, D)
+        self.down = _matrix(run, f"{prefix}.down", D, F_)
         if self.qk_norm:
             self.q_gain = nn.Parameter(torch.ones(self.K))
             self.k_gain = nn.Parameter(torch.ones(self.K))
@@ -158,18 +168,16 @@ class Transformer(nn.Module):
 
     def __init__(self, run: Run) -> None:
         super().__init__()
-        shape, seed = run.model, run.seed
+        shape = run.model
         refuse_options(shape)
-        self.shape, self.logit_multiplier = shape, multiplier(run, "logits")
+        self.run, self.shape, self.logit_multiplier = run, shape, multiplier(run, "logits")
         self.in_turn = in_turn
-        sd = initial_sd(run, "embedding", shape.vocab)
-        self.embedding = _normal(seed, "embedding", sd, shape.vocab, shape.width)
+        self.embedding = _matrix(run, "embedding", shape.vocab, shape.width)
         self.windows = [window_of(shape, i) for i in range(shape.depth)]
         self.layers = nn.ModuleList(Block(run, f"layers.{i}", w) for i, w in enumerate(self.windows))
         self.norm = nn.Parameter(torch.ones(shape.width))
         if not shape.tied:
-            sd = initial_sd(run, "readout", shape.width)
-            self.readout = _normal(seed, "readout", sd, shape.vocab, shape.width)
+            self.readout = _matrix(run, "readout", shape.vocab, shape.width)
         cos, sin = rope.tables(shape)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -203,14 +211,10 @@ class Transformer(nn.Module):
         return list(self.layers)
 
     def kinds(self) -> Mapping[str, Kind]:
-        def kind(name: str) -> Kind:
-            if name in ("embedding", "readout"):
-                return "embedding" if name == "embedding" else "readout"
-            if name.endswith("bias"):
-                return "bias"
-            return "norm" if name.endswith(("norm", "gain")) else "hidden"
+        return {name: _kind(name) for name, _ in self.named_parameters()}
 
-        return {name: kind(name) for name, _ in self.named_parameters()}
+    def initial(self, name: str) -> Tensor:
+        return _initial(self.run, name, self.get_parameter(name).shape)
 
     def fused(self) -> Mapping[str, Sequence[Part]]:
         shape = self.shape

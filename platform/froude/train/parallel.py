@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,17 +85,21 @@ def shard(
     compute: Compute | None = None,
     *,
     keep: bool = False,
+    make: Callable[[nn.Module], None] = lambda unit: None,
 ) -> Sharding:
     """Lay the model out as `compute.strategy` says: by FSDP2, block by block, or all at once where it is small.
 
     With `keep` weights stay gathered during a step, whatever the strategy. Replicas of one worker each are not wrapped
-    at all: FSDP2 would keep a second copy of their weights. ConfigError for a scalar, as `refuse_scalars`, and for
-    replicas that do not divide the workers.
+    at all: FSDP2 would keep a second copy of their weights. `make` gives a unit its weights, just before they are
+    shared out and moved to the device. ConfigError for a scalar, as `refuse_scalars`, and for replicas that do not
+    divide the workers.
     """
     compute = compute or Compute()
     replicas = _replicas(compute, world)
     size = world.size // replicas
     if size == 1:
+        make(model)
+        model.to(world.device)
         return Sharding(World(device=world.device), replicas)
     refuse_scalars(model)
     # Imported here: one second that a one-process trial has no use for.
@@ -108,7 +112,9 @@ def shard(
     large = sum(parameter.numel() for parameter in model.parameters()) > KEEP_GATHERED
     gathered = keep or not large or compute.strategy in ("zero1", "zero2")
     for block in _apart(model, blocks) if large else ():
+        make(block)
         fully_shard(block, mesh=mesh, reshard_after_forward=not gathered)
+    make(model)
     fully_shard(model, mesh=mesh, reshard_after_forward=not gathered)
     # What only some ranks' tokens use is reduced on all: else FSDP2 would take one parameter's gradient for another's.
     model.set_reduce_scatter_unused_params(True)  # type: ignore[operator]

@@ -9,12 +9,27 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from froude.config import Optimizer, Run
 from froude.optimizers.section import Rest
 from froude.parametrizations import Factors
-from froude.train.api import Kind, multiplier
+from froude.train.api import Kind, branch_sd, initial_sd, multiplier
+from froude.train.exact.draws import generator
+
+
+def initial(run: Run, name: str, kind: Kind, shape: Sequence[int], *, writes: bool = False) -> Tensor:
+    """The values that a parameter starts with, fp32 on the CPU; `writes`: into the residual stream.
+
+    Matrices are [out, in], and drawn from a generator of the name's own, so that neither order nor sharding matters.
+    """
+    if kind in ("norm", "bias"):
+        return torch.full(tuple(shape), 1.0 if kind == "norm" else 0.0)
+    sd = initial_sd(run, kind, shape[1]) * (branch_sd(run) if writes else 1.0)
+    if sd == 0.0:
+        return torch.zeros(*shape)
+    return torch.randn(*shape, generator=generator(run.seed, name)) * sd
 
 
 def scales(run: Run, kind: Kind, *, matrix: bool | None = None, in_block: bool = True) -> Factors:

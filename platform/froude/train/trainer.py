@@ -19,6 +19,7 @@ from froude.train.data.soundness import check_ids
 from froude.train.exact import environment
 from froude.train.exact.reduce import keeps_gathered, reduction, refuse_hooks
 from froude.train.exact.slots import halved_sum
+from froude.train.memory import weights
 from froude.train.objective import summed_loss
 from froude.train.parallel import World
 from froude.train.precision import float8, measured, products
@@ -52,7 +53,7 @@ class Trainer:
         }
         held = {"validation": validation, **sets}
         self.bytes_per_token = {name: api.bytes_per_token(run, source) for name, source in held.items()}
-        self.model = api.build_model(run)
+        self.model = api.build_model(run, workers=self.world.size)
         if run.precision == "fp8":
             float8.check_readout(self.model, run.model.vocab)
         if run.reduction == "exact" or self.world.size > 1:
@@ -61,12 +62,12 @@ class Trainer:
         self.flops_per_token = float(self.model.flops_per_token())  # type: ignore[operator]
         if run.precision == "bf16_stochastic":
             to_bf16(self.model)
-        self.model.to(self.world.device)
         whole = keeps_gathered(run, self.world)
         blocks = self.model.blocks()  # type: ignore[operator]
         with products.float32_products(run, self.world.device):
             compile_blocks(run, self.model, blocks, self.world)
-        sharding = parallel.shard(self.model, blocks, self.world, run.compute, keep=whole)
+        make = weights.maker(self.model)
+        sharding = parallel.shard(self.model, blocks, self.world, run.compute, keep=whole, make=make)
         self.shards = sharding.shards
         self.reduction = reduction(run, self.model, self.world, sharding)
         self.optimizer = optimizers.build(run, self.model, self.shards)

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from froude.config import Run
-from froude.train.api import Kind, Part, branch_sd, initial_sd, multiplier
-from froude.train.exact.draws import generator
+from froude.train.api import Kind, Part, multiplier
 from froude.train.hf import config as configs
 from froude.train.hf import start
 from froude.train.hf.kinds import kinds_of, plainly
 from froude.train.hf.layouts import Layout, layout_of
 from froude.train.model import refuse_options
+from froude.train.parametrization import initial
 from froude.user_code import call_user
 
 
@@ -48,10 +48,12 @@ class Model(nn.Module):
         self._kinds = kinds_of(net)
         self.logit_multiplier = 1.0 if self.layout.in_config else multiplier(run, "logits")
         self._multiply()
-        if torch.get_default_device().type != "meta":
-            self._initialise()
-            if run.model.options.get("init"):
-                start.load(self, self.layout, run)
+        init = run.model.options.get("init") and torch.get_default_device().type != "meta"
+        self._read = start.reader(self, self.layout, run) if init else None
+        with torch.no_grad():
+            for name, parameter in self.named_parameters():
+                if not parameter.is_meta:
+                    parameter.copy_(self.initial(name))
 
     @classmethod
     def content(cls, run: Run) -> dict[str, str]:
@@ -131,22 +133,11 @@ class Model(nn.Module):
                     lambda module, given, put_out: put_out * factor
                 )
 
-    @torch.no_grad()
-    def _initialise(self) -> None:
-        """As the package's own model: each parameter from a generator of its own."""
-        run, smaller = self.run, branch_sd(self.run)
-        for name, parameter in self.named_parameters():
-            kind = self._kinds[name]
-            if kind in ("norm", "bias"):
-                parameter.fill_(1.0 if kind == "norm" else 0.0)
-                continue
-            sd = initial_sd(run, kind, parameter.shape[1])
-            if name.removesuffix(".weight").endswith(tuple(f".{each}" for each in self.layout.writes)):
-                sd *= smaller
-            if sd == 0.0:
-                parameter.zero_()
-            else:
-                parameter.copy_(torch.randn(*parameter.shape, generator=generator(run.seed, name)) * sd)
+    def initial(self, name: str) -> Tensor:
+        if self._read is not None:
+            return self._read(name)
+        writes = name.removesuffix(".weight").endswith(tuple(f".{each}" for each in self.layout.writes))
+        return initial(self.run, name, self._kinds[name], self.get_parameter(name).shape, writes=writes)
 
 
 def network(config: Any, layout: Layout, run: Run) -> Any:

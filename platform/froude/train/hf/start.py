@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from froude.config import ConfigError, Run
@@ -44,42 +44,48 @@ def files(run: Run) -> list[Path]:
     return found
 
 
-def load(model: nn.Module, layout: Layout, run: Run) -> None:
-    """Copy the weights into the model; ConfigError where names or shapes differ, or what the run computes."""
+def reader(model: nn.Module, layout: Layout, run: Run) -> Callable[[str], Tensor]:
+    """A function that reads a parameter's weights; ConfigError if names, shapes or what the run computes differ."""
     _same_function(run)
-    own = dict(model.named_parameters())
+    own = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
     transposed = {
         f"{name}.weight" for name, module in model.named_modules() if isinstance(module, nn.Linear)
     } & set(own)
-    left = set(own)
-    for name, tensor in _tensors(files(run)):
-        if name not in own:
-            if name == "lm_head.weight" and run.model.tied:
-                continue
-            raise _unlike(run, f"has {name}, which the model lacks")
-        if layout.rows and name in transposed and name.startswith(layout.blocks):
-            tensor = tensor.t()
-        if tensor.shape != own[name].shape:
-            raise _unlike(run, f"has {name} as {list(tensor.shape)} instead of {list(own[name].shape)}")
-        with torch.no_grad():
-            own[name].copy_(tensor)
-        left.discard(name)
-    if left:
+    turned = {name for name in transposed if layout.rows and name.startswith(layout.blocks)}
+    where: dict[str, Path] = {}
+    for path in files(run):
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118  it is no mapping
+                if name not in own:
+                    if name == "lm_head.weight" and run.model.tied:
+                        continue
+                    raise _unlike(run, f"has {name}, which the model lacks")
+                shape = file.get_slice(name).get_shape()[:: -1 if name in turned else 1]
+                if shape != own[name]:
+                    raise _unlike(run, f"has {name} as {shape} instead of {own[name]}")
+                where[name] = path
+    if left := set(own) - set(where):
         raise _unlike(run, f"lacks {', '.join(sorted(left)[:3])}")
 
+    def read(name: str) -> Tensor:
+        with _opened(where[name]) as file:
+            found: Tensor = file.get_tensor(name)
+        return (found.t() if name in turned else found).float().contiguous()
 
-def _tensors(paths: list[Path]) -> Iterator[tuple[str, Tensor]]:
+    return read
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     from safetensors import SafetensorError, safe_open
 
-    for path in paths:
-        try:
-            with safe_open(path, "pt") as file:
-                for name in file.keys():  # noqa: SIM118  it is no mapping
-                    yield name, file.get_tensor(name)
-        except SafetensorError as error:
-            raise ConfigError(
-                f"weights must be a whole safetensors file, but {path}: {error}; copy it again"
-            ) from None
+    try:
+        with safe_open(path, "pt") as file:
+            yield file
+    except SafetensorError as error:
+        raise ConfigError(
+            f"weights must be a whole safetensors file, but {path}: {error}; copy it again"
+        ) from None
 
 
 def _unlike(run: Run, how: str) -> ConfigError:

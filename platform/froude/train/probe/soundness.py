@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from froude.config import ConfigError, Run
 from froude.train import api
 from froude.train.exact.reduce import refuse_hooks
+from froude.train.memory import weights
 from froude.train.optimizers.fused import fused
 from froude.train.parallel import refuse_scalars
 from froude.train.precision.products import autocast
@@ -65,8 +66,8 @@ class _Look:
         self.tokens = self.drawn(SEQUENCES, context)
         self.tokens[0, 0] = run.model.vocab - 1  # a table that is too short for it shows
 
-    def _built(self) -> nn.Module:
-        model: nn.Module = call_user(f"building {self.name}", api.build_model, self.run)
+    def _built(self, workers: int = 1) -> nn.Module:
+        model: nn.Module = call_user(f"building {self.name}", api.build_model, self.run, "cpu", workers)
         return model
 
     def drawn(self, sequences: int, context: int) -> Tensor:
@@ -223,8 +224,9 @@ class _Look:
             )
 
     def built_alike(self, lasting: Mapping[str, Any]) -> None:
-        """Every worker and every attempt builds the model by itself."""
-        again = self._built()
+        """Every worker and every attempt builds the model by itself; several do so by `initial` where it has one."""
+        again = self._built(workers=2)
+        call_user(f"initial() of {self.name}", weights.maker(again), again)
         here, there = dict(self.model.named_parameters()), dict(again.named_parameters())
         held, holds = {**self.buffers(), **lasting}, {**dict(again.named_buffers()), **lasting_state(again)}
         odd = [name for name in here if name not in there or not alike(here[name], there[name])]

@@ -26,15 +26,20 @@ COMPARED = 3
 
 
 def compile_blocks(run: Run, model: nn.Module, blocks: Sequence[nn.Module], world: World) -> None:
-    """Have the model's blocks compiled as `compute.compile` says; the model lies on its device, and is not sharded yet.
+    """Have the model's blocks compiled as `compute.compile` says; the model is not sharded yet.
 
     ConfigError where it can't be: on a device without CUDA graphs; in an exact run, if the model can't be compiled as a
-    whole, or has other losses or gradients than without. A fast run then warns and goes on without.
+    whole, or has other losses or gradients than without. A fast run then warns and goes on without. Where the model has
+    no weights yet, a block is tried when it first trains.
     """
     how = run.compute.compile
     if how == "none":
         return
     run.compute.check_device(world.device.type, world.size)
+    if any(parameter.is_meta for parameter in model.parameters()):
+        _set(blocks, [_tried_in_training(block, run) for block in blocks])
+        return
+    model.to(world.device)
     plain = [block.forward for block in blocks]
     windows = _windows(run, world)
     expected = _passes(model, windows, run) if run.reduction == "exact" else []
@@ -53,7 +58,31 @@ def compile_blocks(run: Run, model: nn.Module, blocks: Sequence[nn.Module], worl
             f"an exact run's blocks may be compiled where that changes no bit, but {why}; leave `compute.compile` out, "
             'or use reduction "fast"'
         )
-    warnings.warn(f"blocks are not compiled, and the run goes on without: {why}", stacklevel=2)
+    _warn(why)
+
+
+def _warn(why: str) -> None:
+    warnings.warn(f"blocks are not compiled, and the run goes on without: {why}", stacklevel=3)
+
+
+def _tried_in_training(block: nn.Module, run: Run) -> Callable[..., Any]:
+    """A forward pass that is compiled when it is first trained; if it can't be, it goes on without."""
+    plain = block.forward
+    fast = torch.compile(plain, backend=BACKEND, dynamic=False, fullgraph=True)
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        from torch._dynamo.exc import TorchDynamoException
+
+        if not block.training:
+            return plain(*args, **kwargs)
+        try:
+            return fast(*args, **kwargs)
+        except TorchDynamoException as error:
+            _set([block], [plain])
+            _warn(f"a block of {run.model.factory}: {_line(error)}")
+        return plain(*args, **kwargs)
+
+    return forward
 
 
 def _set(blocks: Sequence[nn.Module], forwards: Sequence[Callable[..., Any]]) -> None:

@@ -16,6 +16,7 @@ from tiny_hf import FAMILIES, config_file, run_of
 from froude.config import ConfigError, Run
 from froude.train import api
 from froude.train.hf import config as configs
+from froude.train.memory import weights as made
 from froude.train.optimizers.fused import matrices
 from froude.train.probe.soundness import check_model
 from froude.train.trainer import Trainer
@@ -63,6 +64,24 @@ def test_each_parameter_starts_as_its_kind_must(family: str, tmp_path: Path) -> 
         if name.endswith(("o_proj.weight", "down_proj.weight", "c_proj.weight")) and family != "olmo2":
             sd *= api.branch_sd(run)
         assert float(parameter.detach().std()) == pytest.approx(sd, rel=0.1)
+
+
+@pytest.mark.parametrize("family", FAMILIES)  # of which GPT-2 is tied
+def test_several_workers_make_the_same_weights_by_name(family: str, tmp_path: Path) -> None:
+    check_same(run_of(config_file(tmp_path, family), family, readout_sd=0.25))
+
+
+def check_same(run: Run) -> None:
+    late, whole = api.build_model(run, workers=2), api.build_model(run)
+    assert all(parameter.is_meta for parameter in late.parameters())
+    assert not any(buffer.is_meta for buffer in late.buffers())
+    made.maker(late)(late)
+    found = dict(late.named_parameters())
+    assert all(torch.equal(found.pop(name), value) for name, value in whole.named_parameters())
+    assert not found
+    tokens = torch.arange(64).view(2, 32) * 37 % 256
+    with torch.no_grad():
+        assert torch.equal(late.eval()(tokens), whole.eval()(tokens))
 
 
 @settings(max_examples=15)
@@ -256,6 +275,7 @@ def test_a_checkpoint_is_a_start_where_the_run_computes_the_same(family: str, tm
     started = api.build_model(second())
     loaded = dict(started.named_parameters())
     assert all(torch.equal(loaded[name], value) for name, value in weights.items())
+    check_same(second())
     tokens = torch.arange(64).view(2, 32) * 37 % 256
     theirs = configs.transformers().AutoModelForCausalLM.from_pretrained(
         tmp_path / "out", dtype=torch.float32

@@ -1,0 +1,153 @@
+"""Weights made as they are shared out are those of a model that is built whole."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from froude.config import ConfigError, Run
+from froude.sweep.sizes import sizes_of
+from froude.train import api
+from froude.train.memory import weights
+from froude.train.model import Block, Transformer
+from froude.train.objective import minimised
+from froude.train.parallel import World
+from froude.train.probe.soundness import check_model
+from froude.train.speed import compiled
+
+RUN = Run(tokens=256 * 3, batch=256, slots=2, eval_windows=8, model={"width": 32, "head_dim": 16})
+EVERYTHING = {
+    "model.qk_norm": True,
+    "model.attention_bias": True,
+    "model.mlp_bias": True,
+    "model.kv_heads": 1,
+    "model.readout_sd": 0.25,
+}
+
+
+class Halved(Transformer):
+    """Knows what it changes, and says so unless it is told not to."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        with torch.no_grad():
+            self.embedding.mul_(0.5)
+
+    def initial(self, name: str) -> Tensor:
+        found = super().initial(name)
+        forgets = name == "embedding" and self.run.seed == 13
+        return found if forgets or name != "embedding" else found * 0.5
+
+
+class Silent(Transformer):
+    """Inherits an `initial` that knows nothing of the change."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        with torch.no_grad():
+            self.embedding.mul_(0.5)
+
+
+class Broken(Block):
+    """Looks at a number on the way, at which a graph breaks."""
+
+    def forward(self, x: Tensor, *shared: Any) -> Tensor:
+        return super().forward(x * 2 if x.sum().item() > 1e9 else x, *shared)
+
+
+def late(run: Run) -> nn.Module:
+    """Built for two workers."""
+    return api.build_model(run, workers=2)
+
+
+def of(cls: type, **changes: Any) -> Run:
+    return RUN.replace({"model.factory": f"{__name__}:{cls.__name__}", **changes})
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"model.tied": True}, {"model.parallel": True}, EVERYTHING, {"parametrization": "sp"}]
+)
+def test_a_models_weights_are_absent_and_then_those_of_one_built_whole(changes: dict[str, Any]) -> None:
+    run = RUN.replace(changes)
+    model, whole = late(run), api.build_model(run)
+    assert all(parameter.is_meta for parameter in model.parameters())
+    assert all(torch.equal(b, dict(model.named_buffers())[name]) for name, b in whole.named_buffers())
+    make = weights.maker(model)
+    first, *_ = model.blocks()  # type: ignore[operator]
+    make(first)
+    assert {p.is_meta for p in first.parameters()} == {False}
+    assert next(iter(model.parameters())).is_meta  # the embedding is outside of the block
+    make(model)
+    found, expected = dict(model.named_parameters()), dict(whole.named_parameters())
+    assert list(found) == list(expected)
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+
+
+def test_what_is_shared_stays_shared_and_keeps_its_dtype() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            with weights.absent():
+                self.one, self.other = nn.Linear(3, 3, bias=False), nn.Linear(3, 3, bias=False)
+                self.frozen = nn.Parameter(torch.ones(2).bfloat16(), requires_grad=False)
+            self.other.weight = self.one.weight
+
+        def initial(self, name: str) -> Tensor:
+            return torch.full((2,) if name == "frozen" else (3, 3), 1.0 + 2**-12)
+
+    model = Tied()
+    weights.maker(model)(model)
+    assert model.one.weight is model.other.weight
+    assert model.frozen.dtype == torch.bfloat16
+    assert not model.frozen.requires_grad
+    assert not nn.Linear(1, 1).weight.is_meta
+
+
+def test_only_a_class_that_says_so_itself_is_built_late() -> None:
+    assert next(late(of(Halved)).parameters()).is_meta
+    silent = late(of(Silent))
+    assert all(torch.equal(p, q) for p, q in zip(silent.parameters(), Silent(RUN).parameters(), strict=True))
+    assert [sizes_of(of(cls)).built_whole for cls in (Halved, Silent)] == [False, True]
+
+
+def test_the_probe_compares_what_initial_gives_with_what_the_factory_does() -> None:
+    check_model(of(Halved))
+    with pytest.raises(
+        ConfigError, match=r"the same whenever it is built for a run, but .* differs in embedding"
+    ):
+        check_model(of(Halved, seed=13))
+
+
+def test_compiled_blocks_of_an_exact_run_are_compared_with_all_weights_there() -> None:
+    run = RUN.replace({"compute.compile": "blocks"})
+    assert next(late(run).parameters()).is_meta
+    assert not next(late(run.replace(reduction="exact")).parameters()).is_meta
+
+
+@pytest.mark.long
+@pytest.mark.own_process
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_block_without_weights_is_tried_when_it_trains(
+    breaks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiled, "BACKEND", "aot_eager")
+    run = RUN.replace({"compute.compile": "blocks"})
+    model, whole = late(run), api.build_model(run)
+    if breaks:
+        for block in (*model.layers, *whole.layers):  # type: ignore[misc]
+            block.__class__ = Broken
+    compiled.compile_blocks(run, model, model.blocks(), World())  # type: ignore[operator]
+    weights.maker(model)(model)
+    windows = torch.arange(2 * 65).view(2, 65) % 256
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        found = [minimised(model, windows, run)[0] for _ in range(2)]
+    said = [str(each.message) for each in caught if "blocks are not compiled" in str(each.message)]
+    assert len(said) == (len(model.layers) if breaks else 0)  # type: ignore[arg-type]
+    assert all("a block of froude.train.model:Transformer: " in line for line in said)
+    assert found == [minimised(whole, windows, run)[0]] * 2
+    torch.compiler.reset()
