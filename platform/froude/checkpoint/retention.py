@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -13,6 +14,7 @@ from froude.store import Location
 
 #: A checkpoint's file: step, generation and number of the record that was to name it.
 OURS = re.compile(r"data/\d{12}/[^/]+\.\d{8}/.+", re.DOTALL)
+_DELETING = 16  # files at a time
 UNFINISHED = timedelta(days=1)  # longer than any save; an attempt that is fenced may still be writing
 
 
@@ -57,11 +59,19 @@ class Keep:
 
 def delete(run: Location, records: Iterable[Record]) -> None:
     """Delete the data of these checkpoints; their ledger and metrics stay, and what is another run's by a link."""
-    for record in records:
-        for part in record.parts:
-            if part.kind in ("data", "manifest") and is_itself(run, part.path):
-                with contextlib.suppress(OSError):  # what stays is swept when the next attempt begins
-                    (run / part.path).delete()
+    parts = [part for record in records for part in record.parts if part.kind in ("data", "manifest")]
+    _delete(run / part.path for part in parts if is_itself(run, part.path))
+
+
+def _delete(places: Iterable[Location]) -> None:
+    """Several at a time; not every store has S3's request for many. What stays is swept by later attempts."""
+
+    def gone(place: Location) -> None:
+        with contextlib.suppress(OSError):
+            place.delete()
+
+    with ThreadPoolExecutor(_DELETING) as pool:
+        list(pool.map(gone, places))
 
 
 def is_itself(place: Location, path: str) -> bool:
@@ -83,10 +93,8 @@ def sweep(run: Location, found: Sequence[Location], records: Sequence[Record]) -
         for part in record.parts
         if part.kind in ("data", "manifest")
     }
-    for place in found:
-        path = place.url[len(run.url) + 1 :]
-        if path not in kept and OURS.fullmatch(path) and is_itself(run, path):
-            with contextlib.suppress(OSError):
-                place.delete()
+    paths = {place: place.url[len(run.url) + 1 :] for place in found}
+    ours = {place: path for place, path in paths.items() if path not in kept and OURS.fullmatch(path)}
+    _delete(place for place, path in ours.items() if is_itself(run, path))
     with contextlib.suppress(OSError):  # some may write to a bucket without the right to list its uploads
         run.discard_unfinished(datetime.now(UTC) - UNFINISHED)
