@@ -342,6 +342,9 @@ class Run(Section):
     def from_toml(cls, text: str) -> Run:
         try:
             content = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (
+            ValueError,
+            RecursionError,
+        ) as error:  # of numbers too long to read, and of brackets without end
             raise ConfigError(f"a run must be valid TOML, but {error}") from None
         return cls.from_dict(content)

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import os
+import stat
 import re
 from collections.abc import Mapping
 from fractions import Fraction
@@ -272,7 +273,8 @@ def _sha256(path: str) -> str:
     """SHA-256 of a file's bytes; empty if it can't be read, which whoever reads it explains better."""
     try:
         status = os.stat(path)
-        return _hashed(path, status.st_mtime_ns, status.st_size)
+        # A device or a pipe may have no end.
+        return _hashed(path, status.st_mtime_ns, status.st_size) if stat.S_ISREG(status.st_mode) else ""
     except (OSError, ValueError):
         return ""
 

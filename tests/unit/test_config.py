@@ -93,6 +93,9 @@ def test_python_and_toml_give_the_same_short_error(change, message):
 def test_what_is_no_toml_is_a_short_error():
     with pytest.raises(ConfigError, match="valid TOML"):
         Run.from_toml("tokens = = 3")
+    for text in ("tokens = " + "9" * 5000, "tokens = " + "[" * 5000):
+        with pytest.raises(ConfigError, match="a run must be valid TOML, but"):
+            Run.from_toml(text)
 
 
 def test_a_missing_key_is_named():

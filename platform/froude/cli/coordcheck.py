@@ -143,9 +143,12 @@ def load_run(path: str) -> Run:
     try:
         with reported(place, "a run must be readable"):
             text = place.read().decode()
-        return read(place).run if "froude" in tomllib.loads(text) else Run.from_toml(text)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        content = tomllib.loads(text)
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"a run must be valid TOML, but {path} is not: {error}") from None
+    return read(place).run if "froude" in content else Run.from_dict(content)
 
 
 def study_at(path: str) -> Study | None:

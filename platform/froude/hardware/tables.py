@@ -110,7 +110,7 @@ def _merged(kind: str, file: str) -> dict[str, dict[str, Any]]:
 def _read(file: Path, kind: str) -> dict[str, dict[str, Any]]:
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--{kind} must name a TOML file, but {file} can't be read: {error}") from None
     for name, table in content.items():
         if not isinstance(table, dict):

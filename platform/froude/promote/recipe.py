@@ -142,7 +142,9 @@ def read(location: Location | str) -> Recipe:
     except OSError:
         with reported(place, "a recipe must be a readable file, named recipe.toml"):
             raise
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ConfigError:
+        raise
+    except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"a recipe must be valid TOML, but {place} is not: {error}; promote again"
         ) from None

@@ -26,7 +26,10 @@ def load(path: str) -> bytes:
             'or train on the embedded corpus with `data.source` = "froude.train.data.kjv:KingJames"'
         )
     try:
-        data = Path(path).expanduser().read_bytes()
+        file = Path(path).expanduser()
+        if file.exists() and not (file.is_file() or file.is_dir()):  # such as /dev/zero, which never ends
+            raise ValueError("it is a device or a pipe")
+        data = file.read_bytes()
     except (OSError, ValueError, RuntimeError) as error:
         cause = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise ConfigError(

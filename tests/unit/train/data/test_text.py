@@ -77,6 +77,7 @@ def test_a_text_without_a_whole_block_has_no_validation_split(text_run: TextRun)
         ({"data.path": ""}, r"`data.path` must name a UTF-8 text file"),
         ({"data.path": "/nonexistent/corpus.txt"}, r"'/nonexistent/corpus.txt': No such file"),
         ({"data.path": "."}, ": Is a directory"),
+        ({"data.path": "/dev/zero"}, "'/dev/zero': it is a device or a pipe"),
         ({"data.path": "a\0b"}, r"must be a readable file .*null"),
         (
             {"data.sha256": "f" * 64},
