@@ -7,8 +7,8 @@ import hashlib
 import json
 import math
 import os
-import stat
 import re
+import stat
 from collections.abc import Mapping
 from fractions import Fraction
 from itertools import pairwise
