@@ -86,7 +86,7 @@ def test_an_exact_run_refuses_an_optimizer_that_is_not():
 
 @pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
 def test_an_exact_run_refuses_hooks_on_gradients(monkeypatch, kind):
-    def hooked(run):
+    def hooked(run, workers):
         model = build_model(run)
         getattr(next(model.parameters()), kind)(lambda gradient: None)
         return model
