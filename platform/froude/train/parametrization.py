@@ -29,7 +29,7 @@ def initial(run: Run, name: str, kind: Kind, shape: Sequence[int], *, writes: bo
     sd = initial_sd(run, kind, shape[1]) * (branch_sd(run) if writes else 1.0)
     if sd == 0.0:
         return torch.zeros(*shape)
-    return torch.randn(*shape, generator=generator(run.seed, name)) * sd
+    return torch.randn(*shape, generator=generator(run.seed, name)).mul_(sd)  # in place: it may be large
 
 
 def scales(run: Run, kind: Kind, *, matrix: bool | None = None, in_block: bool = True) -> Factors:
