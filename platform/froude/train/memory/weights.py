@@ -63,8 +63,8 @@ def are_absent() -> bool:
     return _absent.get()
 
 
-def maker(model: nn.Module) -> Callable[[nn.Module], None]:
-    """A function that makes what is absent of one of the model's modules, shared parameters once.
+def maker(model: nn.Module, *, blank: bool = False) -> Callable[[nn.Module], None]:
+    """A function that makes what is absent of one of the model's modules, shared parameters once; zeros if `blank`.
 
     ConfigError if the model's `initial` gives another shape, or if a buffer was computed from weights.
     """
@@ -78,7 +78,9 @@ def maker(model: nn.Module) -> Callable[[nn.Module], None]:
                 if not parameter.is_meta:
                     continue
                 if parameter not in made:
-                    values = _initial(model, names[parameter], parameter)
+                    values = torch.zeros(parameter.shape, dtype=parameter.dtype)
+                    if not blank:
+                        values.copy_(_initial(model, names[parameter], parameter))
                     made[parameter] = nn.Parameter(values, requires_grad=parameter.requires_grad)
                 setattr(module, key, made[parameter])
             for key, buffer in module.named_buffers(recurse=False):
@@ -92,11 +94,11 @@ def maker(model: nn.Module) -> Callable[[nn.Module], None]:
 
 
 def _initial(model: nn.Module, name: str, parameter: nn.Parameter) -> Tensor:
-    """A copy of what `initial` gives, which may be a file's memory, or one tensor for several parameters."""
+    """What the model's `initial` gives, which may be a file's memory, or one tensor for several parameters."""
     found: Tensor = model.initial(name)  # type: ignore[operator]
     if found.shape != parameter.shape:
         raise ConfigError(
             f"`initial` must give a parameter's whole values, but that of {type(model).__name__} gives {name} as "
             f"{list(found.shape)} instead of {list(parameter.shape)}; correct it"
         )
-    return torch.empty(parameter.shape, dtype=parameter.dtype).copy_(found)
+    return found

@@ -135,6 +135,13 @@ def test_a_models_weights_are_absent_and_then_those_of_one_built_whole(changes: 
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
+def test_what_a_checkpoint_will_fill_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = late(RUN)
+    monkeypatch.setattr(Transformer, "initial", None)
+    weights.maker(model, blank=True)(model)
+    assert not any(bool(parameter.any()) or parameter.is_meta for parameter in model.parameters())
+
+
 def test_what_is_shared_stays_shared_and_keeps_its_dtype() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
