@@ -44,8 +44,8 @@ def absent() -> Iterator[None]:
             return parameter
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks:  # it is refused for them
             return parameter
-        before, empty = known.get(id(parameter), (None, None))
-        if before is None or before() is not parameter:
+        of, empty = known.get(id(parameter), (None, None))
+        if of is None or of() is not parameter:
             empty = nn.Parameter(parameter.detach().to("meta"), requires_grad=parameter.requires_grad)
             known[id(parameter)] = weakref.ref(parameter), empty
         return empty
