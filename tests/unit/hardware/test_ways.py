@@ -148,23 +148,6 @@ NUMBER = r"\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?"
 SIGNS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
 
 
-def test_what_each_worker_builds_whole_is_told(sizes):
-    assert not sizes.built_whole
-    own = replace(sizes, built_whole=True)
-    (line,) = (line for line in told(planned(SEVEN, own)) if "builds" in line)
-    assert line.startswith(
-        "each worker builds the whole model first, 27 GB of the host's memory a worker, 216 GB a node;"
-    )
-    assert planned(SEVEN, own, "1x8").chosen.memory.host == 4 * own.parameters
-    compiled = SEVEN.replace({"compute.compile": "blocks", "reduction": "exact"})
-    lines = told(planned(compiled, sizes_of(compiled)))
-    assert any(
-        line.startswith("its blocks are compiled, and tried, with all weights and gradients")
-        for line in lines
-    )
-    assert not any("builds" in line for line in told(planned(SEVEN, own, "1x1")))
-
-
 def by_hand(text):
     """What the numbers of a line give; words don't count, nor what is behind a semicolon."""
 
