@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from queue import Empty, SimpleQueue
+from threading import Thread
 
 from froude.runlog import Record, expired, lineage
 from froude.store import Location
@@ -66,12 +67,23 @@ def delete(run: Location, records: Iterable[Record]) -> None:
 def _delete(places: Iterable[Location]) -> None:
     """Several at a time; not every store has S3's request for many. What stays is swept by later attempts."""
 
-    def gone(place: Location) -> None:
-        with contextlib.suppress(OSError):
-            place.delete()
+    waiting = SimpleQueue[Location]()
+    for place in places:
+        waiting.put(place)
 
-    with ThreadPoolExecutor(_DELETING) as pool:
-        list(pool.map(gone, places))
+    def work() -> None:
+        with contextlib.suppress(Empty):
+            while True:
+                place = waiting.get_nowait()
+                with contextlib.suppress(OSError):
+                    place.delete()
+
+    # Not a pool's: its threads would keep the process alive while a store hangs.
+    threads = [Thread(target=work, daemon=True) for _ in range(min(_DELETING, waiting.qsize()))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def is_itself(place: Location, path: str) -> bool:

@@ -153,6 +153,11 @@ class RunStore:
         self._base = NO_BASE
         return opened.attempt
 
+    @property
+    def has_checkpoint(self) -> bool:
+        """Whether `load` fills all of a state, or raises."""
+        return on_rank_0(lambda: bool(self._candidates()))
+
     def load(self, state: dict[str, Any], at_most: int | None = None) -> dict[str, Any]:
         """Fill the state in place from the newest checkpoint that is whole: {"step", "tokens", "scalars"}.
 
@@ -160,18 +165,8 @@ class RunStore:
         and an untouched state if there is none yet; Corrupt if none is whole.
         """
         self.wait()
-
-        def candidates() -> list[Record]:
-            records = self._log.records()
-            gone = expired(records)
-            if at_most is None:
-                saved = [record for record in records if record.kind != "attempt"]
-            else:  # the newest may be of what an earlier way back has left behind
-                saved = [record for record in lineage(records, self._base) if record.step <= at_most]
-            return [record for record in reversed(saved) if record.seq not in gone]
-
         damage = ""
-        for record in on_rank_0(candidates):
+        for record in on_rank_0(lambda: self._candidates(at_most)):
             try:
                 load_state(self.location, record.parts, state)
             except Corrupt as error:
@@ -186,6 +181,16 @@ class RunStore:
             raise Corrupt(f"{self.run!r} has no checkpoint that is whole; the newest: {damage}")
         self._base = NO_BASE
         return {"step": 0, "tokens": 0, "scalars": {}}
+
+    def _candidates(self, at_most: int | None = None) -> list[Record]:
+        """What `load` tries, in turn."""
+        records = self._log.records()
+        gone = expired(records)
+        if at_most is None:
+            saved = [record for record in records if record.kind != "attempt"]
+        else:  # the newest may be of what an earlier way back has left behind
+            saved = [record for record in lineage(records, self._base) if record.step <= at_most]
+        return [record for record in reversed(saved) if record.seq not in gone]
 
     def save(
         self,

@@ -38,11 +38,18 @@ def told(plan: DevicePlan) -> list[str]:
             "activations are a guess by the parameters of a block: the model is not the package's own"
         )
     if plan.sizes.built_whole and place.workers > 1:
-        size = offloaded(4.0 * plan.sizes.parameters, place)
-        lines.append(
-            f"each worker builds the whole model first, {size}; one whose class has `initial` is made block by block "
-            "(froude.train.api.Model)"
-        )
+        host = f"each worker builds the whole model first, {offloaded(4.0 * plan.sizes.parameters, place)}"
+        if run.compute.compile == "none":
+            lines.append(
+                f"{host}; one whose class has `initial` is made block by block (froude.train.api.Model)"
+            )
+        else:
+            lines += [
+                host,
+                "its blocks are compiled, and tried, with all weights and gradients on each device, "
+                f"{8 * plan.sizes.parameters / GB:,.1f} GB and more, which is not counted; leave `compute.compile` out "
+                "where that is too much",
+            ]
     if run.windows % place.workers:
         lines.append(
             f"{place.workers} workers do not share the batch's {run.windows:,} windows evenly, and wait for those with "

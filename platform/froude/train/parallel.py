@@ -118,6 +118,7 @@ def shard(
     fully_shard(model, mesh=mesh, reshard_after_forward=not gathered)
     # What only some ranks' tokens use is reduced on all: else FSDP2 would take one parameter's gradient for another's.
     model.set_reduce_scatter_unused_params(True)  # type: ignore[operator]
+    model.to(world.device)  # what a module moves itself, in an `_apply` of its own
     shards = World(
         world.rank % size, size, world.device, mesh["shards"].get_group() if replicas > 1 else None
     )

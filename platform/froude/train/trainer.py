@@ -32,9 +32,12 @@ from froude.train.step import StepResult, train_step
 
 
 class Trainer:
-    """Everything that a run needs between two steps; built from the run alone, the same on every rank."""
+    """Everything that a run needs between two steps; built from the run alone, the same on every rank.
 
-    def __init__(self, run: Run, world: World | None = None) -> None:
+    `blank`: a checkpoint will be loaded, so weights need not be drawn; where they come late they are zeros.
+    """
+
+    def __init__(self, run: Run, world: World | None = None, *, blank: bool = False) -> None:
         self.run, self.world = run, world or World()
         products.check(run, self.world.device)
         kernels.check(run, self.world.device)
@@ -66,7 +69,7 @@ class Trainer:
         blocks = self.model.blocks()  # type: ignore[operator]
         with products.float32_products(run, self.world.device):
             compile_blocks(run, self.model, blocks, self.world)
-        make = weights.maker(self.model)
+        make = weights.maker(self.model, blank=blank)
         sharding = parallel.shard(self.model, blocks, self.world, run.compute, keep=whole, make=make)
         self.shards = sharding.shards
         self.reduction = reduction(run, self.model, self.world, sharding)
@@ -173,7 +176,7 @@ class Trainer:
             tensor.copy_(snapshot[name])
 
 
-def only_trainer(run: Run, world: World) -> Trainer:
+def only_trainer(run: Run, world: World, *, blank: bool = False) -> Trainer:
     """A trainer, once the memory of any before it is free: a sharded model lies in reference cycles."""
     collector.collect_all()
-    return Trainer(run, world)
+    return Trainer(run, world, blank=blank)

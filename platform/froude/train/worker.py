@@ -39,7 +39,8 @@ def run_worker(
     batches (from, up to) that are never trained; `observers` watch in addition to those of every run. Raises Diverged
     when the policy gives up: what was committed stays.
     """
-    trainer = only_trainer(run, World.current(parallel.resolve_device(device)))
+    world = World.current(parallel.resolve_device(device))
+    trainer = only_trainer(run, world, blank=world.size > 1 and store.has_checkpoint)
     watching = (*own_observers(), *observers)
     loop = Loop(run, trainer, store, watching, attempt=supervisor.attempt, left_out=left_out)
     del trainer  # a loop that goes back to the run's start builds another, once this one's memory is free

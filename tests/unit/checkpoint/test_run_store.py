@@ -46,7 +46,9 @@ def test_a_run_goes_on_where_it_stopped(place: Location, train: Train) -> None:
     store = RunStore(place, "large")
     assert store.load(state()) == {"step": 0, "tokens": 0, "scalars": {}}
     assert store.finished is None
+    assert not store.has_checkpoint
     train(place, 5, commit_last=False)  # step 5 is lost
+    assert store.has_checkpoint
     assert RunStore(place, "large").load(loaded := state()) == {"step": 4, "tokens": 40, "scalars": {"at": 4}}
     assert torch.equal(loaded["w"], torch.full((3, 4), 4.0))
     train(place, 8, finish=True)

@@ -70,7 +70,7 @@ def reader(model: nn.Module, layout: Layout, run: Run) -> Callable[[str], Tensor
     def read(name: str) -> Tensor:
         with _opened(where[name]) as file:
             found: Tensor = file.get_tensor(name)
-        return (found.t() if name in turned else found).float().contiguous()
+        return found.t() if name in turned else found
 
     return read
 

@@ -22,7 +22,7 @@ from froude.train.memory import weights
 from froude.train.optimizers.fused import fused
 from froude.train.parallel import refuse_scalars
 from froude.train.precision.products import autocast
-from froude.user_code import Raised, call_user
+from froude.user_code import Raised, call_user, load
 
 #: The largest move where a change must move nothing, as a share of its moves elsewhere. Rounding alone moves nothing:
 #: the tensors compared come from the same kernels in the same places of a batch.
@@ -66,6 +66,11 @@ class _Look:
         self.tokens = self.drawn(SEQUENCES, context)
         self.tokens[0, 0] = run.model.vocab - 1  # a table that is too short for it shows
 
+    @property
+    def late(self) -> bool:
+        """Whether several workers build the model without weights."""
+        return weights.come_late(self.run, load(self.name), workers=2)
+
     def _built(self, workers: int = 1) -> nn.Module:
         model: nn.Module = call_user(f"building {self.name}", api.build_model, self.run, "cpu", workers)
         return model
@@ -86,11 +91,12 @@ class _Look:
             self.dense()
         lasting = lasting_state(self.model)
         at_first = self.copied()
-        if "state" not in skip:
-            self.built_alike(lasting)
+        again = self.built_alike(lasting) if "state" not in skip else None
         self.perturb()
         self.model.train()
         first = self.logits("training", check=True)
+        if again is not None and self.late:
+            self.computes_alike(again)
         begun = self.copied()
         second = self.logits("training")
         if self.run.reduction == "exact" and "random" not in skip:
@@ -223,20 +229,41 @@ class _Look:
                 "use them in forward, leave them out, or freeze them with requires_grad_(False)",
             )
 
-    def built_alike(self, lasting: Mapping[str, Any]) -> None:
+    def built_alike(self, lasting: Mapping[str, Any]) -> nn.Module:
         """Every worker and every attempt builds the model by itself; several do so by `initial` where it has one."""
         again = self._built(workers=2)
         call_user(f"initial() of {self.name}", weights.maker(again), again)
         here, there = dict(self.model.named_parameters()), dict(again.named_parameters())
         held, holds = {**self.buffers(), **lasting}, {**dict(again.named_buffers()), **lasting_state(again)}
-        odd = [name for name in here if name not in there or not alike(here[name], there[name])]
+        odd = [name for name in {**here, **there} if name not in here or name not in there]
+        odd += [name for name in here if name in there and not _same(here[name], there[name])]
         odd += [name for name in held if name not in holds or not alike(held[name], holds[name])]
         if odd:
             self.refuse(
                 "a model must be the same whenever it is built for a run",
-                f"differs in {_some(odd)} when built twice",
-                "draw with torch's own generator, which the run's seed sets, or from a seed of your own",
+                f"differs in {_some(odd)} when built {'by its `initial`' if self.late else 'twice'}",
+                "have `initial` give what the constructor does"
+                if self.late
+                else "draw with torch's own generator, which the run's seed sets, or from a seed of your own",
             )
+        return again
+
+    @torch.no_grad()
+    def computes_alike(self, again: nn.Module) -> None:
+        """With the same weights; what the constructor draws besides them can't be seen otherwise."""
+        for mine, other in zip(self.model.parameters(), again.parameters(), strict=True):
+            other.copy_(mine)
+        again.eval()
+        self.model.eval()
+        found = call_user(f"forward of {self.name}, built by its `initial`", again, self.tokens)
+        if not torch.equal(self.model(self.tokens), found):
+            self.refuse(
+                "a model must be the same whenever it is built for a run",
+                "computes other logits of the same weights when built by its `initial`",
+                "draw nothing but weights from torch's own generator, which stands elsewhere without them, or leave "
+                "`initial` out",
+            )
+        self.model.train()
 
     def unchanged(self, before: Mapping[str, Tensor]) -> None:
         now = self.buffers()
@@ -289,6 +316,10 @@ def lasting_state(model: nn.Module) -> dict[str, Any]:
     """What the model's state_dict has besides parameters: buffers that are to last, and extra state."""
     parameters = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return {name: value for name, value in model.state_dict().items() if name not in parameters}
+
+
+def _same(one: nn.Parameter, other: nn.Parameter) -> bool:
+    return alike(one, other) and one.requires_grad == other.requires_grad
 
 
 def alike(one: Any, other: Any) -> bool:

@@ -7,7 +7,8 @@ are compiled before they are sharded, and their hooks stay outside, where observ
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -65,18 +66,33 @@ def _warn(why: str) -> None:
     warnings.warn(f"blocks are not compiled, and the run goes on without: {why}", stacklevel=3)
 
 
+@contextmanager
+def _forgotten() -> Iterator[None]:
+    """Afterwards Dynamo knows nothing of what it traced, which would count against its limit."""
+    try:
+        yield
+    finally:
+        torch.compiler.reset()
+
+
 def _tried_in_training(block: nn.Module, run: Run) -> Callable[..., Any]:
     """A forward pass that is compiled when it is first trained; if it can't be, it goes on without."""
-    plain = block.forward
-    fast = torch.compile(plain, backend=BACKEND, dynamic=False, fullgraph=True)
+    plain, tried = block.forward, False
+    # Another graph for each size or number that a block knows: past torch's limit it goes on without, as it must.
+    fast = torch.compile(plain, backend=BACKEND, dynamic=False)
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         from torch._dynamo.exc import TorchDynamoException
 
+        nonlocal tried
         if not block.training:
             return plain(*args, **kwargs)
         try:
-            return fast(*args, **kwargs)
+            if tried:
+                return fast(*args, **kwargs)
+            tried = True
+            with _forgotten():
+                return torch.compile(plain, backend="eager", fullgraph=True)(*args, **kwargs)
         except TorchDynamoException as error:
             _set([block], [plain])
             _warn(f"a block of {run.model.factory}: {_line(error)}")

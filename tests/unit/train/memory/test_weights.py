@@ -52,6 +52,54 @@ class Silent(Transformer):
             self.embedding.mul_(0.5)
 
 
+class Tied(Transformer):
+    """Has its readout a second time, by the object, by `shared`."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        spare = nn.Parameter(torch.ones(3))
+        self.spare, self.shared = spare, spare
+
+    def initial(self, name: str) -> Tensor:
+        return torch.ones(3) if name == "spare" else super().initial(name)
+
+    def kinds(self) -> dict[str, Any]:
+        return {name: "norm" if name == "spare" else kind for name, kind in super().kinds().items()}
+
+
+class Shuffled(Transformer):
+    """Draws more than weights from torch's generator."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        self.spare = nn.Linear(4, 4)
+        self.order = torch.randperm(run.model.vocab, device="cpu").tolist()
+
+    def initial(self, name: str) -> Tensor:
+        if not name.startswith("spare"):
+            return super().initial(name)
+        torch.manual_seed(self.run.seed)
+        return nn.Linear(4, 4).get_parameter(name.removeprefix("spare."))
+
+    def kinds(self) -> dict[str, Any]:
+        return {name: "bias" if name.startswith("spare") else kind for name, kind in super().kinds().items()}
+
+    def forward(self, tokens: Tensor, documents: Tensor | None = None) -> Tensor:
+        return super().forward(tokens)[..., self.order] + self.spare.weight.sum() + self.spare.bias.sum()
+
+
+class Odd(Transformer):
+    """One fault, by the run's seed: a shape, or a buffer that comes from weights."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__(run)
+        if run.seed == 1:
+            self.register_buffer("size", self.embedding.detach().square().sum(), persistent=False)
+
+    def initial(self, name: str) -> Tensor:
+        return super().initial(name)[: None if self.run.seed else 1]
+
+
 class Broken(Block):
     """Looks at a number on the way, at which a graph breaks."""
 
@@ -87,6 +135,13 @@ def test_a_models_weights_are_absent_and_then_those_of_one_built_whole(changes: 
     assert all(torch.equal(found[name], value) for name, value in expected.items())
 
 
+def test_what_a_checkpoint_will_fill_is_not_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = late(RUN)
+    monkeypatch.setattr(Transformer, "initial", None)
+    weights.maker(model, blank=True)(model)
+    assert not any(bool(parameter.any()) or parameter.is_meta for parameter in model.parameters())
+
+
 def test_what_is_shared_stays_shared_and_keeps_its_dtype() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -116,10 +171,52 @@ def test_only_a_class_that_says_so_itself_is_built_late() -> None:
 
 def test_the_probe_compares_what_initial_gives_with_what_the_factory_does() -> None:
     check_model(of(Halved))
-    with pytest.raises(
-        ConfigError, match=r"the same whenever it is built for a run, but .* differs in embedding"
+    for run, words in (
+        (
+            of(Halved, seed=13),
+            "differs in embedding when built by its `initial`; have `initial` give what the",
+        ),
+        (
+            of(Shuffled),
+            "computes other logits of the same weights when built by its `initial`; draw nothing but",
+        ),
+        (
+            of(Odd),
+            r"must give a parameter's whole values, but that of Odd gives embedding as \[1, 32\] instead of",
+        ),
+        (
+            of(Odd, seed=1),
+            "built without weights, but buffer size of Odd is computed from some; compute it in",
+        ),
     ):
-        check_model(of(Halved, seed=13))
+        with pytest.raises(ConfigError, match=words):
+            check_model(run)
+
+
+def test_a_parameter_with_two_names_stays_one() -> None:
+    check_model(of(Tied), ["gradients"])
+    model: Any = late(of(Tied))
+    weights.maker(model)(model)
+    assert model.spare is model.shared
+    assert len(list(model.parameters())) == len(list(Tied(RUN).parameters()))
+
+
+def test_what_initial_keeps_is_not_the_parameters_memory() -> None:
+    class Cached(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Parameter(torch.zeros(2)), nn.Parameter(torch.zeros(2))
+            self.kept = torch.ones(2)
+
+        def initial(self, name: str) -> Tensor:
+            return self.kept
+
+    with weights.absent():
+        model = Cached()
+    weights.maker(model)(model)
+    with torch.no_grad():
+        model.one.add_(1)
+    assert [float(each.detach()[0]) for each in (model.one, model.other, model.kept)] == [2, 1, 1]
 
 
 def test_compiled_blocks_of_an_exact_run_are_compared_with_all_weights_there() -> None:
@@ -150,4 +247,9 @@ def test_a_block_without_weights_is_tried_when_it_trains(
     assert len(said) == (len(model.layers) if breaks else 0)  # type: ignore[arg-type]
     assert all("a block of froude.train.model:Transformer: " in line for line in said)
     assert found == [minimised(whole, windows, run)[0]] * 2
+    if not breaks:  # more sizes than torch compiles: those past its limit go on without
+        for n in range(1, 11):
+            some = windows[:1].repeat(n, 1)
+            losses = [float(minimised(each, some, run)[0].detach()) for each in (model, whole)]
+            assert losses[0] == pytest.approx(losses[1], rel=1e-6)
     torch.compiler.reset()

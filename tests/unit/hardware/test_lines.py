@@ -1,0 +1,42 @@
+"""What a plan tells besides its table."""
+
+from dataclasses import replace
+
+from froude.config import Run
+from froude.hardware import tables
+from froude.hardware.lines import told
+from froude.hardware.sizes import Place
+from froude.hardware.ways import plan
+from froude.sweep.sizes import sizes_of
+
+SEVEN = Run(
+    model={"width": 4096, "depth": 32, "head_dim": 128, "context": 4096, "vocab": 32_000},
+    batch=2**22,
+    tokens=2**32,
+    precision="bf16",
+)
+
+
+def planned(run, sizes, nodes="4x8"):
+    return plan(run, sizes, Place.parse(nodes), tables.device("h100-80gb"), tables.price("h100-80gb"))
+
+
+def test_what_each_worker_builds_whole_is_told():
+    sizes = sizes_of(SEVEN)
+    assert not sizes.built_whole
+    own = replace(sizes, built_whole=True)
+    (line,) = (line for line in told(planned(SEVEN, own)) if "builds" in line)
+    assert line.startswith(
+        "each worker builds the whole model first, 29 GB of the host's memory a worker, 23"
+    )
+    assert "GB a node; one whose class has `initial`" in line
+    assert planned(SEVEN, own, "1x8").chosen.memory.host == 4 * own.parameters
+    assert not any("builds" in line for line in told(planned(SEVEN, own, "1x1")))
+
+
+def test_where_blocks_are_compiled_with_all_weights_there_is_told():
+    exact = SEVEN.replace({"compute.compile": "blocks", "reduction": "exact"})
+    lines = told(planned(exact, sizes_of(exact)))
+    assert any("tried, with all weights and gradients on each device, 5" in line for line in lines)
+    fast = exact.replace(reduction="fast")
+    assert not any("tried" in line for line in told(planned(fast, sizes_of(fast))))
