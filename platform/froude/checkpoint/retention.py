@@ -66,7 +66,6 @@ def delete(run: Location, records: Iterable[Record]) -> None:
 
 def _delete(places: Iterable[Location]) -> None:
     """Several at a time; not every store has S3's request for many. What stays is swept by later attempts."""
-
     waiting = SimpleQueue[Location]()
     for place in places:
         waiting.put(place)

@@ -111,13 +111,11 @@ def _graph_break(blocks: Sequence[nn.Module], model: nn.Module, windows: Tensor,
     try:
         traced = [torch.compile(block.forward, backend="eager", fullgraph=True) for block in blocks]
         _set(blocks, traced)
-        with warnings.catch_warnings():
+        with _forgotten(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's about its own ways
             minimised(model, windows[:1], run)
     except Exception as error:  # noqa: BLE001  a user's model, traced: whatever it raises is the answer
         return f"the graph of {run.model.factory} breaks: {_line(error)}"
-    finally:
-        torch.compiler.reset()
     return ""
 
 

@@ -53,7 +53,7 @@ class Silent(Transformer):
 
 
 class Tied(Transformer):
-    """Has its readout a second time, by the object, by `shared`."""
+    """One of its parameters has two names."""
 
     def __init__(self, run: Run) -> None:
         super().__init__(run)
