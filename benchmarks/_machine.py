@@ -25,10 +25,19 @@ def cpu() -> str:
     return f"{len(os.sched_getaffinity(0))} cores of {model}"
 
 
+def generation() -> str:
+    """Which processor it is where a cloud's model name does not say; nothing where Linux does not either."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    values = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    known = [f"{name.split()[-1]} {values[name]}" for name in ("cpu family", "model") if name in values]
+    return f" ({', '.join(known)})" if known else ""
+
+
 def hardware() -> str:
     """The machine, and how busy it was before."""
     memory = psutil.virtual_memory().total / 2**30
-    return f"{cpu()}, {memory:.0f} GiB, load {os.getloadavg()[0]:.1f} at the start"
+    return f"{cpu()}{generation()}, {memory:.0f} GiB, load {os.getloadavg()[0]:.1f} at the start"
 
 
 def commit(*files: str) -> str:

@@ -157,6 +157,17 @@ def least_seconds(
     return min(found)
 
 
+def libraries() -> str:
+    """What each library multiplies fp32 matrices of 1024 a side with, on one thread."""
+    torch.set_num_threads(1)
+    square = torch.randn(1024, 1024)
+    of = {"MKL": ("highest",), "oneDNN": ("medium",)}
+    return ", ".join(
+        f"{name} {2 * 1024**3 / least_seconds(square, square, setting) / 1e9:.0f} GFLOP/s"
+        for name, setting in of.items()
+    )
+
+
 def products_with_weights(run: Run, settings: tuple[str, ...]) -> tuple[float, float]:
     """Least CPU seconds of all products of a step with weights, and their FLOPs."""
     seconds = flops = 0.0
@@ -259,7 +270,8 @@ def main() -> None:
         f"{about}; torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()}; commit "
         f"{commit('cpu_step.py')}, {datetime.now(UTC):%Y-%m-%d}. {asked.turns} turns, 2 blocks, heads of "
         f"{asked.head_dim}, context {CONTEXT}, {BATCH} tokens a step. Relative error of a matrix product of "
-        f"fast kernels in fp32: {kernels.matmul_error():.1e}, at most {kernels.BOUND:.0e} is allowed.",
+        f"fast kernels in fp32: {kernels.matmul_error():.1e}, at most {kernels.BOUND:.0e} is allowed. "
+        f"Products of fp32 on one thread: {libraries()}.",
         "",
         "Made by `python benchmarks/cpu_step.py`, whose head says what is compared.",
         "",
@@ -271,15 +283,13 @@ def main() -> None:
         *([] if asked.one_thread else two_threads(asked.widths, asked.head_dim, asked.turns // 2)),
         "## What it does not show",
         "",
-        "- Twice the peer's speed in bf16 without compiled blocks: not in exact runs, which refuse blocks that change",
-        "  a bit, nor in most proxies, which end before a compilation pays.",
-        "- The time to compile, 5 to 17 seconds a process: longer than most proxies train.",
+        "- Compiled blocks in exact runs, which refuse those that change a bit, or in most proxies: a process takes",
+        "  5 to 17 seconds to compile, longer than these train. The rows without them are theirs.",
         "- Models by a factory of one's own: of fast kernels they have the matrix products only, and torch's fused",
         "  attention is slow beside those at short windows.",
         "- Windows beyond 64 tokens. Beyond 512 attention is torch's own in both.",
-        "- Another processor. In fp32 fast kernels win where oneDNN multiplies matrices faster than MKL, and hardly",
-        "  where both are near the processor's peak, as here. The first figures, of 1.5 to 1.8, were of a processor on",
-        "  which MKL did 112 to 120 GFLOP/s and oneDNN 251 to 266. `froude plan` times both where it runs.",
+        "- Another processor. In fp32 fast kernels gain what oneDNN is faster than MKL at products of matrices,",
+        "  and little where the two are alike (`cpu_step_zen4.md`). `froude plan` times both where it runs.",
         "",
     ]
     asked.out.write_text("\n".join(text))
