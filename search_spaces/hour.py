@@ -2,7 +2,7 @@
 
 A search of beta2, rates, batches, and nine sizes and horizons; `froude plan --next` then chooses the runs that the
 forecast still lacks, as benchmarks/campaign/hour.py does until it is certified and narrow. Each run is a trial:
-branches off one trunk are one piece of evidence, and a certificate asks for nine that are larger than what they were
+branches off one trunk are one piece of evidence, and a certificate asks for two that are larger than what they were
 forecast from.
 """
 

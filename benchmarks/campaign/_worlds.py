@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -86,11 +86,16 @@ def _term(scale: float, exponent: float, x: Array, fitted: Array, unit: float, d
 
 
 def published(folder: Path) -> Iterator[Study]:
-    """Split each set of published runs at several computes: runs up to it are fitted, those beyond it held out.
+    """Split each set of published runs."""
+    return split(_sets(folder))
+
+
+def split(sets: Iterable[tuple[str, pl.DataFrame, bool]]) -> Iterator[Study]:
+    """Split each set of runs at several computes: runs up to it are fitted, those beyond it held out.
 
     A run goes with its largest compute, so that no run is on both sides.
     """
-    for name, frame, groups in _sets(folder):
+    for name, frame, groups in sets:
         compute = pl.col("params") * pl.col("tokens")
         frame = frame.with_columns(compute.alias("compute"), compute.max().over("run").alias("top"))
         cuts = []
