@@ -1,6 +1,7 @@
 """What a forward pass leaves for its backward pass, and what logits take: bytes of one pass of a worker.
 
-Of the package's block, counted tensor by tensor; with attention that stores no [T, T] (Dao et al. 2205.14135). The
+Of the package's block, counted tensor by tensor; with attention that stores no [T, T] (Dao et al. 2205.14135), but for
+that in pieces on a CPU. The
 count of a GPT block in 16 bits, s b h (34 + 5 a s / h) bytes (Korthikanti et al. 2205.05198, equation 2), differs by
 that term, by dropout's masks, by the residual stream, which is fp32 here, and by SwiGLU in place of GELU.
 """
@@ -8,10 +9,10 @@ that term, by dropout's masks, by the residual stream, which is fp32 here, and b
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from froude.config import Run
-from froude.hardware.sizes import Sizes
+from froude.hardware.sizes import IN_PIECES, Sizes, evaluated_windows
 
 #: Precisions in which products are in 16 bits while weights and the residual stream are in 32; and in 16 as well.
 AUTOCAST, NARROW_WEIGHTS = ("bf16", "fp16", "fp8"), ("bf16_stochastic",)
@@ -49,6 +50,14 @@ def weight_bytes(run: Run) -> int:
     return 2 if run.precision in NARROW_WEIGHTS else 4
 
 
+def in_pieces(run: Run, *, fused: bool) -> bool:
+    """Whether blocks of the package's model store attention's weights [T, T], as train/kernels/attention.py does."""
+    shape = run.model
+    masked = shape.documents or (0 < shape.sliding_window < shape.context and not shape.global_every)
+    short = shape.context <= IN_PIECES and shape.heads == shape.key_heads
+    return run.compute.kernels == "fast" and short and not (fused or masked)
+
+
 def of_a_block(run: Run, *, fused: bool) -> list[Kept]:
     """What a block of the package's model keeps of a token without checkpointing.
 
@@ -59,14 +68,19 @@ def of_a_block(run: Run, *, fused: bool) -> list[Kept]:
     heads = shape.heads
     keys = shape.key_heads * shape.head_dim
     norm = [] if fused else [Kept("norm before its gain", width, r)]
+    projected = [Kept("queries, keys, values", width + 2 * keys, a, product=True)]
+    sums = Kept("its log-sum-exp, by head", heads, 4, product=True)
+    if in_pieces(run, fused=fused):  # which copies what it is given
+        projected = [*(projected if shape.qk_norm else ()), Kept("values", keys, a)]
+        sums = Kept("its weights, by head", heads * shape.context, a)
     found = [
         Kept("attention's input", width, r),
         *norm,
         Kept("normalised", width, a),
-        Kept("queries, keys, values", width + 2 * keys, a, product=True),
+        *projected,
         Kept("queries and keys, rotated", width + keys, a),
         Kept("attention's output", width, a, product=True),
-        Kept("its log-sum-exp, by head", heads, 4, product=True),
+        sums,
         Kept("the MLP's input", width, r),
         *norm,
         Kept("normalised", width, a),
@@ -110,6 +124,9 @@ def between_passes(run: Run, sizes: Sizes, *, fused: bool) -> Between:
     hidden = product_bytes(run) * (4 * width if sizes.estimated else run.model.mlp_ratio * width)
     gradients = entry + 3 * hidden
     words = f"{entry:,.0f} of its input's gradient + 3 x {hidden:,.0f} of gate's and up's and their product's"
+    scores, scores_how = _scores(run, sizes, fused=fused)
+    if 2 * scores > 3 * hidden:
+        gradients, words = entry + 2 * scores, f"{entry:,.0f} of its input's gradient + 2 x {scores_how}"
     match run.compute.checkpointing:
         case "blocks":
             kept, how, rest, rest_how = depth * entry, f"{depth} inputs x {entry:,.0f}", block, ""
@@ -128,9 +145,37 @@ def between_passes(run: Run, sizes: Sizes, *, fused: bool) -> Between:
             how += f" + 2 x {added:,.0f} of what is added to the stream)" if added else ")"
             kept, rest, rest_how = depth * each, max(block - each, 0.0), f" - {each:,.0f} kept"
         case _:
-            return Between(depth * block, f"{depth} blocks x {block:,.0f}")
+            again = Between(depth * block, f"{depth} blocks x {block:,.0f}")
+            return replace(again, again=2 * scores, again_how=f"2 x {scores_how}") if scores else again
     again_how = f"{block:,.0f} of a block{rest_how} + {words}" if rest else words
     return Between(kept, how, rest + gradients, again_how)
+
+
+def _scores(run: Run, sizes: Sizes, *, fused: bool) -> tuple[float, str]:
+    """Bytes of a token of attention's scores, as many as its weights, where a block has them at all."""
+    if sizes.estimated or not in_pieces(run, fused=fused):
+        return 0.0, ""
+    heads, context, each = run.model.heads, run.model.context, product_bytes(run)
+    return float(
+        heads * context * each
+    ), f"{each} bytes x {heads} heads x {context:,} of attention's gradients"
+
+
+def masks(run: Run, sizes: Sizes, windows: int, *, fused: bool, kept: bool = True) -> tuple[float, str]:
+    """Bytes of the package's masks on a CPU: booleans, and what attention makes of them, which blocks keep."""
+    shape = run.model
+    windowed = 0 < shape.sliding_window < shape.context
+    if fused or sizes.estimated or not (windowed or shape.documents):
+        return 0.0, "none"
+    masked = sizes.depth
+    if windowed and not shape.documents and shape.global_every:
+        masked -= sizes.depth // shape.global_every
+    many = windows if shape.documents else 1
+    kinds = 2 if windowed and shape.documents and shape.global_every else 1
+    blocks = masked if kept and run.compute.checkpointing == "none" else 1
+    each = product_bytes(run)
+    how = f"{many} x {shape.context:,} x {shape.context:,} pairs of tokens x ({kinds} + {each} bytes x {blocks} blocks)"
+    return float(many * shape.context**2 * (kinds + each * blocks)), how
 
 
 def _products(run: Run, sizes: Sizes, block: float) -> float:
@@ -169,3 +214,20 @@ def logits(run: Run, sizes: Sizes, tokens: int) -> tuple[float, str]:
         f" + 2 x {product_bytes(run)} bytes x {tokens:,} tokens x {run.model.width:,} of features and theirs"
     )
     return found + more, how
+
+
+def evaluated(run: Run, sizes: Sizes, *, fused: bool) -> tuple[float, str]:
+    """Bytes of a pass of an evaluation, which keeps nothing: its logits, or a block's tensors where these are more."""
+    windows = min(evaluated_windows(run, gpu=fused), run.eval_windows)
+    tokens, w = windows * run.model.context, weight_bytes(run)
+    at_once = min(run.compute.loss_chunk or tokens, tokens)
+    copies = COPIES_EVALUATED + bool(run.model.softcap)
+    given = 4.0 * copies * at_once * run.model.vocab + 3 * w * tokens * run.model.width
+    how = f"4 bytes x {copies} copies x {at_once:,} tokens x {run.model.vocab:,} words"
+    how += f" + 3 x {w} bytes x {tokens:,} tokens x {run.model.width:,} of the stream"
+    block, scores = bytes_of_a_block(run, sizes, fused=fused), _scores(run, sizes, fused=fused)[0]
+    if tokens * (block + scores) > given:
+        given = tokens * (block + scores)
+        how = f"{tokens:,} tokens x {block + scores:,.0f} of a block"
+    masked, masked_how = masks(run, sizes, windows, fused=fused, kept=False)
+    return given + masked, f"{how} + {masked_how}" if masked else how

@@ -13,10 +13,11 @@ from itertools import pairwise
 
 from froude.config import Run
 from froude.hardware.activations import (
-    COPIES_EVALUATED,
     between_passes,
+    evaluated,
     is_autocast,
     logits,
+    masks,
     outside_blocks,
     weight_bytes,
 )
@@ -28,7 +29,6 @@ from froude.hardware.sizes import (
     STOOD_IN,
     Place,
     Sizes,
-    evaluated_windows,
 )
 
 #: Set aside on a GPU, by convention: the CUDA context and NCCL's buffers, and a part of what tensors take for what the
@@ -94,7 +94,7 @@ class Memory:
             "weights": ("weights", "gathered", "copies"),
             "gradients": ("gradients",),
             "state": ("state",),
-            "activations": ("activations", "a block again"),
+            "activations": ("activations", "masks", "a block again"),
             "logits": ("logits",),
             "buffers": ("reducing", "updating"),
         }
@@ -107,9 +107,17 @@ def memory(run: Run, sizes: Sizes, place: Place, *, gpu: bool) -> Memory:
     items = {item.name: item for item in _Told(layout, gpu).items()}
     always = ("weights", "state")
     moments = {
-        "forward ends": (*always, "gathered", "copies", "waiting", "activations", "half of the logits"),
-        "backward begins": (*always, "gathered", "copies", "waiting", "activations", "logits"),
-        "a block again": (*always, "gathered", "copies", "waiting", "activations", "a block again"),
+        "forward ends": (
+            *always,
+            "gathered",
+            "copies",
+            "waiting",
+            "activations",
+            "masks",
+            "half of the logits",
+        ),
+        "backward begins": (*always, "gathered", "copies", "waiting", "activations", "masks", "logits"),
+        "a block again": (*always, "gathered", "copies", "waiting", "activations", "masks", "a block again"),
         "backward ends": (*always, "gathered", "gradients", "reducing"),
         "update": (*always, "kept gradients", "updating"),
         "evaluation": (*always, "gathered", "evaluation"),
@@ -169,6 +177,7 @@ class _Told:
                 f"{self.layout.tokens:,} tokens a pass x ({kept.how} + {width:,} x {(outside - 8) / width:g} + 8 "
                 "outside the blocks)",
             ),
+            Item("masks", *masks(run, sizes, self.layout.windows, fused=self.gpu)),
             Item("logits", taken, words),
             Item(
                 "a block again",
@@ -178,7 +187,7 @@ class _Told:
             Item("half of the logits", taken / 2, f"({words}) / 2; before their gradients are there"),
             self._reducing(),
             self._updating(),
-            self._evaluation(),
+            Item("evaluation", *evaluated(run, sizes, fused=self.gpu)),
         ]
 
     def _state_words(self, state: float, on: str) -> str:
@@ -314,21 +323,6 @@ class _Told:
             return most, f"{most:,.0f} parameters of a bucket"
         on = f" / {shards} workers that share" if shards > 1 else ""
         return parameters / shards, f"{parameters:,} parameters{on}"
-
-    def _evaluation(self) -> Item:
-        """Logits of a pass of an evaluation, and one block's tensors."""
-        run = self.run
-        windows = min(evaluated_windows(run, gpu=self.gpu), run.eval_windows)
-        tokens = windows * run.model.context
-        at_once = min(run.compute.loss_chunk or tokens, tokens)
-        size = 4.0 * COPIES_EVALUATED * at_once * run.model.vocab
-        size += 3 * weight_bytes(run) * tokens * run.model.width
-        words = f"4 bytes x {COPIES_EVALUATED} copies x {at_once:,} tokens x {run.model.vocab:,} words"
-        return Item(
-            "evaluation",
-            size,
-            f"{words} + 3 x {weight_bytes(run)} bytes x {tokens:,} tokens x {run.model.width:,} of the stream",
-        )
 
 
 def _waiting(layout: Layout) -> int:

@@ -17,6 +17,8 @@ BUCKET = 25 * 2**20
 OFFLOADED, STOOD_IN = 2**26, 2**24
 #: Windows of a forward pass of an evaluation, and on a GPU its logits: bound memory; change no result beyond rounding.
 EVAL_CHUNK, EVAL_LOGITS = 96, 2**28
+#: Tokens of a window up to which fast kernels make attention in pieces; measured with heads of 32 and 64.
+IN_PIECES = 512
 #: A worker process before it has a model (Python, torch, Ray); resident bytes, measured.
 PROCESS_BYTES = 450 * 2**20
 

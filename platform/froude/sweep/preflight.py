@@ -39,5 +39,5 @@ def check_memory(needed: int, *, what: str) -> None:
     if free < needed:
         raise ConfigError(
             f"{what} needs {needed / GIB:.1f} GiB of free memory, but {free / GIB:.1f} GiB are free; close other "
-            "programs, or use a larger machine"
+            "programs, set `micro_batch` or `compute.checkpointing`, or use a larger machine"
         )

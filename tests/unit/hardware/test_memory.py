@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile
 
 from froude.config import Run
-from froude.hardware.activations import bytes_of_a_block, outside_blocks
+from froude.hardware.activations import bytes_of_a_block, evaluated, masks, outside_blocks
 from froude.hardware.layout import Layout
 from froude.hardware.memory import _waiting, memory
 from froude.hardware.sizes import Place, Sizes
@@ -191,14 +191,16 @@ def kept_by_autograd(run, windows):
     ratio=st.sampled_from([1.0, 2.0, 4.0]),
     qk_norm=st.booleans(),
     precision=st.sampled_from(["fp32", "bf16"]),
+    kernels=st.sampled_from(["plain", "fast"]),
 )
-def test_a_block_keeps_what_the_table_says(heads, depth, head_dim, ratio, qk_norm, precision):
+def test_a_block_keeps_what_the_table_says(heads, depth, head_dim, ratio, qk_norm, precision, kernels):
     changes = {
         "model.width": heads * head_dim,
         "model.head_dim": head_dim,
         "model.depth": depth,
         "model.mlp_ratio": ratio,
         "model.qk_norm": qk_norm,
+        "compute.kernels": kernels,
     }
     run = RUN.replace({**changes, "precision": precision})
     sizes, tokens = sizes_of(run), 64 * 32
@@ -207,6 +209,35 @@ def test_a_block_keeps_what_the_table_says(heads, depth, head_dim, ratio, qk_nor
     planned = tokens * (planned + 4 * run.model.vocab) + copies
     windows = torch.randint(0, 256, (64, 33), generator=torch.Generator().manual_seed(0))
     assert kept_by_autograd(run, windows) == pytest.approx(planned, rel=0.05)
+
+
+@pytest.mark.parametrize("documents", [False, True])
+@pytest.mark.parametrize("every", [0, 2])
+def test_blocks_keep_their_masks_on_a_cpu(every, documents):
+    """Of a window once; of documents for each window."""
+    changes = {"model.context": 256, "model.sliding_window": 32, "model.global_every": every, "batch": 2048}
+    run = RUN.replace({**changes, "tokens": 20_480})
+    windows = torch.randint(0, 256, (8, 257), generator=torch.Generator().manual_seed(0))
+    without = kept_by_autograd(run.replace({"model.sliding_window": 0, "model.global_every": 0}), windows)
+    if documents:
+        run = run.replace({"model.documents": True})
+        windows = torch.stack([windows, torch.zeros_like(windows)], dim=1)
+    planned, _ = masks(run, sizes_of(run), 8, fused=False)
+    assert kept_by_autograd(run, windows) - without == pytest.approx(planned, rel=0.25)
+    assert masks(run, sizes_of(run), 8, fused=True)[0] == 0
+
+
+def test_an_evaluation_has_its_logits_or_a_block():
+    def of(**changes):
+        run = RUN.replace(changes)
+        return evaluated(run, sizes_of(run), fused=False)[0] / (4 * 32)  # bytes of a token
+
+    wide = of(**{"model.vocab": 4096})
+    assert wide == 4 * (2 * 4096 + 3 * 64)
+    assert of(**{"model.vocab": 4096, "model.softcap": 30.0}) == wide + 4 * 4096
+    assert of(**{"model.width": 256}) == bytes_of_a_block(
+        RUN.replace({"model.width": 256}), ROUND, fused=False
+    )
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-LONGEST = 512  # tokens of a window; measured with heads of 32 and 64
+from froude.hardware.sizes import IN_PIECES
 
 
 def attention(q_BxHxTxK: Tensor, k_BxHxTxK: Tensor, v_BxHxTxK: Tensor, scale: float) -> Tensor:
@@ -19,7 +19,7 @@ def attention(q_BxHxTxK: Tensor, k_BxHxTxK: Tensor, v_BxHxTxK: Tensor, scale: fl
     Under autocast in its type, as fused attention is; scores then are, too.
     """
     B, H, T, K = q_BxHxTxK.shape
-    if T > LONGEST:
+    if T > IN_PIECES:
         return F.scaled_dot_product_attention(q_BxHxTxK, k_BxHxTxK, v_BxHxTxK, is_causal=True, scale=scale)
     device = q_BxHxTxK.device.type
     mixed = torch.is_autocast_enabled(device)
