@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -11,7 +12,8 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from froude.config import Run
+from froude.config import ConfigError, Run
+from froude.durable import temporary
 from froude.train import parallel
 from froude.train.loop import Loop
 from froude.train.parallel import World
@@ -22,6 +24,8 @@ from froude.train.trainer import only_trainer
 from froude.train.trial import InMemory
 from froude.train.worker import own_observers
 
+#: Of Kineto's messages, above all of them: it prints the profiler's start and stop between a caller's lines.
+QUIET = "6"
 WARM = 3  # steps before any is timed: allocators fill, kernels are chosen
 
 
@@ -71,8 +75,10 @@ def measure(
 ) -> Profile:
     """Train the run's first steps in memory, on this process alone: some that are timed, then as many traced ones.
 
-    Nothing of the run is kept but the trace, Chrome's JSON. A run of fewer steps is made longer.
+    Nothing of the run is kept but the trace, Chrome's JSON. A run of fewer steps is made longer. ConfigError where the
+    trace can't be written, before anything is measured.
     """
+    check_writable(trace)
     world = World(device=parallel.resolve_device(device))
     run = _long_enough(run, WARM + 2 * steps)
     trainer = only_trainer(run, world)
@@ -91,6 +97,7 @@ def measure(
                 loop.advance()
             wait(world)
             times.append(time.perf_counter() - began)
+        os.environ.setdefault("KINETO_LOG_LEVEL", QUIET)
         activities = [ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * (world.device.type == "cuda")
         with profile(activities=activities) as traced:
             for number in range(steps):
@@ -98,8 +105,7 @@ def measure(
                 with running(Clock(world.device, traced=True)):
                     loop.advance()
             wait(world)
-    trace.parent.mkdir(parents=True, exist_ok=True)
-    traced.export_chrome_trace(str(trace))
+    write(traced, trace)
     found = [clock.seconds() for clock in clocks]
     step = statistics.fmean(times)
     peak = peak_flops(world.device, run.precision)
@@ -117,6 +123,29 @@ def measure(
         mfu=None if peak is None else speed * trainer.flops_per_token / peak,
         trace=str(trace),
     )
+
+
+def check_writable(trace: Path) -> None:
+    """ConfigError unless a file can be written beside the trace, whose folder is made; what is there stays."""
+    try:
+        with temporary(trace, b"{}"):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            f"a trace must be a file that can be written, but {trace} can't be: {error.strerror or error}; name another"
+        ) from None
+
+
+def write(traced: profile, trace: Path) -> None:
+    """Put the trace in its place once it is whole: torch says nothing where it could not write all of it."""
+    with temporary(trace) as whole:
+        traced.export_chrome_trace(str(whole))
+        if not whole.is_file() or not whole.read_bytes()[-16:].rstrip().endswith(b"}"):
+            raise OSError(
+                f"a trace must be written whole, but torch could not write that of {trace}; make room there, or name "
+                "another file"
+            )
+        whole.replace(trace)
 
 
 def _long_enough(run: Run, steps: int) -> Run:

@@ -23,6 +23,7 @@ from froude.train.observers import Made
 from froude.train.observers.timing import TIMED, Timing
 from froude.train.parallel import World
 from froude.train.speed import phases
+from froude.train.speed import profile as profiling
 from froude.train.speed.collector import between_steps
 from froude.train.speed.phases import Clock, running
 from froude.train.speed.profile import measure
@@ -149,7 +150,7 @@ def test_a_profile_adds_up_to_the_step_and_its_trace_shows_the_phases(tmp_path: 
 @pytest.mark.long
 @pytest.mark.own_process
 def test_a_profile_of_a_stored_run_is_told_in_a_table(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "run.toml").write_text(RUN.to_toml())
     arguments = [
@@ -161,11 +162,55 @@ def test_a_profile_of_a_stored_run_is_told_in_a_table(
         "1",
     ]
     assert main([*arguments, "--device", "cpu"]) == 0
-    said = capsys.readouterr().out
+    said, told = capfd.readouterr()
+    assert "profiler_start" not in told  # by Kineto, from C++
     for phase in (*phases.PHASES, "checkpoint copy", "evaluation"):
         assert f"\n{phase}" in said
     assert main([*arguments, "--device", "tpu"]) == 2
-    assert "--device must be auto, cpu or cuda" in capsys.readouterr().err
+    assert "--device must be auto, cpu or cuda" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["/dev/full", "run.toml", "file.toml/x.json", "/proc/x.json", "folder"])
+def test_a_trace_that_cannot_be_written_is_refused_before_anything_is_measured(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("froude.train.speed.profile.Loop", None)
+    Path("run.toml").write_text(RUN.to_toml())
+    Path("file.toml").touch()
+    Path("folder").mkdir()
+    assert main(["profile", "run.toml", "--trace", name, "--device", "cpu"]) == 2
+    said = capsys.readouterr().err
+    assert "trace must be a" in said
+    assert name in said
+    assert Path("run.toml").read_text() == RUN.to_toml()
+    assert {each.name for each in tmp_path.iterdir()} == {"run.toml", "file.toml", "folder"}
+
+
+@pytest.mark.parametrize("written", [None, "", '{"traceEvents": [{'])
+def test_a_trace_that_is_not_whole_takes_no_place(written: str | None, tmp_path: Path) -> None:
+    def export(name: str) -> None:
+        if written is not None:
+            Path(name).write_text(written)
+
+    (tmp_path / "trace.json").write_text("before")
+    with pytest.raises(OSError, match="must be written whole"):
+        profiling.write(SimpleNamespace(export_chrome_trace=export), tmp_path / "trace.json")  # type: ignore[arg-type]
+    assert [each.name for each in tmp_path.iterdir()] == ["trace.json"]
+    assert (tmp_path / "trace.json").read_text() == "before"
+
+
+def test_an_interrupted_profile_does_not_say_that_it_resumes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(profiling, "measure", interrupted)
+    (tmp_path / "run.toml").write_text(RUN.to_toml())
+    arguments = ["profile", str(tmp_path / "run.toml"), "--trace", str(tmp_path / "trace.json")]
+    assert main([*arguments, "--device", "cpu"]) == 130
+    assert "interrupted; no trace was written; the same command starts anew" in capsys.readouterr().err
 
 
 def test_what_a_command_trains_is_not_profiled(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
