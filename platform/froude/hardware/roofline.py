@@ -99,7 +99,7 @@ def step(run: Run, sizes: Sizes, place: Place, device: Device) -> Step:
     forward, passes = (sizes.flops_per_token - 6.0 * sizes.readout) / 3, AGAIN[run.compute.checkpointing]
     gain = FP8_GAIN if precision == "fp8" else 1.0
     rate, bandwidth = peak * device.sustained * gain, device.bandwidth * 1e9
-    moved, moved_how = _moved(run, sizes, tokens, layout.passes, gpu=device.is_gpu)
+    moved, moved_how = _moved(run, sizes, layout, gpu=device.is_gpu)
     update = (2 * (weight_bytes(run) * sizes.parameters + sizes.state_bytes) + 4 * sizes.parameters) / shards
     products = (each + passes * forward) * tokens / rate
     shared, added, sending_how = _sending(run, layout, device)
@@ -131,20 +131,27 @@ def step(run: Run, sizes: Sizes, place: Place, device: Device) -> Step:
     )
 
 
-def _moved(run: Run, sizes: Sizes, tokens: float, passes: int, *, gpu: bool) -> tuple[float, str]:
-    """Bytes between memory and the cores for activations, logits, and copies of weights; and how they come about."""
+def _moved(run: Run, sizes: Sizes, layout: Layout, *, gpu: bool) -> tuple[float, str]:
+    """Bytes between memory and the cores for activations, logits, and copies of weights; and how they come about.
+
+    Each chunk of the logits adds a gradient like the readout to the sum so far: two are read, one is written.
+    """
+    tokens, passes = layout.busiest, layout.passes
     block = bytes_of_a_block(run, sizes, fused=gpu)
     moves = MOVES if run.compute.checkpointing == "none" else MOVES + 1
     kept = sizes.depth * block * moves
     words = MOVES * 4.0 * run.model.vocab
+    moved = tokens * (kept + words)
     how = f"{tokens:,} tokens x ({sizes.depth} blocks x {block:,.0f} bytes x {moves} times + {run.model.vocab:,} words "
     how += f"x 4 bytes x {MOVES})"
-    if not is_autocast(run):
-        return tokens * (kept + words), how
-    copies = 3 * 6.0 * sizes.products
-    return tokens * (
-        kept + words
-    ) + passes * copies, f"{how} + {passes} passes x 18 x {sizes.products:,} of copies"
+    if is_autocast(run):
+        moved += passes * 3 * 6.0 * sizes.products
+        how += f" + {passes} passes x 18 x {sizes.products:,} of copies"
+    if 0 < run.compute.loss_chunk < layout.tokens:
+        chunks, each = -(-layout.tokens // run.compute.loss_chunk), 3 * weight_bytes(run)
+        moved += float(passes * chunks * each * sizes.readout)
+        how += f" + {passes} passes x {chunks:,} chunks x {each} bytes x {sizes.readout:,} of the readout's gradient"
+    return moved, how
 
 
 def _sending(run: Run, layout: Layout, device: Device) -> tuple[float, float, str]:

@@ -6,6 +6,7 @@ import pytest
 
 from froude.config import Run
 from froude.hardware import tables
+from froude.hardware.layout import Layout
 from froude.hardware.roofline import step
 from froude.hardware.sizes import Place
 from froude.sweep.sizes import sizes_of
@@ -96,3 +97,17 @@ def test_an_exact_run_in_blocks_sends_its_sums_at_the_end(sizes):
 def test_a_cpu_does_one_after_the_other(sizes):
     found = of(sizes, device=tables.device("cpu").model_copy(update={"memory_gb": 1e3}))
     assert found.seconds == pytest.approx(computing(found) + found.sending)
+
+
+def test_each_chunk_of_the_logits_adds_up_a_tensor_like_the_readout(sizes):
+    def traffic(chunk):
+        return step(LARGE.replace({"compute.loss_chunk": chunk}), sizes, Place(4, 8), device).traffic
+
+    device = tables.device("h100-80gb")
+    run = LARGE.replace({"compute.loss_chunk": 256})
+    layout = Layout(run, sizes, Place(4, 8))
+    chunks = layout.passes * layout.tokens / 256
+    assert traffic(256) - traffic(0) == pytest.approx(chunks * 12 * sizes.readout / (device.bandwidth * 1e9))
+    assert traffic(layout.tokens) == traffic(0)
+    assert traffic(128) - traffic(0) == pytest.approx(2 * (traffic(256) - traffic(0)))
+    assert f"{chunks / layout.passes:,.0f} chunks x 12" in step(run, sizes, Place(4, 8), device).how["memory"]
