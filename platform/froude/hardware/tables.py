@@ -42,8 +42,9 @@ class Device(Section):
         """Dense FLOP a second of matrix products in a run's precision; ConfigError where the device has none."""
         kind = self._kind(precision)
         if not self.has(precision):
+            able = listing(f'"{each}"' for each in ("bf16", "fp32", "tf32", "fp8") if self.has(each))
             raise ConfigError(
-                f'`precision` must be one that the device has, but {self.name} has no {kind}; use "bf16" or "fp32"'
+                f"`precision` must be one that the device has, but {self.name} has no {kind}; use {able}"
             )
         return float(getattr(self, kind)) * 1e12
 

@@ -52,7 +52,7 @@ def test_a_users_tables_come_over_the_packages(tmp_path):
     file.write_text(file.read_text().replace("[h200]", 'name = "another"\n[h200]'))
     assert device("mine", str(file)).name == "mine"
     assert price("h200", str(file)) == 0.5
-    with pytest.raises(ConfigError, match="mine has no bf16"):
+    with pytest.raises(ConfigError, match=r'mine has no bf16; use "fp32"$'):
         device("mine", str(file)).flops("bf16")
     with pytest.raises(ConfigError, match=r"a device's price must be a number .* 'mine' has None"):
         price("mine", str(file))
@@ -93,6 +93,6 @@ def test_nodes_are_two_numbers(text):
 
 
 def test_fp8_is_for_devices_that_have_it():
-    with pytest.raises(ConfigError, match="a100-80gb has no fp8"):
+    with pytest.raises(ConfigError, match=r'a100-80gb has no fp8; use "bf16", "fp32" or "tf32"$'):
         device("a100-80gb").flops("fp8")
     assert device("h100-80gb").flops("fp16") == 989.4e12
