@@ -117,12 +117,11 @@ class Compute(Section):
                 f"{workers} workers; use 0: one replica a node, or a fixed number of workers that it divides"
             )
 
-    def check_device(self, device: str, most: int) -> None:
-        """ConfigError if a run on such a device, on up to so many workers, can't be computed so."""
+    def check_device(self, device: str, most: int, where: str = "") -> None:
+        """ConfigError if a run on such a device, `where` in words, on up to so many workers, can't be computed so."""
         if self.kernels == "fast" and device == "cuda":
-            raise ConfigError(
-                '`compute.kernels` "fast" is for CPUs, but `device` is "cuda"; set it to "plain"'
-            )
+            there = where or '`device` is "cuda"'
+            raise ConfigError(f'`compute.kernels` "fast" is for CPUs, but {there}; set it to "plain"')
         if self.compile == "graphs" and (device == "cpu" or most > 1):
             raise ConfigError(
                 '`compute.compile` "graphs" is for one worker with a GPU, but got '

@@ -33,7 +33,11 @@ def plan(
         ),
     ] = "",
     nodes: Annotated[
-        str, typer.Option(metavar="NODESxDEVICES", help="Nodes, and devices of each, for --device.")
+        str,
+        typer.Option(
+            metavar="NODESxDEVICES",
+            help="Nodes, and devices of each, for --device; one number is the devices of one node.",
+        ),
     ] = "1x1",
     devices: Annotated[
         str,
@@ -187,15 +191,16 @@ def _device(
     run = load_run(path)
     check_trust(run, trust)
     plan = ways.plan(run, sizes_of(run), place, found, dollars, devices)
+    one = (
+        f"--nodes {nodes} is one node, whose {nodes} devices are linked with one another; for others write "
+        "nodes x devices, such as 4x8"
+    )
+    more = [one] if "x" not in nodes and place.workers > 1 else []
     if as_json:
-        emit(plan.to_dict() | ({"arithmetic": lines.explained(plan)} if explain else {}))
+        found_notes = {"notes": [*lines.notes(plan), *more]}
+        emit(plan.to_dict() | found_notes | ({"arithmetic": lines.explained(plan)} if explain else {}))
     else:
-        print("\n".join([*lines.told(plan), *(lines.explained(plan) if explain else ())]))
-        if "x" not in nodes and place.workers > 1:
-            print(
-                f"--nodes {nodes} is one node, whose {nodes} devices are linked with one another; for others write "
-                "nodes x devices, such as 4x8"
-            )
+        print("\n".join([*lines.told(plan), *(lines.explained(plan) if explain else ()), *more]))
     return None if plan.chosen else FAILED
 
 

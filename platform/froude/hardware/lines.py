@@ -33,6 +33,12 @@ def told(plan: DevicePlan) -> list[str]:
         f"{'buffers':>8}{'needed':>9}{'':>5}{'tokens/s':>14}{'MFU':>5}{'days':>10}{'dollars':>12}",
         *(_row(plan, way) for way in plan.ways),
     ]
+    return [*lines, *notes(plan), *_choice(plan)]
+
+
+def notes(plan: DevicePlan) -> list[str]:
+    """What else is to be known, or to be set, before the run can train so."""
+    place, run, lines = plan.place, plan.run, []
     if plan.sizes.estimated:
         lines.append(
             "activations are a guess by the parameters of a block: the model is not the package's own"
@@ -55,9 +61,11 @@ def told(plan: DevicePlan) -> list[str]:
             f"{place.workers} workers do not share the batch's {run.windows:,} windows evenly, and wait for those with "
             "more; use a number of workers that divides them"
         )
-    elif plan.chosen and run.slots % place.workers:
+    if plan.chosen and run.slots % place.workers:
         lines.append(f"set `slots` to a multiple of {place.workers}: the run has {run.slots}")
-    return [*lines, *_choice(plan)]
+    if plan.chosen and not run.min_workers <= place.workers <= run.max_workers:
+        lines.append(f"set `workers` to {place.workers}: the run has {run.workers}")
+    return lines
 
 
 def _row(plan: DevicePlan, way: Way) -> str:

@@ -128,9 +128,15 @@ def plan(run: Run, sizes: Sizes, place: Place, device: Device, dollars: float, f
 def _check(run: Run, place: Place, device: Device) -> None:
     """ConfigError if so many workers on such a device would refuse the run when they start."""
     kind: Literal["cuda", "cpu"] = "cuda" if device.is_gpu else "cpu"
+    if run.device not in ("auto", kind):
+        raise ConfigError(
+            f'`device` must be "auto" or "{kind}" in a plan for {device.name}, but got "{run.device}"; set it, or plan '
+            f"for {'a GPU, such as h100-80gb' if run.device == 'cuda' else 'cpu'}"
+        )
     device.flops(run.precision)
     placed = run.model_copy(update={"device": kind, "workers": place.workers})
-    placed.compute.check_device(kind, place.workers)
+    where = "" if run.device == kind else f"{device.name} is a {'GPU' if device.is_gpu else 'CPU'}"
+    placed.compute.check_device(kind, place.workers, where)
     placed.check_optimizer()
 
 

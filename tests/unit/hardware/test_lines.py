@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from froude.config import Run
 from froude.hardware import tables
-from froude.hardware.lines import told
+from froude.hardware.lines import notes, told
 from froude.hardware.sizes import Place
 from froude.hardware.ways import plan
 from froude.sweep.sizes import sizes_of
@@ -40,3 +40,16 @@ def test_where_blocks_are_compiled_with_all_weights_there_is_told():
     assert any("tried, with all weights and gradients on each device, 5" in line for line in lines)
     fast = exact.replace(reduction="fast")
     assert not any("tried" in line for line in told(planned(fast, sizes_of(fast))))
+
+
+def test_what_the_run_must_set_to_train_so_is_told_together():
+    run = SEVEN.replace({"batch": 840 * 4096, "tokens": 840 * 4096, "slots": 8, "workers": 4})
+    assert [line for line in notes(planned(run, sizes_of(run), "1x14")) if line.startswith("set ")] == [
+        "set `slots` to a multiple of 14: the run has 8",
+        "set `workers` to 14: the run has 4",
+    ]
+    run = run.replace({"batch": 832 * 4096, "tokens": 832 * 4096})
+    uneven, slots, workers = notes(planned(run, sizes_of(run), "1x14"))
+    assert uneven.startswith("14 workers do not share the batch's 832 windows evenly")
+    assert (slots[:11], workers[:13]) == ("set `slots`", "set `workers`")
+    assert notes(planned(run, sizes_of(run), "1x4")) == []

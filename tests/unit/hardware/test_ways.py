@@ -215,6 +215,11 @@ def test_the_command_plans_a_run_of_a_file(tmp_path, capsys):
     content = json.loads(out)
     assert (content["workers"], content["device"]) == (2, "h100-80gb")
     assert math.isfinite(content["chosen"]["dollars"])
+    slots, workers = content["notes"]
+    assert (slots, workers) == (
+        "set `slots` to a multiple of 2: the run has 1",
+        "set `workers` to 2: the run has 1",
+    )
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)])
@@ -266,7 +271,7 @@ def test_what_cannot_be_planned_is_refused_in_words(tmp_path, monkeypatch, capsy
     [
         ({"compile": "graphs"}, ("h100-80gb", "--nodes", "2x8"), "one worker with a GPU, but got 16 workers"),
         ({"compile": "graphs"}, ("cpu",), "one worker with a GPU, but got a cpu"),
-        ({"kernels": "fast"}, ("h100-80gb",), 'is for CPUs, but `device` is "cuda"'),
+        ({"kernels": "fast"}, ("h100-80gb",), 'is for CPUs, but h100-80gb is a GPU; set it to "plain"'),
     ],
 )
 def test_what_training_would_refuse_there_is_no_plan(tmp_path, capsys, compute, where, words):
@@ -275,6 +280,14 @@ def test_what_training_would_refuse_there_is_no_plan(tmp_path, capsys, compute, 
     code, _, err = plans(capsys, str(file), "--device", *where)
     assert code == 2
     assert words in err
+
+
+@pytest.mark.parametrize(("own", "other"), [("cuda", "cpu"), ("cpu", "h100-80gb")])
+def test_a_run_is_planned_for_the_device_that_it_names(own, other):
+    run = TINY.replace(device=own)
+    with pytest.raises(ConfigError, match=f'in a plan for {other}, but got "{own}"; set it, or plan for '):
+        planned(run, sizes_of(run), "1x1", other)
+    assert planned(run, sizes_of(run), "1x1", "cpu" if own == "cpu" else "h100-80gb").chosen
 
 
 def test_an_optimizer_of_whole_models_is_for_one_worker():
@@ -316,6 +329,8 @@ def test_one_node_is_called_one(tmp_path, capsys):
     file.write_text(TINY.to_toml())
     line = "--nodes 2 is one node, whose 2 devices are linked with one another"
     assert line in plans(capsys, str(file), "--device", "h100-80gb", "--nodes", "2")[1]
+    out = plans(capsys, str(file), "--device", "h100-80gb", "--nodes", "2", "--json")[1]
+    assert line in json.loads(out)["notes"][-1]
     assert "is one node" not in plans(capsys, str(file), "--device", "h100-80gb", "--nodes", "1x2")[1]
 
 
