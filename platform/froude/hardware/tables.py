@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import tomllib
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,6 +11,9 @@ from pydantic import Field
 from froude.section import ConfigError, Section, did_you_mean, listing
 
 HERE = Path(__file__).parent
+#: Of a figure: what is beyond them is a mistake of the unit, and times and prices stay numbers that can be printed.
+LEAST, MOST = 1e-6, 1e6
+RULE = f"dollars an hour, a number from 0 to {MOST:,.0f}"
 
 
 class Device(Section):
@@ -19,15 +21,15 @@ class Device(Section):
 
     section: ClassVar[str] = "device"
     name: str
-    memory_gb: float = Field(gt=0)
-    fp32: float = Field(gt=0)
-    tf32: float = Field(default=0.0, ge=0)
-    bf16: float = Field(default=0.0, ge=0)
-    fp8: float = Field(default=0.0, ge=0)
-    bandwidth: float = Field(gt=0)
-    link: float = Field(gt=0)
-    network: float = Field(gt=0)
-    sustained: float = Field(default=0.6, gt=0, le=1)
+    memory_gb: float = Field(ge=LEAST, le=MOST)
+    fp32: float = Field(ge=LEAST, le=MOST)
+    tf32: float | None = Field(default=None, ge=LEAST, le=MOST)
+    bf16: float | None = Field(default=None, ge=LEAST, le=MOST)
+    fp8: float | None = Field(default=None, ge=LEAST, le=MOST)
+    bandwidth: float = Field(ge=LEAST, le=MOST)
+    link: float = Field(ge=LEAST, le=MOST)
+    network: float = Field(ge=LEAST, le=MOST)
+    sustained: float = Field(default=0.6, ge=0.001, le=1)
 
     @property
     def memory(self) -> float:
@@ -89,23 +91,47 @@ def _device(name: str, content: dict[str, Any], file: str) -> Device:
 def price(name: str, file: str = "", devices_file: str = "") -> float:
     """Dollars for an hour of a device; ConfigError if no table has it."""
     table = _merged("prices", file)
+    for each, content in (_read(Path(file), "prices") if file else {}).items():
+        _price(each, content, file)
     known = {*_merged("devices", devices_file), *_read(HERE / "prices.toml", "prices")}
     if odd := sorted(each for each in set(table) - set(known) if "dollars" in table[each]):
         raise ConfigError(
             f"--prices must name devices of the table, but has {odd[0]!r}{did_you_mean(odd[0], known)}; correct it"
         )
-    dollars = table.get(name, {}).get("dollars")
-    if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not 0 <= dollars < math.inf:
+    if "dollars" not in table.get(name, {}):
         raise ConfigError(
-            f"a device's price must be a number of dollars an hour, but {name!r} has {dollars!r}; add [{name}] with "
-            "`dollars = ...` to a file, and pass --prices FILE"
+            f"a device must have a price, {RULE}, but {name!r} has none; add [{name}] with `dollars = ...` to a file, "
+            "and pass --prices FILE"
         )
-    return float(dollars)
+    return float(table[name]["dollars"])
+
+
+def _price(name: str, content: dict[str, Any], file: str) -> None:
+    """ConfigError for what is no price; figures of a device may stand beside it, as one file may have both."""
+    own = {key: value for key, value in content.items() if key not in Device.model_fields}
+    if content and not own:
+        return
+    if odd := sorted(set(own) - {"dollars"}):
+        near = did_you_mean(odd[0], ["dollars"])
+        raise ConfigError(
+            f"--prices must have `dollars` alone, but [{name}] of {file} has {odd[0]!r}{near}; rename it"
+        )
+    dollars = own.get("dollars")
+    if isinstance(dollars, bool) or not isinstance(dollars, int | float) or not 0 <= dollars <= MOST:
+        has = "none" if dollars is None else repr(dollars)
+        raise ConfigError(f"a price must be {RULE}, but [{name}] of {file} has {has}; correct it")
 
 
 def _merged(kind: str, file: str) -> dict[str, dict[str, Any]]:
     own = _read(HERE / f"{kind}.toml", kind)
-    return own | _read(Path(file), kind) if file else own
+    given = _read(Path(file), kind) if file else {}
+    if kind == "devices":  # of a file that has prices, too, these are read elsewhere
+        given = {
+            name: {key: value for key, value in content.items() if key != "dollars"}
+            for name, content in given.items()
+            if set(content) != {"dollars"}
+        }
+    return own | given
 
 
 def _read(file: Path, kind: str) -> dict[str, dict[str, Any]]:
@@ -114,6 +140,8 @@ def _read(file: Path, kind: str) -> dict[str, dict[str, Any]]:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"--{kind} must name a TOML file, but {file} can't be read: {error}") from None
     for name, table in content.items():
+        if not name.strip():
+            raise ConfigError(f"--{kind} must name each device, but {file} has [{name!r}]; name it")
         if not isinstance(table, dict):
             raise ConfigError(
                 f"--{kind} must hold a table for each device, such as [h100-80gb], but {file} has {name} = {table!r}"

@@ -54,16 +54,57 @@ def test_a_users_tables_come_over_the_packages(tmp_path):
     assert price("h200", str(file)) == 0.5
     with pytest.raises(ConfigError, match=r'mine has no bf16; use "fp32"$'):
         device("mine", str(file)).flops("bf16")
-    with pytest.raises(ConfigError, match=r"a device's price must be a number .* 'mine' has None"):
+    with pytest.raises(ConfigError, match=r"a device must have a price, dollars .* 'mine' has none"):
         price("mine", str(file))
     file.write_text("[H200]\ndollars = 0.5\n")
     with pytest.raises(
         ConfigError, match=r"must name devices of the table, but has 'H200' \(did you mean 'h200'"
     ):
         price("h200", str(file))
-    file.write_text("[h200]\ndollars = nan\n")
-    with pytest.raises(ConfigError, match="must be a number of dollars"):
-        price("h200", str(file))
+
+
+@pytest.mark.parametrize(
+    ("table", "words"),
+    [
+        (
+            "[h200]\ndollars = nan",
+            r"a price must be dollars an hour, a number from 0 to 1,000,000, but \[h200\]",
+        ),
+        ("[h200]\ndollars = -1", "from 0 to 1,000,000, but .* has -1"),
+        ("[h200]\ndollars = inf", "has inf; correct it"),
+        ("[h200]\ndollars = true", "has True; correct it"),
+        ("[h200]", "has none; correct it"),
+        ("[h200]\ndolars = 3", r"has 'dolars' \(did you mean 'dollars'\?\); rename it"),
+        ("['']\ndollars = 3", "must name each device"),
+    ],
+)
+def test_all_of_a_table_of_prices_is_checked(tmp_path, table, words):
+    """Also what it says of others than the device in question."""
+    file = tmp_path / "mine.toml"
+    file.write_text(f"[a100-40gb]\ndollars = 1\n{table}\n")
+    with pytest.raises(ConfigError, match=words):
+        price("a100-40gb", str(file))
+
+
+def test_one_file_may_have_devices_and_prices(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        "[h200]\ndollars = 2\n[mine]\nmemory_gb = 1\nfp32 = 1\nbandwidth = 1\nlink = 1\nnetwork = 1\ndollars = 9\n"
+    )
+    assert price("mine", str(file), str(file)) == 9.0
+    assert device("mine", str(file)).memory == 1e9
+    assert device("h200", str(file)) == device("h200")
+    assert {each.name for each in devices(str(file))} == {*ASKED, "mine"}
+
+
+@pytest.mark.parametrize("key", ["memory_gb", "fp32", "bf16", "bandwidth", "link", "network", "sustained"])
+@pytest.mark.parametrize("value", ["0", "-1", "1e-300", "1e300", "inf", "nan"])
+def test_a_figure_is_one_that_a_device_may_have(tmp_path, key, value):
+    figures = {"memory_gb": 1, "fp32": 1, "bandwidth": 1, "link": 1, "network": 1} | {key: value}
+    file = tmp_path / "mine.toml"
+    file.write_text("[mine]\n" + "".join(f"{name} = {each}\n" for name, each in figures.items()))
+    with pytest.raises(ConfigError, match=rf"\[mine\] of .*`device\.{key}`"):
+        device("mine", str(file))
 
 
 @pytest.mark.parametrize(
