@@ -41,28 +41,46 @@ def doctor(
 
 def _doctor(gpu: bool, store: str, file: str, minutes: float) -> int | None:
     import json
-    import os
+    from contextlib import nullcontext
     from pathlib import Path
 
     from froude.config import ConfigError
     from froude.doctor.examine import examine
+    from froude.durable import temporary
     from froude.launch.display import Display
     from froude.store import Location
 
     if store:
         Location.parse(store)
-    kept = Path(file).absolute()
+    kept = Path(file).resolve()
     if not kept.parent.is_dir():
         raise ConfigError(
             f"--json must be in a folder that exists, but got {file}; create it, or name another"
         )
-    if kept.is_dir() or not os.access(kept if kept.exists() else kept.parent, os.W_OK):
-        raise ConfigError(f"--json must be a file that can be written, but got {file}; name another")
+    stream = kept.exists() and not kept.is_file()  # such as /dev/stdout, which nothing must replace
+    try:
+        if stream:
+            kept.open("w").close()
+        with nullcontext() if stream else temporary(kept, b"{}"):
+            pass
+    except OSError as error:
+        why = error.strerror or error
+        raise ConfigError(
+            f"--json must be a file that can be written, but got {file} ({why}); name another"
+        ) from None
     display = Display()
     display.stage("doctor")
     found = examine(gpu=gpu, store=store, minutes=minutes, progress=display.update)
     display.done(f"{len(found.findings)} findings")
     print("\n".join(found.lines()))
-    kept.write_text(json.dumps(found.to_dict(), indent=2) + "\n")
+    content = json.dumps(found.to_dict(), indent=2) + "\n"
+    try:
+        if stream:
+            kept.write_text(content)
+        else:
+            with temporary(kept, content.encode()) as whole:
+                whole.replace(kept)
+    except OSError as error:
+        return say(f"what was found must be written, but {file} can't be: {error.strerror or error}", FAILED)
     print(f"written to {file}, without names, paths and addresses: look at it, and send it")
     return None if found.passed else FAILED

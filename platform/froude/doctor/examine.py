@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -134,4 +136,15 @@ def _guarded(check: str, action: Callable[[], Finding]) -> Finding:
     try:
         return action()
     except (OSError, ValueError) as error:
-        return Finding(check, "fail", f"{type(error).__name__}: {error}", "correct it, or name another")
+        return Finding(check, "fail", _words(error), "correct it, or name another")
+
+
+def _words(error: OSError | ValueError) -> str:
+    """An error for people, without this host's name, which a file that is sent must not have, however short it is."""
+    if isinstance(error, OSError) and error.strerror:
+        said = f"{error.strerror.lower()}: {error.filename}" if error.filename else error.strerror
+    else:
+        ours = type(error).__module__.partition(".")[0] == "froude"
+        said = str(error) if ours else f"{type(error).__name__}: {error}"
+    host = re.escape(socket.gethostname())
+    return re.sub(rf"(?<!\w)(?:host )?{host}(?!\w)", "this host", said) if host else said

@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 
 from froude.cli import main
+from froude.config import ConfigError
 from froude.doctor import environment, places
+from froude.doctor import examine as examining
 from froude.doctor.examine import examine
-from froude.doctor.finding import Finding
+from froude.doctor.finding import Examination, Finding
 from froude.doctor.ranks import Work, work
 from froude.store import Location
 
@@ -131,6 +133,53 @@ def test_a_file_in_no_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     assert "--json must be in a folder that exists" in capsys.readouterr().err
     assert main(["doctor", "--json", str(tmp_path)]) == 2
     assert "--json must be a file that can be written" in capsys.readouterr().err
+    assert main(["doctor", "--json", "/proc/doctor.json"]) == 2
+    assert "--json must be a file that can be written" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_the_file_is_whole_or_is_not(
+    full: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "doctor.json"
+    file.write_text("before")
+
+    def examined(**_: object) -> Examination:
+        if full:
+            monkeypatch.setattr("froude.durable.os.fsync", no_room)
+        return Examination(False, [])
+
+    def no_room(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("froude.doctor.examine.examine", examined)
+    assert main(["doctor", "--json", str(file)]) == int(full)
+    if full:
+        assert file.read_text() == "before"
+        assert f"{file} can't be: No space left on device" in capsys.readouterr().err
+    else:
+        assert json.loads(file.read_text())["findings"] == []
+    assert [each.name for each in tmp_path.iterdir()] == ["doctor.json"]
+
+
+@pytest.mark.parametrize("host", ["vm", "box-7"])
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (FileNotFoundError(2, "No such file or directory", "/none"), "no such file or directory: /none"),
+        (ConfigError("a server refuses the keys of host {}"), "a server refuses the keys of this host"),
+        (ConfigError("{} says 12:00"), "this host says 12:00"),
+        (ValueError("odd"), "ValueError: odd"),
+    ],
+)
+def test_a_stores_error_is_told_in_words_without_the_hosts_name(
+    host: str, error: Exception, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing() -> Finding:
+        raise error if isinstance(error, OSError) else type(error)(str(error).format(host))
+
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    assert examining._guarded("store", failing).line == words
 
 
 def test_ctrl_c_says_that_nothing_is_kept(
