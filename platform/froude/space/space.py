@@ -153,6 +153,8 @@ def load_space(path: str | Path, *, seed: int = 0) -> Space:
 def load_run(path: str) -> Run:
     """The Run that a function of a Python file returns, given as FILE.py:FUNCTION; ConfigError as `load_space`."""
     file, _, name = path.rpartition(":")
+    if not name:
+        raise ConfigError(f"a run's file must be FILE.py:FUNCTION, but got {path}; name the function")
     function = getattr(_module(Path(file)), name, None)
     if not callable(function):
         raise ConfigError(f"a run's file must define {name}(), but {file} does not; correct the name")

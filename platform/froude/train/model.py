@@ -28,10 +28,19 @@ if TYPE_CHECKING:
     from froude.train.attention.seen import Masks
 
 NORM_EPS = 1e-6
+MOST = 2**61  # entries of a tensor in fp32, whose bytes torch counts in 63 bits
 FOR_ADAPTER = 'it is for `model.factory` "froude.train.hf:Model"; set that, or leave the key out'
 
 
 def _matrix(run: Run, name: str, *shape: int) -> nn.Parameter:
+    if math.prod(shape) >= MOST:
+        keys = "`model.width` or `model.vocab`" if name in ("embedding", "readout") else "`model.width`"
+        keys += " or `model.mlp_ratio`" if name.endswith(("gate_up", "down")) else ""
+        rows, columns = (f"{each:,}" if each < MOST else f"{each:.3g}" for each in shape)
+        raise ConfigError(
+            f"a model's matrices must have fewer than 2^61 entries, but {name} of this one is too large, {rows} x "
+            f"{columns}; lower {keys}"
+        )
     if torch.get_default_device().type == "meta" or weights.are_absent():
         return nn.Parameter(torch.empty(*shape, device="meta"))
     return nn.Parameter(_initial(run, name, shape))
@@ -178,7 +187,13 @@ class Transformer(nn.Module):
         self.norm = nn.Parameter(torch.ones(shape.width))
         if not shape.tied:
             self.readout = _matrix(run, "readout", shape.vocab, shape.width)
-        cos, sin = rope.tables(shape)
+        try:
+            cos, sin = rope.tables(shape)
+        except RuntimeError as error:  # torch's, of memory that there is not
+            raise ConfigError(
+                f"a model must have angles for all positions of a window, but {shape.context:,} are too many here; "
+                "lower `model.context`"
+            ) from error
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
 

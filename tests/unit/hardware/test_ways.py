@@ -248,6 +248,7 @@ def test_the_command_exits_with_1_where_nothing_fits(tmp_path, capsys, form):
             "without --device a plan is for a search space, a Python file that defines space(), but got",
         ),
         (("mine.py:none", "--device", "cpu"), "must define none(), but"),
+        (("mine.py:", "--device", "cpu"), "must be FILE.py:FUNCTION, but got mine.py:; name the function"),
         (
             ("mine.py:made", "--device", "cpu"),
             "must return a froude.config.Run, but that of mine.py returned int",

@@ -131,3 +131,23 @@ def test_the_packages_own_model_refuses_options_and_says_where_they_belong(optio
 def test_a_factory_of_ones_own_may_have_options_and_build_the_packages():
     run = Run(tokens=768, model={"options": {"power": 1}, "factory": "mine:made"})
     assert Transformer(run).shape.options == {"power": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"width": 16 * 10**11}, "embedding of this one .* lower `model.width` or `model.vocab`$"),
+        ({"width": 16 * 10**9}, "layers.0.qkv of this one .* lower `model.width`$"),
+        (
+            {"mlp_ratio": 1e30},
+            r"gate_up of this one .* 1\.28e\+32 x 64; lower `model.width` or `model.mlp_ratio`$",
+        ),
+        ({"context": 10**15}, "1,000,000,000,000,000 are too many here; lower `model.context`$"),
+    ],
+)
+def test_a_model_that_is_too_large_is_told_with_what_to_lower(changes, words):
+    """Not blamed on the factory, which is ours."""
+    batch = changes.get("context", 64)
+    run = Run(tokens=batch, batch=batch, model={"vocab": 10**7, "width": 64} | changes)
+    with pytest.raises(ConfigError, match=words):
+        api.build_model(run, "meta")
