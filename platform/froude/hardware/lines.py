@@ -209,6 +209,5 @@ def _waited(sent: Sent) -> str:
 
 
 def _five(number: float) -> str:
-    """Five digits of it, and no exponent where people count."""
-    short = f"{number:.5g}"
-    return f"{float(short):,.0f}" if 1e4 <= number < 1e12 else short
+    """Five digits of it; all whole ones where people count, as the table has them."""
+    return f"{number:,.0f}" if 1e4 <= number < 1e12 else f"{number:.5g}"

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from froude.config import Run
 from froude.hardware import tables
-from froude.hardware.lines import notes, told
+from froude.hardware.lines import explained, notes, told
 from froude.hardware.sizes import Place
 from froude.hardware.ways import plan
 from froude.sweep.sizes import sizes_of
@@ -53,3 +53,12 @@ def test_what_the_run_must_set_to_train_so_is_told_together():
     assert uneven.startswith("14 workers do not share the batch's 832 windows evenly")
     assert (slots[:11], workers[:13]) == ("set `slots`", "set `workers`")
     assert notes(planned(run, sizes_of(run), "1x4")) == []
+
+
+def test_the_arithmetic_ends_in_the_tables_speed():
+    plan = planned(SEVEN, sizes_of(SEVEN))
+    speed = f"{plan.chosen.step.tokens_per_second:,.0f}"
+    assert len(speed.replace(",", "").rstrip("0")) > 5
+    assert sum(f" {speed} " in line for line in told(plan)) == 1
+    assert [speed in line for line in explained(plan) if "tokens a second" in line] == [True]
+    assert [speed in line for line in explained(plan) if line.startswith("  days")] == [True]
