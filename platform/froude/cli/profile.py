@@ -19,7 +19,8 @@ def profile(
         str,
         typer.Argument(
             metavar="RUN",
-            help="recipe.toml, a study with one, a run as TOML, or a search space (.py), whose target run it is.",
+            help="recipe.toml, a study with one, a run as TOML, a search space (.py), whose target run it is, or "
+            "FILE.py:FUNCTION.",
         ),
     ],
     steps: Annotated[int, typer.Option(min=1, help="Steps to time, and as many more to trace.")] = 10,

@@ -222,6 +222,14 @@ def test_the_command_plans_a_run_of_a_file(tmp_path, capsys):
     )
 
 
+def test_the_guides_run_is_one_that_can_be_planned(root, tmp_path, capsys):
+    file = tmp_path / "run.toml"
+    guide = (root / "docs/guide/memory.md").read_text()
+    file.write_text(guide.split("```toml\n")[1].split("```")[0])
+    code, out, _ = plans(capsys, str(file), "--device", "h100-80gb", "--nodes", "4x8")
+    assert (code, "cheapest that fits" in out, "set `" in out) == (0, True, False)
+
+
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_the_command_exits_with_1_where_nothing_fits(tmp_path, capsys, form):
     file = tmp_path / "run.toml"

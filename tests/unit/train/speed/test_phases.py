@@ -32,6 +32,8 @@ from froude.train.worker import run_worker
 
 RUN = Run(tokens=256 * 4, batch=256, slots=2, eval_windows=8, model={"width": 16}, reduction="exact")
 
+MADE = "from froude.config import Run\n\ndef made():\n    return Run(tokens=7680, model={'width': 32})\n"
+
 
 class Event:
     """A CUDA event whose times are told by a test."""
@@ -203,12 +205,15 @@ def test_a_trace_that_is_not_whole_takes_no_place(written: str | None, tmp_path:
 def test_an_interrupted_profile_does_not_say_that_it_resumes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(*_: object, **__: object) -> None:
+    """Here of a run that a function makes."""
+
+    def interrupted(run: Run, *_: object, **__: object) -> None:
+        assert run.model.width == 32
         raise KeyboardInterrupt
 
     monkeypatch.setattr(profiling, "measure", interrupted)
-    (tmp_path / "run.toml").write_text(RUN.to_toml())
-    arguments = ["profile", str(tmp_path / "run.toml"), "--trace", str(tmp_path / "trace.json")]
+    (tmp_path / "mine.py").write_text(MADE)
+    arguments = ["profile", f"{tmp_path / 'mine.py'}:made", "--trace", str(tmp_path / "trace.json")]
     assert main([*arguments, "--device", "cpu"]) == 130
     assert "interrupted; no trace was written; the same command starts anew" in capsys.readouterr().err
 
