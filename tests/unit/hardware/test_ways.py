@@ -222,14 +222,6 @@ def test_the_command_plans_a_run_of_a_file(tmp_path, capsys):
     )
 
 
-def test_the_guides_run_is_one_that_can_be_planned(root, tmp_path, capsys):
-    file = tmp_path / "run.toml"
-    guide = (root / "docs/guide/memory.md").read_text()
-    file.write_text(guide.split("```toml\n")[1].split("```")[0])
-    code, out, _ = plans(capsys, str(file), "--device", "h100-80gb", "--nodes", "4x8")
-    assert (code, "cheapest that fits" in out, "set `" in out) == (0, True, False)
-
-
 @pytest.mark.parametrize("form", [(), ("--json",)])
 def test_the_command_exits_with_1_where_nothing_fits(tmp_path, capsys, form):
     file = tmp_path / "run.toml"
@@ -289,14 +281,6 @@ def test_what_training_would_refuse_there_is_no_plan(tmp_path, capsys, compute, 
     code, _, err = plans(capsys, str(file), "--device", *where)
     assert code == 2
     assert words in err
-
-
-@pytest.mark.parametrize(("own", "other"), [("cuda", "cpu"), ("cpu", "h100-80gb")])
-def test_a_run_is_planned_for_the_device_that_it_names(own, other):
-    run = TINY.replace(device=own)
-    with pytest.raises(ConfigError, match=f'in a plan for {other}, but got "{own}"; set it, or plan for '):
-        planned(run, sizes_of(run), "1x1", other)
-    assert planned(run, sizes_of(run), "1x1", "cpu" if own == "cpu" else "h100-80gb").chosen
 
 
 def test_an_optimizer_of_whole_models_is_for_one_worker():
