@@ -173,6 +173,8 @@ FORMS = {
     "exact": (SEVEN.replace(reduction="exact", slots=64), "2x8", "h100-80gb"),
     "small and exact": (TINY.replace(reduction="exact", slots=12), "1x1", "cpu"),
     "small": (TINY, "2x2", "cpu"),
+    "in pieces": (TINY.replace({"compute.kernels": "fast", "compute.loss_chunk": 100}), "1x1", "cpu"),
+    "windows": (TINY.replace({"model.sliding_window": 16, "model.global_every": 2}), "1x1", "cpu"),
 }  # fmt: skip
 
 
