@@ -2,9 +2,9 @@
 
 Each world is a study of four or five widths, one or two trunks of each, three branches off every trunk, as the
 quickstart trains them, and one larger run to forecast at 2 to 5 times the params. Branches share their trunk's noise;
-half of the worlds have heavy tails (t of 3 degrees of freedom), and half of those of any tail a bias of the small sizes
-and exponents that drift: nothing of that is the model that is fitted. Writes benchmarks/trunks.md; what is done is
-kept, so the same command goes on.
+half of the worlds have heavy tails (t of 3 degrees of freedom), and half of those of any tail a bias of the small
+sizes, exponents that drift, and a larger run off the law by what published runs were: nothing of that is the model that
+is fitted. Writes benchmarks/trunks.md; what is done is kept, so the same command goes on.
 
     python benchmarks/campaign/trunks.py [--worlds 300] [--workers 2] [--out runs/campaign/trunks]
 """
@@ -38,6 +38,15 @@ NOISES = (0.002, 0.005, 0.01, 0.014, 0.02)
 LOWEST, HIGHEST = 0.86, 0.96
 FIRST = 10_000  # seeds below were looked at while the method was made
 BATCH = 768
+#: By how much larger runs missed the law fitted to smaller ones, % of the loss per e-fold of compute beyond these: means
+#: over the certified forecasts of each study of four published sources whose runs are many and quiet (Chinchilla,
+#: Farseer, OpenEuroLLM, xLSTM; benchmarks/calibration.md, benchmarks/unseen.md), by the law without `noise.MISSED`.
+MISSES = (
+    (0.96, 0.19, -0.26, -0.57),
+    (-0.55, -0.71, -1.23, -1.81),
+    (-1.31, -1.62, -1.24),
+    (-1.16, -1.02, 0.73, -1.1, 0.36, -0.45, -1.56, -0.96),
+)
 LAWS = ("free", "posterior")
 
 
@@ -72,6 +81,10 @@ def world(seed: int, trunk: float) -> tuple[pl.DataFrame, dict[str, float], floa
                 rows.append((f"{width}-{of}", n, d, loss(n, d) * own))
     n, d = 26.0 * (widths[-1] * rng.uniform(1.4, 2.2)) ** 2, BATCH * 972 * rng.uniform(1.0, 3.0)
     actual = loss(n, d) * math.exp(trunk * math.hypot(1, 0.25) * noise())
+    if bent:
+        beyond = math.log(n * d / max(row[1] * row[2] for row in rows))
+        source = MISSES[rng.integers(len(MISSES))]
+        actual *= math.exp(0.01 * source[rng.integers(len(source))] * max(beyond, 0.0))
     frame = pl.DataFrame(rows, schema=["trial", "params", "tokens", "loss"], orient="row")
     return frame, {"params": n, "tokens": d}, actual
 

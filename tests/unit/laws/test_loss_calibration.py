@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 
 from froude import laws
 from froude.laws.loss import fit as loss_fit
-from froude.laws.loss import many_fits
+from froude.laws.loss import many_fits, noise
 from froude.laws.loss.calibration import CONTRADICTED, MOST, WIDER, WORST, Calibration, held_out
 
 pytestmark = pytest.mark.slow
@@ -109,11 +110,11 @@ def test_a_sweep_of_many_runs_is_certified_within_reach(grid: Grid) -> None:
 
 def test_a_law_that_only_nearly_holds_gets_a_wider_interval(grid: Grid) -> None:
     frame = grid(CHINCHILLA, noise=0.002)
-    # The size's exponent falls by a quarter over the range.
+    # The size's exponent falls over the range, until its term no longer does.
     log_n = pl.col("params").log() - pl.col("params").log().mean()
-    bent = frame.with_columns(pl.col("loss") + 0.3 * (0.012 * log_n**2))
+    bent = frame.with_columns(pl.col("loss") + 0.3 * (0.048 * log_n**2))
     straight, curved = (laws.loss_law(f).predict(**LARGER) for f in (frame, bent))
-    assert (curved.high - curved.low) / curved.loss > 1.5 * (straight.high - straight.low) / straight.loss
+    assert (curved.high - curved.low) / curved.loss > 1.4 * (straight.high - straight.low) / straight.loss
 
 
 def test_few_runs_are_not_certified(grid: Grid) -> None:
@@ -140,7 +141,19 @@ def test_thousands_of_rows_are_calibrated_on_some(grid: Grid) -> None:
     frame = grid(CHINCHILLA, sizes=60, horizons=60, noise=0.004)
     prediction = laws.loss_law(frame).predict(**LARGER)
     assert prediction.certified
-    assert 0.004 < (prediction.high - prediction.low) / 2 / prediction.loss < 0.012
+    # Rows would leave some .6%; what no law of this form has is added to that.
+    missed = 1.645 * noise.MISSED * math.log(6)
+    assert missed < (prediction.high - prediction.low) / 2 / prediction.loss < 1.6 * missed
+
+
+def test_however_many_runs_there_are_larger_ones_are_off_the_law_by_their_reach(grid: Grid) -> None:
+    law = laws.loss_law(grid(CHINCHILLA, sizes=12, horizons=12, noise=1e-4))
+    for reach in (2.0, 8.0, 32.0):
+        found = law.predict(params=1e10 * reach**0.5, tokens=1e12 * reach**0.5)
+        half = math.log(found.high / found.low) / 2
+        assert half > 0.9 * 1.645 * noise.MISSED * math.log(reach)
+    inside = law.predict(params=1e10, tokens=1e12)
+    assert math.log(inside.high / inside.low) / 2 < 0.002
 
 
 def test_held_out_runs_of_chinchilla_are_inside_in_three_of_four_cases(reference: Path) -> None:

@@ -67,7 +67,8 @@ class Posterior:
     """Draws of (E, A', B', alpha, beta, drifts, noise), centred as in `Problem`, and their means as a theta.
 
     `bent` is the law (a theta) at which the drifts' effects are linearised, `drift` is zero in the middle of the rows;
-    beyond them the exponents drift anew, by `beyond`, of which the rows say nothing. Noise has the standard deviation
+    beyond them the exponents drift anew, by `beyond`, of which the rows say nothing, and ln loss is off by `missed` per
+    e-fold of compute. Noise has the standard deviation
     `sigma` from the largest compute on, and below it more, by the power `falls`. `contradicted`: hardly any draw of the
     rows' own had positive terms.
     """
@@ -80,6 +81,7 @@ class Posterior:
     beta: Array
     drift: Array
     beyond: Array
+    missed: Array
     sigma: Array
     falls: Array
     bent: Array
@@ -101,12 +103,17 @@ class Posterior:
         data = self.data[pick] * np.exp(-self.beta[pick] * d)
         known, new = self._bends(n, d)
         drift = (self.drift[pick] * known + self.beyond[pick] * new).sum(axis=1)
+        drift += self.missed[pick] * self._past(n, d)
         return np.asarray((self.floor[pick] + size + data) * np.exp(drift))
 
     def drifts(self, n: Array, d: Array) -> Array:
         """Return draws × points of what the exponents' drift does to ln loss."""
         known, new = self._bends(n, d)
-        return np.asarray(self.drift @ known.T + self.beyond @ new.T)
+        return np.asarray(self.drift @ known.T + self.beyond @ new.T + np.outer(self.missed, self._past(n, d)))
+
+    def _past(self, n: Array, d: Array) -> Array:
+        """How many e-folds of compute the points lie beyond the largest run."""
+        return np.maximum(n + d - self.span.top, 0.0)
 
     def _bends(self, n: Array, d: Array) -> tuple[Array, Array]:
         """Points × exponents: what a unit of drift does to ln loss within the rows, and what one beyond them does."""

@@ -232,6 +232,7 @@ class _Cells:
             beta=betas,
             drift=drift,
             beyond=noise.DRIFT * rng.standard_normal((count, 2)),
+            missed=noise.MISSED * rng.standard_normal(count),
             sigma=self.grid.sigma[sigma],
             falls=np.array([each.falls for each in self.shapes])[shape],
             bent=bent if bent is not None else theta,
