@@ -56,10 +56,10 @@ def tables(predictions: pl.DataFrame) -> tuple[str, bool]:
             "## Published runs, one source left out at a time",
             "Each set is split at up to five computes: the runs up to there are fitted, all larger ones (up to 100\n"
             "times) predicted. A run is on one side only, and groups are runs. The splits of one set share runs. What\n"
-            "widens the intervals of a source without larger runs of its own is what the four others ask for:\n"
+            "widens the intervals of a source without larger runs of its own is what the others ask for:\n"
             + ", ".join(f"{factor:.2f} for {source}" for source, factor in factors.items())
             + f"; the package has {WIDER:g},\n"
-            "which worlds of few trunks ask for (benchmarks/trunks.md). Everything else (the\n"
+            "for worlds of few trunks (benchmarks/trunks.md). Everything else (what every law misses, the\n"
             "priors of noise and drift, the exponents' prior, a certificate's rules) was chosen with all in sight.",
             table(left, "band", "reach in compute"),
             *(
