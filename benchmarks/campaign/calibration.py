@@ -6,7 +6,7 @@ interval is drawn comes, for each source, from the other sources alone. Beside t
 exponents) with an interval of its own, conformal on the larger runs of the same study. Writes
 benchmarks/calibration.md. What is done is kept in --out, and a second call goes on from there.
 
-    FROUDE_REFERENCE_DATA=… FROUDE_UNSEEN_DATA=… python benchmarks/campaign/calibration.py [--worlds 62] [--workers 2] [--out DIR]
+    FROUDE_REFERENCE_DATA=… FROUDE_UNSEEN_DATA=… python benchmarks/campaign/calibration.py [--worlds 62] [--out DIR]
 """
 
 from __future__ import annotations

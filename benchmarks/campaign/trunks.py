@@ -38,9 +38,9 @@ NOISES = (0.002, 0.005, 0.01, 0.014, 0.02)
 LOWEST, HIGHEST = 0.86, 0.96
 FIRST = 10_000  # seeds below were looked at while the method was made
 BATCH = 768
-#: By how much larger runs missed the law fitted to smaller ones, % of the loss per e-fold of compute beyond these: means
-#: over the certified forecasts of each study of four published sources whose runs are many and quiet (Chinchilla,
-#: Farseer, OpenEuroLLM, xLSTM; benchmarks/calibration.md, benchmarks/unseen.md), by the law without `noise.MISSED`.
+#: By how much larger runs missed the law fitted to smaller ones, % of the loss per e-fold of compute beyond these:
+#: means over the certified forecasts of each study of four published sources whose runs are many and quiet
+#: (Chinchilla, Farseer, OpenEuroLLM, xLSTM; benchmarks/calibration.md), by the law without `noise.MISSED`.
 MISSES = (
     (0.96, 0.19, -0.26, -0.57),
     (-0.55, -0.71, -1.23, -1.81),
