@@ -109,7 +109,9 @@ class Posterior:
     def drifts(self, n: Array, d: Array) -> Array:
         """Return draws × points of what the exponents' drift does to ln loss."""
         known, new = self._bends(n, d)
-        return np.asarray(self.drift @ known.T + self.beyond @ new.T + np.outer(self.missed, self._past(n, d)))
+        return np.asarray(
+            self.drift @ known.T + self.beyond @ new.T + np.outer(self.missed, self._past(n, d))
+        )
 
     def _past(self, n: Array, d: Array) -> Array:
         """How many e-folds of compute the points lie beyond the largest run."""

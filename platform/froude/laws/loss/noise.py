@@ -33,9 +33,9 @@ FORGETS = 0.1  # power of the ratio of their tokens by which two rows of a group
 #: Prior sd of an exponent's relative change per e-fold of params or tokens: on the published runs .03 to .15 make
 #: forecasts of the same error, and without any the intervals beyond ten times the compute are a fifth too short.
 DRIFT = 0.07
-#: Standard deviation of what a law of this form misses in ln loss per e-fold of compute beyond the largest run. Where runs
-#: are many and quiet it is most of what is not known: without it certified intervals on four sources that nobody had
-#: looked at held 67% within ten times the compute (benchmarks/unseen.md, docs/decisions/0039).
+#: Standard deviation of what a law of this form misses in ln loss per e-fold of compute beyond the largest run. Where
+#: runs are many and quiet it is most of what is not known: without it certified intervals on four sources that nobody
+#: had looked at held 67% within ten times the compute (benchmarks/unseen_first_look.md, docs/decisions/0039).
 MISSED = 0.007
 
 
