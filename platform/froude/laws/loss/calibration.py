@@ -25,8 +25,8 @@ WINDOW = 10.0  # a split predicts runs up to this many times its largest compute
 SPLIT_DRAWS = 400  # of the posterior of each split
 SPLIT_NEED = (6, 2)  # rows, and distinct sizes and horizons, that a split needs
 #: How much wider than the posterior's an interval must be: eight of nine published sources ask for 1.1 to 1.25
-#: (benchmarks/calibration.md), and worlds of few trunks are held with this (benchmarks/trunks.md). And how many held-out
-#: runs that experience is worth.
+#: (benchmarks/calibration.md), and worlds of few trunks are held with this (benchmarks/trunks.md). And how many
+#: held-out runs that experience is worth.
 WIDER, WORTH = 1.15, 15.0
 MOST = 20  # held-out runs count no more than this: those of one study have too much in common
 WORST = 6.0  # a larger score counts as this one
