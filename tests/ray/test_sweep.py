@@ -26,6 +26,7 @@ from froude.study import Study
 from froude.sweep.progress import SweepProgress
 
 STEPS = 12
+LONG = 400  # steps of trials that are to be seen while they train, on a quick machine, too
 BASE = Run(
     name="base",
     model={"width": 32},
@@ -182,7 +183,7 @@ def test_a_model_that_raises_makes_a_failed_row_and_is_tried_again_by_the_next_s
 
 
 def long_runs(count: int) -> list[Run]:
-    return [run(f"long-{i}", seed=i, tokens=768 * 150) for i in range(count)]
+    return [run(f"long-{i}", seed=i, tokens=768 * LONG) for i in range(count)]
 
 
 def test_trials_of_a_node_that_dies_are_tried_again_elsewhere(cluster, study):
@@ -199,7 +200,7 @@ def test_trials_of_a_node_that_dies_are_tried_again_elsewhere(cluster, study):
     assert killed
     assert rows["status"].to_list() == ["finished"] * 4
     assert sorted(rows["attempts"])[-1] == 2
-    assert Study(study).steps().collect().height == 4 * 150
+    assert Study(study).steps().collect().height == 4 * LONG
 
 
 @pytest.mark.campaign
