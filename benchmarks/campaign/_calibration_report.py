@@ -58,8 +58,8 @@ def tables(predictions: pl.DataFrame) -> tuple[str, bool]:
             "times) predicted. A run is on one side only, and groups are runs. The splits of one set share runs. What\n"
             "widens the intervals of a source without larger runs of its own is what the others ask for:\n"
             + ", ".join(f"{factor:.2f} for {source}" for source, factor in factors.items())
-            + f"; the package has {WIDER:g},\n"
-            "for worlds of few trunks (benchmarks/trunks.md). Everything else (what every law misses, the\n"
+            + f"; the package has {WIDER:g}.\n"
+            "Everything else (what every law misses, the\n"
             "priors of noise and drift, the exponents' prior, a certificate's rules) was chosen with all in sight.",
             table(left, "band", "reach in compute"),
             *(

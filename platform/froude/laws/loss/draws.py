@@ -107,7 +107,7 @@ class Posterior:
         return np.asarray((self.floor[pick] + size + data) * np.exp(drift))
 
     def drifts(self, n: Array, d: Array) -> Array:
-        """Return draws × points of what the exponents' drift does to ln loss."""
+        """Return draws × points of what drift, and what the law misses beyond the rows, do to ln loss."""
         known, new = self._bends(n, d)
         return np.asarray(
             self.drift @ known.T + self.beyond @ new.T + np.outer(self.missed, self._past(n, d))

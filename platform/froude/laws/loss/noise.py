@@ -5,6 +5,7 @@ A run's ln loss is that of the law plus
   more below it: small runs scatter more, and are further from the law;
 - of which a part is shared by all rows of one group, such as branches off one trunk, less the further apart they are;
 - a drift of both exponents with ln params and ln tokens, small within the rows, larger the further the reach;
+- beyond the rows, what a law of this form misses by how far it reaches, however well they tell its parameters;
 - at the target, the noise of a run of its own.
 What evaluations on the same windows have in common moves E alone. None of it is plugged in: sigma has a half-t prior,
 the others are averaged over a few values, and the rows weigh them.
