@@ -224,7 +224,7 @@ class Fits:
             text.append(f"critical batch  {c.b_crit:.0f} tokens [{c.low:.0f}, {c.high:.0f}] ({c.status})")
         if self.loss is not None:
             text.append(f"loss law        {_law_words(self.loss)}")
-            text.append(f"regret          {Corrected.count(self.rows['loss_law'])}")
+            text.append(f"rate's cost     {Corrected.count(self.rows['loss_law'])}")
         text += [f"loss law        of set {name}: {_law_words(law)}" for name, law in self.sets.items()]
         if self.exponents is not None:
             text += [f"exponent        {line}" for line in [*self.exponents.lines(), USED]]
