@@ -127,7 +127,9 @@ def loss_curves(
     reach = max(float(tokens.max()), target[1] if target else 0.0) * 1.15
     x = np.geomspace(float(tokens.min()) / 1.15, reach, 100)
     known = math.isfinite(law.E)
-    series = drawn.losses(rows, law.curve if known else None, x, style="law of losses", every=True)
+    series = drawn.losses(
+        rows, law.curve if known else None, x, style="law of losses", every=drawn.drawable(rows)
+    )
     if target and known:
         words = f"{text.count(target[0])} target"
         series.append(Line(x, law.curve(target[0], x), style="target", name=words))
@@ -157,7 +159,10 @@ def residuals(law: LossLaw) -> Plot | None:
         return None
     series: list[Series] = [Mark(0.0, axis="y", style="zero")]
     sizes = drawn.sizes_of(rows)
-    for params in sizes:
+    if not drawn.drawable(rows):
+        series.append(Points(rows["tokens"], rows["percent"], size=rows["params"].cast(pl.Float64)))
+        series += drawn.outliers(rows, "tokens", "percent")
+    for params in sizes if drawn.drawable(rows) else ():
         here = rows.filter(pl.col("params") == params)
         series.append(Line(here["tokens"], here["percent"], style="joined", size=params))
         odd = here.filter(pl.col("outlier").fill_null(False))

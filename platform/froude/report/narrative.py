@@ -134,7 +134,14 @@ def notes(view: View) -> list[Note]:
             )
             found.append(Note("A proxy's curve leaves the common one", words))
     if (recipe := view.recipe) is None:
-        return found
+        doubts = view.fits.doubts if view.fits is not None else ()
+        return [
+            *found,
+            *(
+                Note("No forecast from these rows is certified", f"{_first_upper(doubt)}.")
+                for doubt in doubts
+            ),
+        ]
     forecast = recipe.forecast
     if view.fits is not None and not view.fits.of_rows(recipe.fingerprints):
         words = (

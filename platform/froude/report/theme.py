@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from froude.laws.drawing.panel import Panel
 from froude.laws.drawing.render import draw
-from froude.laws.drawing.themes import BY_SIZE, Colour, Theme
+from froude.laws.drawing.rows import DRAWN_SIZES
+from froude.laws.drawing.themes import BY_SIZE, Colour, Theme, viridis
 from froude.report import text
 from froude.report.svg import (
     ACTUAL,
@@ -30,6 +31,8 @@ LOOKS = ((SP, "s"), (MUP, "o"), (ACTUAL, "D"), (MUTED, "^"))
 
 def ramp(sizes: Sequence[float]) -> list[tuple[Colour, str]]:
     """A colour and a marker for each of some sizes, small to large."""
+    if len(sizes) > DRAWN_SIZES:  # they have a bar of colours
+        return viridis(sizes)
     if len(sizes) == 1:
         return [(RAMP[3], MARKERS[0])]
     last = len(sizes) - 1

@@ -19,6 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from froude.laws.drawing.numbers import short
 from froude.laws.drawing.panel import Axis, Band, Line, Mark, Note, Panel, Points
+from froude.laws.drawing.rows import DRAWN_SIZES
 from froude.laws.drawing.themes import BY_SIZE, INK, LEGEND_ENTRIES, PLAIN, WARN, Theme
 
 DECADES = 10**2.5  # axes over a wider range name decades only
@@ -182,7 +183,7 @@ def _legend(axes: Axes, panel: Panel, theme: Theme) -> None:
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
     named, title = bool(axes.get_legend_handles_labels()[0]), panel.legend or None
-    if panel.legend and len(panel.sizes) > LEGEND_ENTRIES and not theme.above:
+    if panel.legend and len(panel.sizes) > (DRAWN_SIZES if theme.above else LEGEND_ENTRIES):
         scale = ScalarMappable(LogNorm(panel.sizes[0], panel.sizes[-1]), colormaps["viridis"])
         bar = figure.colorbar(scale, ax=axes, pad=0.02)
         bar.set_label(panel.legend, fontsize=8.5, color=INK)

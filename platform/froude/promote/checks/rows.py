@@ -10,6 +10,7 @@ import polars as pl
 from froude.config import Run
 from froude.promote.case import Case
 from froude.promote.gate import Finding, Rule
+from froude.promote.imported_runs.history import ROLE
 from froude.promote.ladder.precision_cost import Cost
 from froude.promote.ladder.unfinished import is_earlier
 from froude.study import Study
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from froude.promote.planned import Planned
 
 LARGEST = 2  # proxies that are looked at for spikes
+SHOWN = 4  # runs of a table that are named
 
 
 def unfinished(study: Study, trials: pl.DataFrame) -> list[str]:
@@ -38,6 +40,14 @@ def unfinished(study: Study, trials: pl.DataFrame) -> list[str]:
             else:  # rates too high are meant to diverge
                 lost = largest.filter(~pl.col("status").is_in(["finished", "diverged"]))
             found += [f"{row['run']} ({row['status']})" for row in lost.iter_rows(named=True)]
+        if (
+            stage["role"] == ROLE
+        ):  # a table may have bad rates at any size, but of the largest one run must be there
+            largest = rows.filter(pl.col("params") == pl.col("params").max())
+            if "finished" not in largest["status"]:
+                found += [
+                    f"{row['run']} ({row['status']})" for row in largest.head(SHOWN).iter_rows(named=True)
+                ]
     return found
 
 
