@@ -45,11 +45,6 @@ def sizes_of(rows: pl.DataFrame, name: str = "params") -> tuple[float, ...]:
     return tuple(rows[name].cast(pl.Float64).unique().sort().to_list())
 
 
-def drawable(rows: pl.DataFrame) -> bool:
-    """Whether the sizes are few enough for a series each."""
-    return len(sizes_of(rows)) <= DRAWN_SIZES
-
-
 def losses(
     rows: pl.DataFrame,
     curve: Callable[[float, Array], Array] | None,
@@ -65,7 +60,7 @@ def losses(
     sizes = few = sizes_of(rows)
     if len(sizes) > DRAWN_CURVES and not every:
         few = tuple(sizes[i] for i in np.linspace(0, len(sizes) - 1, DRAWN_CURVES).astype(int))
-    together = not (drawable(rows) or every)
+    together = len(sizes) > DRAWN_SIZES and not every
     series: list[Series] = []
     if together:
         series.append(Points(rows["tokens"], rows["loss"], size=rows["params"].cast(pl.Float64)))

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from froude import schemas
-from froude.config import ConfigError, Run
+from froude.config import ConfigError, Data, Run
 from froude.parametrizations import STANDARD
 from froude.promote.imported_runs.run_table import SETTINGS
 from froude.promote.imported_runs.run_table import read as read_table
@@ -142,6 +142,16 @@ def _untold(rows: pl.DataFrame) -> tuple[str, ...]:
     return (
         f"the table does not say how several runs of one size and horizon differ ({points} of these, e.g. params "
         f"{first['params']:g}, tokens {first['tokens']:g}): badly tuned ones may be averaged as seeds; map lr, or seed",
+    )
+
+
+def unnamed_data(stages: Mapping[str, Any], run: Run) -> str:
+    """What a run that froude would train is on, in words, where its study is a table of runs and it names no data."""
+    if set(stages) != {ROLE} or run.trainer.command or run.data != Data():
+        return ""
+    return (
+        f"the target names none, so `froude train` would train it on {run.data.source}, whatever the table's runs were "
+        "trained on; name them under [data] in the target, or promote with --for external"
     )
 
 
