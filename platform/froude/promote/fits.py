@@ -327,8 +327,7 @@ def loss_law(rows: pl.DataFrame) -> LossLaw:
 
 def _law_words(law: LossLaw) -> str:
     if math.isfinite(law.E):
-        said = "; ".join([law.status, *law.reasons] if law.status == "ok" else [law.status])
-        return f"E {law.E:.3g}, alpha {law.alpha:.3g}, beta {law.beta:.3g} ({said})"
+        return f"E {law.E:.3g}, alpha {law.alpha:.3g}, beta {law.beta:.3g} ({law.status})"
     return f"none: {law.status} ({'; '.join(law.reasons)})"
 
 
