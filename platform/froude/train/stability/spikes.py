@@ -181,8 +181,10 @@ class SpikePolicy:
         here = Place(step, self.batch)
         finite = math.isfinite(loss) and math.isfinite(norm)
         if self.run.stability == "off":
+            if not finite:
+                return self._stop(here, "the loss or the gradient is not finite")
             self.batch += self.run.phases.factor_at(step - 1)
-            return Decision() if finite else self._stop(here, "the loss or the gradient is not finite")
+            return Decision()
         gradient = math.log(max(norm, 1e-30)) if finite else math.nan
         above, steep = self.loss.deviation(loss), self.gradient.deviation(gradient)
         warming = self.run.phases.tokens_at(step - 1) < self.run.schedule.warmup_tokens
