@@ -12,6 +12,10 @@ the next out changes neither, and going back repeats hundreds of steps for what 
 Going back and leaving out 200 to 500 batches is PaLM's (Chowdhery et al. 2022, arXiv:2204.02311, section 5.1), leaving
 out single updates OLMo's; outliers are measured in median absolute deviations, which one outlier in the window barely
 moves.
+
+Other data, or a rate that begins anew, make another loss usual by design. So with the first batch of a mixture's phase,
+and with the first step of a restart's cycle, measuring begins anew, and what was not over by then is: a spike that was
+watched, an average that climbed, easing off.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
+from froude import schedules
 from froude.config import Run
 
 WINDOW, ACTIVE = 128, 64  # accepted steps that an outlier is measured against, and how many that takes
@@ -137,6 +142,7 @@ class SpikePolicy:
             Place(*state["eased"]) if state.get("eased") else None
         )  # since when, now or the last time
         self.calm: int | None = state.get("calm")  # steps without a spike while it eases off, else None
+        self.stretch: tuple[int, int] = tuple(state.get("stretch", (0, 0)))
 
     def state(self) -> dict[str, Any]:
         """All that the next decision depends on, as JSON."""
@@ -153,6 +159,7 @@ class SpikePolicy:
             "in_row": self.in_row,
             "eased": [self.eased.step, self.eased.batch] if self.eased else None,
             "calm": self.calm,
+            "stretch": list(self.stretch),
             "rollbacks": [
                 {**vars(each), "spike": list(vars(each.spike).values())} for each in self.rollbacks
             ],
@@ -185,6 +192,8 @@ class SpikePolicy:
                 return self._stop(here, "the loss or the gradient is not finite")
             self.batch += self.run.phases.factor_at(step - 1)
             return Decision()
+        if (stretch := self._stretch_of(here)) != self.stretch:
+            self._begin(stretch)
         gradient = math.log(max(norm, 1e-30)) if finite else math.nan
         above, steep = self.loss.deviation(loss), self.gradient.deviation(gradient)
         warming = self.run.phases.tokens_at(step - 1) < self.run.schedule.warmup_tokens
@@ -218,6 +227,20 @@ class SpikePolicy:
             self.gradient.accept(gradient)
         return self._decide("update", here, "")
 
+    def _stretch_of(self, here: Place) -> tuple[int, int]:
+        """The mixture's phase that the step's last window is of, and the schedule's cycle that the step is in."""
+        run = self.run
+        window = (here.batch + run.phases.factor_at(here.step - 1)) * run.batch - run.model.context
+        phase = sum(each.tokens(run.tokens) <= window for each in run.data.phases)
+        return phase, schedules.cycle_at(run, here.step - 1)
+
+    def _begin(self, stretch: tuple[int, int]) -> None:
+        """Measure anew; updates left out and rollbacks still count, since a spike is a spike in any stretch."""
+        self.stretch = stretch
+        self.loss, self.gradient = Detector(), Detector()
+        self.warnings = self.climbing = self.in_row = 0
+        self.average = self.least = self.watched = self.calm = None
+
     def _ease(self, here: Place, finite: bool, outlier: bool, seen: str) -> None:
         """Begin to ease off, go on, or end it: `calm` says which."""
         self.in_row = self.in_row + 1 if outlier and finite else 0
@@ -250,7 +273,10 @@ class SpikePolicy:
 
     def _track(self, loss: float, warming: bool) -> None:
         self.average = loss if self.average is None else EMA * self.average + (1 - EMA) * loss
-        self.least = self.average if self.least is None else min(self.least, self.average)
+        settles = (
+            self.stretch != (0, 0) and len(self.loss.values) < ACTIVE
+        )  # after a restart it rises for a while
+        self.least = self.average if self.least is None or settles else min(self.least, self.average)
         self.climbing = self.climbing + 1 if not warming and self.average > self.least + CLIMB else 0
 
     def _decide(self, action: Action, here: Place, why: str) -> Decision:
