@@ -180,8 +180,9 @@ def work(order: dict[str, Any]) -> None:
     context = train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     channel = ControlChannel(location.url)
-    reach = spikes.ROLLBACK_STEPS if run.stability == "ladder" else 0
-    store = RunStore(location, run.name, Keep(run.keep_checkpoints, run.keep_every, reach))
+    # The next rollback may follow at once, and count from where this one went back to.
+    keep = Keep(run.keep_checkpoints, run.keep_every, 2 * spikes.reach(run))
+    store = RunStore(location, run.name, keep)
     before = channel.beat() if rank == 0 else None
     alive = before.time if before else 0.0
     # Not below: a node that has lost its GPU is a failure, not the user's error.

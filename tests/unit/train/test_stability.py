@@ -45,7 +45,7 @@ RUN = Run(
 
 def train(folder: Path, run: Run, stop: int = 0, **options: Any) -> Study:
     place = Location.parse(folder) / "runs" / run.name
-    store = RunStore(place, run.name, Keep(3, 0, spikes.ROLLBACK_STEPS))
+    store = RunStore(place, run.name, Keep(3, 0, 2 * spikes.reach(run)))
     run_worker(run, store, StopsAt(store.open_attempt("recipe"), stop), device="cpu", **options)
     return Study(folder)
 

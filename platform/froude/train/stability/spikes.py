@@ -40,18 +40,14 @@ RECOVERY = 200  # steps after which a loss that has not come back calls for a ro
 SKIPS, SKIPS_WITHIN = 3, 1000  # this many updates left out within this many steps call for one too
 #: Outliers in a row, and steps of a loss that has not come back, from which on a run eases off; the factor on its rate.
 IN_ROW, LINGERING, EASE = 3, 20, 0.5
-CALM, PATIENCE = (
-    10,
-    50,
-)  # steps in a row without a spike that end it, and steps after which an outlier calls for a rollback
+#: Steps in a row without a spike that end it, and steps after which an outlier calls for a rollback.
+CALM, PATIENCE = 10, 50
 BACK, AHEAD = 100, 200  # batches left out before and after the spike's
 RECURRENCE = 2000  # steps within which the next spike climbs a rung
 LOWER, TIGHTEN = 0.7, 0.5  # factors of rate and clip from there on
 ROLLBACKS, ROLLBACK_SHARE = 3, 0.1  # this many within a tenth of the run: stop
 #: A slow climb, in nats over the least average, for that share of the run.
 CLIMB, CLIMB_SHARE, EMA = 0.5, 1e-3, 0.98
-#: A rollback goes back by at most this many steps, if there is a checkpoint.
-ROLLBACK_STEPS = BACK + RECOVERY
 
 Action = Literal["update", "skip", "rollback", "stop"]
 #: Asked with (loss, gradient norm) between the backward pass and the update.
@@ -138,9 +134,8 @@ class SpikePolicy:
         self.skips = [Place(*place) for place in state.get("skips", ())]
         self.watched = Place(*state["watched"]) if state.get("watched") else None
         self.in_row: int = state.get("in_row", 0)  # outliers
-        self.eased = (
-            Place(*state["eased"]) if state.get("eased") else None
-        )  # since when, now or the last time
+        #: Since when, now or the last time.
+        self.eased = Place(*state["eased"]) if state.get("eased") else None
         self.calm: int | None = state.get("calm")  # steps without a spike while it eases off, else None
         self.stretch: tuple[int, int] = tuple(state.get("stretch", (0, 0)))
 
@@ -214,10 +209,10 @@ class SpikePolicy:
         if finite:
             seen = f"loss {loss:.4f} ({above:+.1f} deviations), gradient norm {norm:.4g} ({steep:+.1f})"
         self._ease(here, finite, outlier, seen)
-        if outlier:
-            return self._outlying(here, finite, seen)
         if self.watched and step - self.watched.step >= RECOVERY:
             return self._back(self.watched, here, f"the loss has not come back in {RECOVERY} steps; {seen}")
+        if outlier:
+            return self._outlying(here, finite, seen)
         if self.climbing > CLIMB_SHARE * self.run.steps:
             return self._back(here, here, f"the average loss is {CLIMB} above its least; {seen}")
         if max(above, steep) > WARN:
@@ -248,11 +243,9 @@ class SpikePolicy:
         lately = self.eased is not None and here.step - self.eased.step <= RECURRENCE
         if finite and (lingers or self.in_row >= IN_ROW) and not lately:
             self.eased, self.calm = here, 0
-            why = (
-                f"the loss has not come back in {LINGERING} steps"
-                if lingers
-                else f"{IN_ROW} outliers in a row"
-            )
+            why = f"{IN_ROW} outliers in a row"
+            if lingers:
+                why = f"the loss has not come back in {LINGERING} steps"
             self._note("ease", here, f"{why}; {seen}")
         elif self.calm is not None:
             self.calm = 0 if outlier or self.watched else self.calm + 1
@@ -261,8 +254,10 @@ class SpikePolicy:
     def _outlying(self, here: Place, finite: bool, seen: str) -> Decision:
         """What becomes of a gradient that is an outlier."""
         if finite and self.eased and self.calm is not None:
-            if here.step - self.eased.step >= PATIENCE:
-                return self._back(self.eased, here, f"{PATIENCE} steps at half the rate did not help; {seen}")
+            since = here.step - self.eased.step
+            if since >= PATIENCE:
+                spike = self.eased if since <= RECOVERY else here  # of before, not all may have been kept
+                return self._back(spike, here, f"{PATIENCE} steps at half the rate did not help; {seen}")
             return self._decide("update", here, "")
         since = self.eased.batch if self.eased else -1  # those before were not their batches' fault
         recent = [p for p in (*self.skips, here) if p.step > here.step - SKIPS_WITHIN and p.batch > since]
@@ -321,6 +316,16 @@ class SpikePolicy:
 
     def _note(self, action: str, here: Place, why: str) -> None:
         self.events.append({"step": here.step, "batch": here.batch, "action": action, "why": why})
+
+
+def reach(run: Run) -> int:
+    """By how many of the steps that a run has made one rollback takes it back, at most; 0 where it never goes back.
+
+    A spike is at most RECOVERY steps old by then. BACK steps' worth of batches before it are more steps where a ramp's
+    were smaller.
+    """
+    factors = [phase.factor for phase in run.phases]
+    return RECOVERY + math.ceil(BACK * max(factors) / min(factors)) if run.stability == "ladder" else 0
 
 
 def sentence(event: Mapping[str, Any]) -> str:
