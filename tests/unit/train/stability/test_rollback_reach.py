@@ -185,17 +185,30 @@ def test_a_spike_after_a_ramp_goes_back_by_more_and_smaller_steps() -> None:
     assert policy.back_to == 208  # of 1,201 steps that may have been made
 
 
-def test_a_spike_that_is_older_than_a_rollback_reaches_is_not_gone_back_to() -> None:
-    """A run that eases off for long, since its loss comes and goes, goes back from where it is."""
+def eased_at_201() -> SpikePolicy:
+    """A policy that eases off from step 201 on."""
     policy = SpikePolicy(Run(name="large", tokens=768 * 10_000))
     for step in range(1, 201):
         policy.judge(step, 3.0 + 0.01 * (step % 3), 1.0)
     for _ in range(3):
         policy.judge(201, 3.0, 50.0)
-    step = 202
-    while step < 201 + spikes.RECOVERY + 30:
+    assert policy.calm == 0
+    return policy
+
+
+def test_a_spike_that_is_older_than_a_rollback_reaches_is_not_gone_back_to() -> None:
+    """A run that eases off for long, since its loss comes and goes, goes back from where it is."""
+    policy = eased_at_201()
+    for step in range(202, 432):
         policy.judge(step, 3.5 if step % 9 == 0 else 3.0, 1.0)
-        step += 1
-    assert policy.calm is not None
-    assert policy.judge(step, 3.0, 50.0).action == "rollback"
-    assert policy.rollbacks[-1].spike.step == step
+    assert policy.judge(432, 3.0, 50.0).action == "rollback"
+    assert policy.rollbacks[-1].spike.step == 432
+
+
+def test_outliers_do_not_put_off_a_rollback_that_is_due() -> None:
+    """They are trained on while a run eases off, which it may begin anew 2000 steps after the last time."""
+    policy = eased_at_201()
+    for step in range(202, 2202):
+        policy.judge(step, 3.5 if step >= 2022 else 3.0 + 0.01 * (step % 3), 1.0)
+    assert [policy.judge(step, 3.5, 50.0).action for step in range(2202, 2222)] == ["update"] * 20
+    assert policy.judge(2222, 3.5, 50.0).action == "rollback"
