@@ -59,7 +59,7 @@ class Metrics:
         if "loss" in line:
             self._loss(line, at)
         for key in line:
-            if key == VALIDATION or key.startswith(f"{VALIDATION}_"):
+            if line[key] is not None and (key == VALIDATION or key.startswith(f"{VALIDATION}_")):
                 step = self._step(line, at, least=0) if line.get("step") is not None else self._at
                 split = key.removeprefix(f"{VALIDATION}_") if key != VALIDATION else "validation"
                 self.evals[step, split] = _loss(line[key], key, at)
@@ -262,7 +262,7 @@ def _number(value: object, key: str, at: str) -> float:
 
 
 def _loss(value: object, key: str, at: str) -> float:
-    """A loss; null is one that is no number."""
+    """A loss; null is one that is no number, as some libraries write NaN."""
     found = math.nan if value is None else _number(value, key, at)
     if found < 0:
         raise ConfigError(f"`{key}` must be in nats per token, 0 or more, but {at} has {found:g}; correct it")
