@@ -16,7 +16,7 @@ from froude import schemas
 from froude.checkpoint.commit import CommitLog
 from froude.checkpoint.parts import create_part
 from froude.config import Run
-from froude.external.metrics import TOLERANCE, Metrics, decoded, lines
+from froude.external.metrics import TOLERANCE, Metrics, decoded, lines, ready
 from froude.external.rows import processes, step_row
 from froude.material.commands import EXTERNAL
 from froude.promote.monitor import Monitor
@@ -67,7 +67,7 @@ class Tail:
         self.metrics = self._none()
         self._seen: tuple[Seen, ...] = ()
         self._rest = 0.0  # when to read a folder again
-        self._offset = self._lines = 0
+        self._offset, self._line = 0, 1  # of what was not taken in yet
         self._start = b""
 
     def read(self) -> Metrics:
@@ -91,7 +91,7 @@ class Tail:
 
     def _again(self) -> None:
         metrics = self._none()
-        for number, line in enumerate(lines(self.file, metrics.series), 1):
+        for number, line in lines(self.file, metrics.series):
             self._take(metrics, line, number)
         self.metrics = metrics
 
@@ -99,18 +99,18 @@ class Tail:
         return Metrics(self.run, str(self.file), self.series)
 
     def _grown(self, size: int) -> None:
-        """Take the whole new lines in; a file that has shrunk, or begins otherwise, is another one."""
+        """Take what is new and whole in; a file that has shrunk, or begins otherwise, is another one."""
         with self.file.open("rb") as file:
             start = file.read(len(self._start) or 64)
             if size < self._offset or not start.startswith(self._start[: len(start)]):
-                self.metrics, self._offset, self._lines = self._none(), 0, 0
+                self.metrics, self._offset, self._line = self._none(), 0, 1
             file.seek(self._offset)
-            content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        for line in whole.split(b"\n")[:-1]:
-            self._lines += 1
-            self._take(self.metrics, decoded(line, f"line {self._lines} of {self.file}"), self._lines)
-        self._offset += len(whole)
+            content = ready(file.read())
+        for number, line in enumerate(content.split(b"\n"), self._line):
+            for row in decoded(line, f"line {number} of {self.file}"):
+                self._take(self.metrics, row, number)
+        self._offset += len(content)
+        self._line += content.count(b"\n")
         if self._offset:
             self._start = start[: self._offset]
 

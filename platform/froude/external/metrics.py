@@ -21,6 +21,7 @@ MEASURED = ("lr", "grad_norm", "tokens_per_second", "seconds")
 COUNTS = ("params", "params_with_embeddings")
 #: What the tokens of a step may differ by from batch × step, as in a table of runs.
 TOLERANCE = 0.01
+DECODER = json.JSONDecoder()
 
 
 @dataclass
@@ -156,48 +157,70 @@ class Metrics:
 def read(file: Path, run: Run) -> Metrics:
     """Everything that is in a metrics file, which may be missing; ConfigError for a line that breaks a rule."""
     metrics = Metrics(run, str(file))
-    for number, line in enumerate(lines(file, metrics.series), 1):
+    for number, line in lines(file, metrics.series):
         metrics.add(line, number)
     return metrics
 
 
-def lines(file: Path, series: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
-    """A file's rows: JSON lines, the last one left out while it is not whole, or Parquet by the name's ending.
+def lines(file: Path, series: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """A file's rows and their lines' numbers: JSON lines that are ready, or Parquet by the name's ending.
 
     Of a folder those of the one run that a tracker wrote there, its losses being those that `series` names.
     """
     if file.is_dir():
-        yield from tracker_folders.rows(file, series)
+        yield from enumerate(tracker_folders.rows(file, series), 1)
         return
     if file.suffix == ".parquet":
-        yield from _parquet(file)
+        yield from enumerate(_parquet(file), 1)
         return
     try:
         content = file.read_bytes()
     except FileNotFoundError:
         return
-    *whole, last = content.split(b"\n")
-    for number, line in enumerate(whole, 1):
-        yield decoded(line, f"line {number} of {file}")
-    try:
-        yield decoded(last, "")
-    except ConfigError:
-        pass  # it is being written, or its writer was ended
+    for number, line in enumerate(ready(content).split(b"\n"), 1):
+        for found in decoded(line, f"line {number} of {file}"):
+            yield number, found
 
 
-def decoded(line: bytes, at: str) -> Mapping[str, Any]:
-    """A line's JSON object, {} of an empty one; ConfigError for anything else."""
-    try:
-        found = json.loads(line) if line.strip() else {}
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
+def ready(content: bytes) -> bytes:
+    """What is whole of lines that are being written: all but a last one that is neither ended nor a whole object."""
+    last = content.rfind(b"\n") + 1
+    _, rest = _objects(content[last:])
+    return content[:last] if rest else content
+
+
+def decoded(line: bytes, at: str) -> list[Mapping[str, Any]]:
+    """A line's JSON object, none of an empty one; ConfigError for anything else.
+
+    There are several where a trainer was killed before it ended its line, and the next one went on with it.
+    """
+    found, rest = _objects(line)
+    if rest:
         shown = line[:60].decode(errors="replace")
         raise ConfigError(
             f"a line of metrics must be a JSON object, but {at} is {shown!r}; write whole lines, from one process, and "
             "nothing else to FROUDE_METRICS"
         )
     return found
+
+
+def _objects(line: bytes) -> tuple[list[Mapping[str, Any]], str]:
+    """The whole JSON objects that a line begins with, and what follows them."""
+    text = line.decode("utf-8-sig", errors="replace").strip()
+    found: list[Mapping[str, Any]] = []
+    end = 0
+    while end < len(text):
+        try:
+            row, after = DECODER.raw_decode(text, end)
+        except (ValueError, RecursionError):
+            break
+        if not isinstance(row, dict):
+            break
+        found.append(row)
+        end = after
+        while text[end : end + 1].isspace():
+            end += 1
+    return found, text[end:]
 
 
 def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
