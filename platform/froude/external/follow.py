@@ -107,7 +107,7 @@ class Tail:
             file.seek(self._offset)
             content = ready(file.read())
         for number, line in enumerate(content.split(b"\n"), self._line):
-            for row in decoded(line, f"line {number} of {self.file}"):
+            for row in decoded(line, f"line {number} of {self.file}", self.metrics.series):
                 self._take(self.metrics, row, number)
         self._offset += len(content)
         self._line += content.count(b"\n")

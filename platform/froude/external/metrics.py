@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -178,7 +179,7 @@ def lines(file: Path, series: Mapping[str, str]) -> Iterator[tuple[int, Mapping[
     except FileNotFoundError:
         return
     for number, line in enumerate(ready(content).split(b"\n"), 1):
-        for found in decoded(line, f"line {number} of {file}"):
+        for found in decoded(line, f"line {number} of {file}", series):
             yield number, found
 
 
@@ -189,38 +190,48 @@ def ready(content: bytes) -> bytes:
     return content[:last] if rest else content
 
 
-def decoded(line: bytes, at: str) -> list[Mapping[str, Any]]:
+def decoded(line: bytes, at: str, series: Mapping[str, str]) -> list[Mapping[str, Any]]:
     """A line's JSON object, none of an empty one; ConfigError for anything else.
 
-    There are several where a trainer was killed before it ended its line, and the next one went on with it.
+    A trainer that was killed may leave a line without its end, and the next one goes on with it: then there are
+    several objects, or the first is only half there and is left out.
     """
     found, rest = _objects(line)
-    if rest:
-        shown = line[:60].decode(errors="replace")
-        raise ConfigError(
-            f"a line of metrics must be a JSON object, but {at} is {shown!r}; write whole lines, from one process, and "
-            "nothing else to FROUDE_METRICS"
-        )
-    return found
+    if not rest:
+        return found
+    # Objects within the half, or within what was appended, do not end with the line; the keys tell if that is cut, too.
+    keys = {series.get(key, key) for key in ("step", *COUNTS)}
+    for start in re.finditer(r'(?<!^)\{"', rest) if rest.startswith("{") else ():
+        row, end = _object(rest, start.start())
+        if row is not None and end == len(rest) and not keys.isdisjoint(row):
+            return [*found, row]
+    shown = line[:60].decode(errors="replace")
+    raise ConfigError(
+        f"a line of metrics must be a JSON object, but {at} is {shown!r}; write whole lines, from one process, and "
+        "nothing else to FROUDE_METRICS"
+    )
 
 
 def _objects(line: bytes) -> tuple[list[Mapping[str, Any]], str]:
     """The whole JSON objects that a line begins with, and what follows them."""
     text = line.decode("utf-8-sig", errors="replace").strip()
     found: list[Mapping[str, Any]] = []
-    end = 0
-    while end < len(text):
-        try:
-            row, after = DECODER.raw_decode(text, end)
-        except (ValueError, RecursionError):
-            break
-        if not isinstance(row, dict):
-            break
+    row, end = _object(text, 0)
+    while row is not None:
         found.append(row)
-        end = after
         while text[end : end + 1].isspace():
             end += 1
+        row, end = _object(text, end)
     return found, text[end:]
+
+
+def _object(text: str, start: int) -> tuple[Mapping[str, Any] | None, int]:
+    """The JSON object that begins there, and its end; None if there is none."""
+    try:
+        found, end = DECODER.raw_decode(text, start)
+    except (ValueError, RecursionError):
+        return None, start
+    return (found, end) if isinstance(found, dict) else (None, start)
 
 
 def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:

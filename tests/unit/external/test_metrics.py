@@ -33,6 +33,10 @@ def told(folder: Path, *lines: object) -> Path:
         ("step 1 loss 2", "must be a JSON object.*line 1"),
         ("[1, 2]", "must be a JSON object"),
         ("9" * 5000, "must be a JSON object"),
+        ('{"step": 1, "lo', "must be a JSON object"),
+        ('{"step": 1, "more": {"loss": 1.0}', "must be a JSON object"),
+        ('[{"step": 1}, {"step": 2, "loss": 1.0}', "must be a JSON object"),
+        ('step 1 {"step": 1, "loss": 2.0}', "must be a JSON object"),
         ({"loss": 2.0}, "must have its `step`"),
         ({"step": 0, "loss": 2.0}, "1 to 10, but line 1 .* has 0; count from 1"),
         ({"step": 11, "loss": 2.0}, "1 to 10, .*has 11"),
@@ -136,6 +140,33 @@ def test_a_line_that_is_being_written_is_left_for_later(tmp_path):
     file = told(tmp_path, {"step": 1, "loss": 2.0})
     file.write_text(file.read_text() + '{"step": 2, "lo')
     assert list(read(file, RUN).steps) == [1]
+
+
+ROW = '{"step": 3, "loss": 1.0, "more": {"step": 9}}'
+
+
+@pytest.mark.parametrize(
+    ("line", "steps"),
+    [
+        ('{"step": 8, "lo' + ROW, [3]),
+        ('{"step": 8, "loss": ' + ROW, [3]),
+        ('{"step": 8, "more": {"step": 1}, "reason": "caf\u00e9 {' + ROW, [3]),
+        ('{"step": 2, "loss": 2.0}' + ROW, [2, 3]),
+        ('{"step": 2, "loss": 2.0} {"step": 8, "lo' + ROW, [2, 3]),
+        ('{"step": 8, "lo{"params": 5}', []),
+    ],
+)
+def test_a_killed_trainer_s_half_line_is_left_out_and_what_the_next_one_appended_to_it_counts(
+    tmp_path, line, steps
+):
+    file = told(tmp_path, {"step": 1, "loss": 3.0}, line, {"step": 4, "loss": 1.0})
+    assert list(read(file, RUN).steps) == [1, *steps, 4]
+    assert Tail(file, RUN, 0).read().steps == read(file, RUN).steps
+    named = RUN.replace({"trainer": {"command": ["train"], "series": {"step": "at"}}}, name="r")
+    file.write_text(file.read_text().replace('"step"', '"at"'))
+    assert list(read(file, named).steps) == [1, *steps, 4]
+    with pytest.raises(ConfigError, match="line 4 of"):
+        read(told(tmp_path, {"step": 1, "loss": 3.0}, line, "", "no line"), RUN)
 
 
 def test_parquet_tells_the_same(tmp_path):
