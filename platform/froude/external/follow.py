@@ -29,6 +29,7 @@ from froude.train.rows import eval_row
 from froude.train.size import is_sized, size_of
 
 COMMIT_SECONDS = 30.0  # between two records, of those that are watched live
+START = 64  # bytes by which a file is known again
 REST = 9.0  # times as long as it took to read all of a folder passes before it is read again
 Seen = tuple[int, int, int]  # inode, size, and time of change
 
@@ -68,7 +69,7 @@ class Tail:
         self._seen: tuple[Seen, ...] = ()
         self._rest = 0.0  # when to read a folder again
         self._offset, self._line = 0, 1  # of what was not taken in yet
-        self._start = b""
+        self._inode, self._start = 0, b""  # of the file that the offset is in
 
     def read(self) -> Metrics:
         """Everything so far; ConfigError for a line that breaks a rule. A missing file has told nothing yet."""
@@ -83,7 +84,7 @@ class Tail:
                 self._again()
                 self._rest = time.monotonic() + REST * (time.monotonic() - began)
             else:
-                self._grown(seen[0][1])
+                self._grown()
         except FileNotFoundError:  # moved away while it was read
             return self.metrics
         self._seen = seen
@@ -98,12 +99,14 @@ class Tail:
     def _none(self) -> Metrics:
         return Metrics(self.run, str(self.file), self.series)
 
-    def _grown(self, size: int) -> None:
-        """Take what is new and whole in; a file that has shrunk, or begins otherwise, is another one."""
+    def _grown(self) -> None:
+        """Take what is new and whole in; one that shrank, begins otherwise, or has another inode is another file."""
         with self.file.open("rb") as file:
-            start = file.read(len(self._start) or 64)
-            if size < self._offset or not start.startswith(self._start[: len(start)]):
-                self.metrics, self._offset, self._line = self._none(), 0, 1
+            now, start = os.fstat(file.fileno()), file.read(START)
+            if now.st_ino != self._inode or now.st_size < self._offset or not start.startswith(self._start):
+                self.metrics = self._none()
+                self.metrics.went_back = self._offset > 0
+                self._offset, self._line = 0, 1
             file.seek(self._offset)
             content = ready(file.read())
         for number, line in enumerate(content.split(b"\n"), self._line):
@@ -111,8 +114,7 @@ class Tail:
                 self._take(self.metrics, row, number)
         self._offset += len(content)
         self._line += content.count(b"\n")
-        if self._offset:
-            self._start = start[: self._offset]
+        self._inode, self._start = now.st_ino, start[: self._offset]
 
     def _take(self, metrics: Metrics, line: Mapping[str, Any], number: int) -> None:
         """Add a line; ConfigError where it tells of a model of another size, so of a run that is not this one."""

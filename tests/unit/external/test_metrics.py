@@ -225,3 +225,19 @@ def test_another_file_in_its_place_is_read_from_its_beginning(tmp_path):
     assert tail.read().step == 8
     told(tmp_path, {"step": 1, "loss": 2.0})
     assert [row["loss"] for row in tail.read().steps.values()] == [2.0]
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_file_that_was_written_anew_is_not_taken_for_one_that_has_grown(tmp_path, renamed):
+    # Alike in what was there when it was first read, or in all by which one file is known again.
+    first = {"params": 100, "note": "the same" * 9 * renamed}
+    file = told(tmp_path, first)
+    tail = Tail(file, RUN, 0)
+    tail.read()
+    told(tmp_path, first, *({"step": step, "loss": 1.0} for step in range(1, 5)))
+    assert tail.read().step == 4
+    if renamed:
+        file.rename(tmp_path / "old.jsonl")
+    told(tmp_path, first, *({"step": step, "loss": 2.0} for step in range(1, 9)))
+    found = tail.read()
+    assert ([row["loss"] for row in found.steps.values()], found.went_back) == ([2.0] * 8, True)
