@@ -100,7 +100,7 @@ class Tail:
         return Metrics(self.run, str(self.file), self.series)
 
     def _grown(self) -> None:
-        """Take what is new and whole in; one that shrank, begins otherwise, or has another inode is another file."""
+        """Take in what is new and whole; one that shrank, begins otherwise, or has another inode is a new file."""
         with self.file.open("rb") as file:
             now, start = os.fstat(file.fileno()), file.read(START)
             if now.st_ino != self._inode or now.st_size < self._offset or not start.startswith(self._start):

@@ -184,7 +184,7 @@ def lines(file: Path, series: Mapping[str, str]) -> Iterator[tuple[int, Mapping[
 
 
 def ready(content: bytes) -> bytes:
-    """What is whole of lines that are being written: all but a last one that is neither ended nor a whole object."""
+    """Lines that are being written, without a last one that is neither ended nor a whole object."""
     last = content.rfind(b"\n") + 1
     _, rest = _objects(content[last:])
     return content[:last] if rest else content
@@ -193,13 +193,14 @@ def ready(content: bytes) -> bytes:
 def decoded(line: bytes, at: str, series: Mapping[str, str]) -> list[Mapping[str, Any]]:
     """A line's JSON object, none of an empty one; ConfigError for anything else.
 
-    A trainer that was killed may leave a line without its end, and the next one goes on with it: then there are
-    several objects, or the first is only half there and is left out.
+    A trainer that was killed may leave a line without its end, and the next one goes on with it: then there
+    are several objects, or the first is only half there and is left out.
     """
     found, rest = _objects(line)
     if not rest:
         return found
-    # Objects within the half, or within what was appended, do not end with the line; the keys tell if that is cut, too.
+    # Objects within the half, or within what was appended, do not end with the line; if that is cut, too, an
+    # object within it may: hence the keys.
     keys = {series.get(key, key) for key in ("step", *COUNTS)}
     for start in re.finditer(r'(?<!^)\{"', rest) if rest.startswith("{") else ():
         row, end = _object(rest, start.start())

@@ -134,7 +134,7 @@ def _settings(settings: Mapping[str, Any], sizes: set[str]) -> Row:
 
 
 def _in_time(series: list[list[tuple[int, Point]]]) -> list[Point]:
-    """The points of all series by their times; where a clock stepped back, what each says last of its steps."""
+    """The points of all series by their times; if a clock stepped back, what each says last of its steps."""
     if all(one[0] <= other[0] for points in series for one, other in pairwise(points)):
         return [point for _, point in sorted(chain(*series), key=lambda each: each[0])]
     found = []

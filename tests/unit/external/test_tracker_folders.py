@@ -231,7 +231,7 @@ TOLD = [1001, 1002, 1003, 1004, 1005, 1006, 7, 8, 9, 10, 11, 12, 13]
 @pytest.mark.parametrize("back", [False, True])
 @pytest.mark.parametrize("stored", [mlflow_files, mlflow_tables])
 def test_a_clock_that_steps_back_takes_nothing_back(tmp_path, stored, back):
-    # Files of their own for each series then do not tell what was told after the trainer had gone back to step 4.
+    # A file for each series then does not tell whether the evaluation at 5 came before the trainer went back.
     steps = [*range(1, 8), *range(5, 11)] if back else range(1, 11)
     points = [(time, step, 4 - n / 16) for n, (time, step) in enumerate(zip(TOLD, steps, strict=False))]
     last = points[-1][0]
