@@ -30,7 +30,7 @@ def main(rank: int, world: int, folder: Path, run: Run, left_out: list[tuple[int
             world_size=world,
             timeout=timedelta(seconds=120),
         )
-    store = RunStore(Location.parse(folder) / "runs" / run.name, run.name, Keep(3, 0, spikes.ROLLBACK_STEPS))
+    store = RunStore(Location.parse(folder) / "runs" / run.name, run.name, Keep(3, 0, 2 * spikes.reach(run)))
     run_worker(run, store, Unsupervised(store.open_attempt("recipe")), device="cpu", left_out=left_out)
     if world > 1:
         dist.destroy_process_group()

@@ -49,7 +49,7 @@ RUN = marked(
 def train(folder: Path, stop: int = 0, observers: tuple[Observer, ...] = (), **options: Any) -> None:
     """An attempt of RUN in this study, up to a step."""
     place = Location.parse(folder) / "runs" / RUN.name
-    store = RunStore(place, RUN.name, Keep(3, 0, spikes.ROLLBACK_STEPS))
+    store = RunStore(place, RUN.name, Keep(3, 0, 2 * spikes.reach(RUN)))
     supervisor = StopsAt(store.open_attempt("recipe"), stop)
     run_worker(RUN, store, supervisor, device="cpu", observers=observers, **options)
 

@@ -156,7 +156,6 @@ def test_notes_reach_every_process(cluster: SimulatedCluster) -> None:
 
 
 def test_failures_are_bounded_by_progress(tmp_path: Path, cluster: SimulatedCluster) -> None:
-    from ray.train import FailureConfig
     from ray.train.v2._internal.execution.failure_handling import FailureDecision
 
     retry, stop = FailureDecision.RETRY, FailureDecision.RAISE
@@ -165,26 +164,23 @@ def test_failures_are_bounded_by_progress(tmp_path: Path, cluster: SimulatedClus
         WorkerGroupError("lost", {1: RuntimeError("node died")}),
     )
 
-    def at_most(most: int, fruitless: int) -> BoundedFailures:
-        failures, place = FailureConfig(max_failures=most), Location.parse(tmp_path)
-        return BoundedFailures(failures, channel, place, fruitless, Fatal, {"CPU": 1})
+    def bounded() -> BoundedFailures:
+        return BoundedFailures(channel, Location.parse(tmp_path), 2, Fatal, {"CPU": 1})
 
-    policy, committed = at_most(9, 2), iter([0, 0, 5, 5, 5])
+    policy, committed = bounded(), iter([0, 0, 5, 5, 5])
     policy._checkpoints = lambda: next(committed)  # type: ignore[method-assign]
     assert [policy.make_decision(lost) for _ in range(4)] == [retry] * 4
     assert not channel.given_up()
     assert policy.make_decision(lost) is stop
     assert channel.given_up()
 
-    bounded = at_most(1, 9)
-    assert [bounded.make_decision(lost) for _ in range(2)] == [retry, stop]
     fatal = Fatal("ConfigError", "no")
     assert find_cause(WorkerGroupError("no", {0: RuntimeError("other"), 1: fatal}), Fatal) is fatal
-    assert at_most(9, 9).make_decision(WorkerGroupError("no", {0: fatal})) is stop
+    assert bounded().make_decision(WorkerGroupError("no", {0: fatal})) is stop
 
 
 def test_a_user_is_told_the_cause_in_one_line(cluster: SimulatedCluster, tmp_path: Path) -> None:
-    run, limits = Run(name="large", tokens=7680), Limits(max_failures=9, no_progress=3, resize_seconds=1)
+    run, limits = Run(name="large", tokens=7680), Limits(no_progress=3, resize_seconds=1)
     channel, log = ControlChannel(f"{tmp_path}/told"), LogReader(Location.parse(tmp_path))
     lost = WorkerGroupError("Traceback ...\n  File ...\nOSError: the disk is on fire\n", {})
 

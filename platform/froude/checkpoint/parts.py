@@ -18,7 +18,7 @@ AHEAD_BYTES = 4 << 20  # what a sink collects before its thread gets it; twice t
 
 
 class Corrupt(RuntimeError):
-    """A stored file is missing or is not the bytes that were committed."""
+    """A stored file that is needed is missing, or is not the bytes that were committed."""
 
 
 def digest(data: bytes) -> str:

@@ -49,10 +49,10 @@ class Keep:
         return [seq for seq in living if seq not in kept]
 
     def _far(self, line: Sequence[Record]) -> set[int]:
-        """Of the checkpoints of one line those half a reach apart, from the newest that lies a reach back."""
+        """Of the checkpoints of one line those a quarter of a reach apart, from the newest that lies a reach back."""
         apart: list[Record] = []
         for record in line:
-            if not apart or record.step - apart[-1].step >= self.reach / 2:
+            if not apart or record.step - apart[-1].step >= self.reach / 4:
                 apart.append(record)
         back = [record for record in apart if record.step <= line[-1].step - self.reach]
         return {record.seq for record in apart if not back or record.step >= back[-1].step}

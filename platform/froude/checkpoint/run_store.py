@@ -162,7 +162,7 @@ class RunStore:
         """Fill the state in place from the newest checkpoint that is whole: {"step", "tokens", "scalars"}.
 
         `at_most`: go back to one of at most this step, among those that the present state was trained through. Step 0
-        and an untouched state if there is none yet; Corrupt if none is whole.
+        and an untouched state if there never was one; Corrupt if none is whole, or none is kept any more.
         """
         self.wait()
         damage = ""
@@ -190,7 +190,14 @@ class RunStore:
             saved = [record for record in records if record.kind != "attempt"]
         else:  # the newest may be of what an earlier way back has left behind
             saved = [record for record in lineage(records, self._base) if record.step <= at_most]
-        return [record for record in reversed(saved) if record.seq not in gone]
+        living = [record for record in reversed(saved) if record.seq not in gone]
+        if saved and not living:
+            upto = "" if at_most is None else f" of at most step {at_most}"
+            raise Corrupt(
+                f"a run must go on from a checkpoint of its own, but {self.run!r} keeps none{upto} any more; the "
+                f"newest was of step {saved[-1].step}; keep more in a new run (`keep_checkpoints`, `keep_every`)"
+            )
+        return living
 
     def save(
         self,

@@ -52,7 +52,7 @@ def chaos(
     The recipe's own study stays as it is. Exit code 1 if a failure was not recovered from, a token was lost or
     repeated, a commit is not whole, or (exact runs) a bit differs.
 
-    Example: froude chaos runs/study/recipe.toml --failures 20 --seed 1 --simulate 3
+    Example: froude chaos runs/study/recipe.toml --failures 8 --seed 1 --simulate 3
     """
     from froude.launch.chaos import KINDS
     from froude.launch.chaos.available import chosen

@@ -79,6 +79,7 @@ def promote(
     from froude.promote.fits import fit
     from froude.promote.forecast import beside
     from froude.promote.gate import profile_named
+    from froude.promote.imported_runs.history import unnamed_data
     from froude.promote.promotion import promote as write_recipe
     from froude.promote.witness import remembered
     from froude.store import probe_writable
@@ -148,6 +149,8 @@ def promote(
         forecast.others, recipe.extrapolation, cost=forecast.proxies_over_target, noise=forecast.noise
     )
     print("\n".join(told))
+    if not recipe.trainer and (note := unnamed_data(found.meta["stages"], recipe.run)):
+        print(f"warning   data: {note}")
     for name, each in forecast.sets.items():
         print(f"on set    {name}: {each.words()}")
     for check in recipe.checks:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import glob
 import hashlib
 import json
 import os
@@ -105,15 +106,20 @@ def open_corpus(path: str, options: Options, key: str = "data.path") -> Corpus:
     found = listing.find(path, key)
     name = options.validation
     if name and "://" not in name and not os.path.isabs(os.path.expanduser(name)):
-        name = f"{found.folder}/{name}"
+        name = f"{glob.escape(found.folder)}/{name}"
     held = listing.find(name, "data.options.validation").files if name else ()
     return _opened(path, options, found, held)
 
 
+def _lies(url: str) -> str:
+    """Where a file lies, whatever links its path goes through."""
+    return url if "://" in url else os.path.realpath(url)
+
+
 @functools.lru_cache(maxsize=256)  # parts of a mixture come in turn
 def _opened(path: str, options: Options, found: Found, held: tuple[Listed, ...]) -> Corpus:
-    held_urls = {listed.url for listed in held}
-    files = [listed.open() for listed in found.files if listed.url not in held_urls]
+    held_urls = {_lies(listed.url) for listed in held}
+    files = [listed.open() for listed in found.files if _lies(listed.url) not in held_urls]
     held_files = [listed.open() for listed in held]
     if not files:
         raise ConfigError(

@@ -16,7 +16,7 @@ from froude import schemas
 from froude.checkpoint.commit import CommitLog
 from froude.checkpoint.parts import create_part
 from froude.config import Run
-from froude.external.metrics import TOLERANCE, Metrics, decoded, lines
+from froude.external.metrics import TOLERANCE, Metrics, decoded, lines, ready
 from froude.external.rows import processes, step_row
 from froude.material.commands import EXTERNAL
 from froude.promote.monitor import Monitor
@@ -29,6 +29,7 @@ from froude.train.rows import eval_row
 from froude.train.size import is_sized, size_of
 
 COMMIT_SECONDS = 30.0  # between two records, of those that are watched live
+START = 64  # bytes by which a file is known again
 REST = 9.0  # times as long as it took to read all of a folder passes before it is read again
 Seen = tuple[int, int, int]  # inode, size, and time of change
 
@@ -67,8 +68,8 @@ class Tail:
         self.metrics = self._none()
         self._seen: tuple[Seen, ...] = ()
         self._rest = 0.0  # when to read a folder again
-        self._offset = self._lines = 0
-        self._start = b""
+        self._offset, self._line = 0, 1  # of what was not taken in yet
+        self._inode, self._start = 0, b""  # of the file that the offset is in
 
     def read(self) -> Metrics:
         """Everything so far; ConfigError for a line that breaks a rule. A missing file has told nothing yet."""
@@ -83,7 +84,7 @@ class Tail:
                 self._again()
                 self._rest = time.monotonic() + REST * (time.monotonic() - began)
             else:
-                self._grown(seen[0][1])
+                self._grown()
         except FileNotFoundError:  # moved away while it was read
             return self.metrics
         self._seen = seen
@@ -91,28 +92,29 @@ class Tail:
 
     def _again(self) -> None:
         metrics = self._none()
-        for number, line in enumerate(lines(self.file, metrics.series), 1):
+        for number, line in lines(self.file, metrics.series):
             self._take(metrics, line, number)
         self.metrics = metrics
 
     def _none(self) -> Metrics:
         return Metrics(self.run, str(self.file), self.series)
 
-    def _grown(self, size: int) -> None:
-        """Take the whole new lines in; a file that has shrunk, or begins otherwise, is another one."""
+    def _grown(self) -> None:
+        """Take in what is new and whole; one that shrank, begins otherwise, or has another inode is a new file."""
         with self.file.open("rb") as file:
-            start = file.read(len(self._start) or 64)
-            if size < self._offset or not start.startswith(self._start[: len(start)]):
-                self.metrics, self._offset, self._lines = self._none(), 0, 0
+            now, start = os.fstat(file.fileno()), file.read(START)
+            if now.st_ino != self._inode or now.st_size < self._offset or not start.startswith(self._start):
+                self.metrics = self._none()
+                self.metrics.went_back = self._offset > 0
+                self._offset, self._line = 0, 1
             file.seek(self._offset)
-            content = file.read()
-        whole = content[: content.rfind(b"\n") + 1]
-        for line in whole.split(b"\n")[:-1]:
-            self._lines += 1
-            self._take(self.metrics, decoded(line, f"line {self._lines} of {self.file}"), self._lines)
-        self._offset += len(whole)
-        if self._offset:
-            self._start = start[: self._offset]
+            content = ready(file.read())
+        for number, line in enumerate(content.split(b"\n"), self._line):
+            for row in decoded(line, f"line {number} of {self.file}", self.metrics.series):
+                self._take(self.metrics, row, number)
+        self._offset += len(content)
+        self._line += content.count(b"\n")
+        self._inode, self._start = now.st_ino, start[: self._offset]
 
     def _take(self, metrics: Metrics, line: Mapping[str, Any], number: int) -> None:
         """Add a line; ConfigError where it tells of a model of another size, so of a run that is not this one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ MEASURED = ("lr", "grad_norm", "tokens_per_second", "seconds")
 COUNTS = ("params", "params_with_embeddings")
 #: What the tokens of a step may differ by from batch × step, as in a table of runs.
 TOLERANCE = 0.01
+DECODER = json.JSONDecoder()
 
 
 @dataclass
@@ -59,7 +61,7 @@ class Metrics:
         if "loss" in line:
             self._loss(line, at)
         for key in line:
-            if key == VALIDATION or key.startswith(f"{VALIDATION}_"):
+            if line[key] is not None and (key == VALIDATION or key.startswith(f"{VALIDATION}_")):
                 step = self._step(line, at, least=0) if line.get("step") is not None else self._at
                 split = key.removeprefix(f"{VALIDATION}_") if key != VALIDATION else "validation"
                 self.evals[step, split] = _loss(line[key], key, at)
@@ -156,48 +158,81 @@ class Metrics:
 def read(file: Path, run: Run) -> Metrics:
     """Everything that is in a metrics file, which may be missing; ConfigError for a line that breaks a rule."""
     metrics = Metrics(run, str(file))
-    for number, line in enumerate(lines(file, metrics.series), 1):
+    for number, line in lines(file, metrics.series):
         metrics.add(line, number)
     return metrics
 
 
-def lines(file: Path, series: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:
-    """A file's rows: JSON lines, the last one left out while it is not whole, or Parquet by the name's ending.
+def lines(file: Path, series: Mapping[str, str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """A file's rows and their lines' numbers: JSON lines that are ready, or Parquet by the name's ending.
 
     Of a folder those of the one run that a tracker wrote there, its losses being those that `series` names.
     """
     if file.is_dir():
-        yield from tracker_folders.rows(file, series)
+        yield from enumerate(tracker_folders.rows(file, series), 1)
         return
     if file.suffix == ".parquet":
-        yield from _parquet(file)
+        yield from enumerate(_parquet(file), 1)
         return
     try:
         content = file.read_bytes()
     except FileNotFoundError:
         return
-    *whole, last = content.split(b"\n")
-    for number, line in enumerate(whole, 1):
-        yield decoded(line, f"line {number} of {file}")
-    try:
-        yield decoded(last, "")
-    except ConfigError:
-        pass  # it is being written, or its writer was ended
+    for number, line in enumerate(ready(content).split(b"\n"), 1):
+        for found in decoded(line, f"line {number} of {file}", series):
+            yield number, found
 
 
-def decoded(line: bytes, at: str) -> Mapping[str, Any]:
-    """A line's JSON object, {} of an empty one; ConfigError for anything else."""
+def ready(content: bytes) -> bytes:
+    """Lines that are being written, without a last one that is neither ended nor a whole object."""
+    last = content.rfind(b"\n") + 1
+    _, rest = _objects(content[last:])
+    return content[:last] if rest else content
+
+
+def decoded(line: bytes, at: str, series: Mapping[str, str]) -> list[Mapping[str, Any]]:
+    """A line's JSON object, none of an empty one; ConfigError for anything else.
+
+    A trainer that was killed may leave a line without its end, and the next one goes on with it: then there
+    are several objects, or the first is only half there and is left out.
+    """
+    found, rest = _objects(line)
+    if not rest:
+        return found
+    # Objects within the half, or within what was appended, do not end with the line; if that is cut, too, an
+    # object within it may: hence the keys.
+    keys = {series.get(key, key) for key in ("step", *COUNTS)}
+    for start in re.finditer(r'(?<!^)\{"', rest) if rest.startswith("{") else ():
+        row, end = _object(rest, start.start())
+        if row is not None and end == len(rest) and not keys.isdisjoint(row):
+            return [*found, row]
+    shown = line[:60].decode(errors="replace")
+    raise ConfigError(
+        f"a line of metrics must be a JSON object, but {at} is {shown!r}; write whole lines, from one process, and "
+        "nothing else to FROUDE_METRICS"
+    )
+
+
+def _objects(line: bytes) -> tuple[list[Mapping[str, Any]], str]:
+    """The whole JSON objects that a line begins with, and what follows them."""
+    text = line.decode("utf-8-sig", errors="replace").strip()
+    found: list[Mapping[str, Any]] = []
+    row, end = _object(text, 0)
+    while row is not None:
+        found.append(row)
+        while text[end : end + 1].isspace():
+            end += 1
+        row, end = _object(text, end)
+    return found, text[end:]
+
+
+def _object(text: str, start: int) -> tuple[Mapping[str, Any] | None, int]:
+    """The JSON object that begins there, and its end; None if there is none."""
     try:
-        found = json.loads(line) if line.strip() else {}
+        found, end = DECODER.raw_decode(text, start)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        shown = line[:60].decode(errors="replace")
-        raise ConfigError(
-            f"a line of metrics must be a JSON object, but {at} is {shown!r}; write whole lines, from one process, and "
-            "nothing else to FROUDE_METRICS"
-        )
-    return found
+        return None, start
+    return (found, end) if isinstance(found, dict) else (None, start)
 
 
 def _parquet(file: Path) -> Iterator[Mapping[str, Any]]:
@@ -262,7 +297,7 @@ def _number(value: object, key: str, at: str) -> float:
 
 
 def _loss(value: object, key: str, at: str) -> float:
-    """A loss; null is one that is no number."""
+    """A loss; null is one that is no number, as some libraries write NaN."""
     found = math.nan if value is None else _number(value, key, at)
     if found < 0:
         raise ConfigError(f"`{key}` must be in nats per token, 0 or more, but {at} has {found:g}; correct it")

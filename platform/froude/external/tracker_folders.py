@@ -8,6 +8,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from froude.section import ConfigError
 from froude.store import Location
 
 Row = dict[str, Any]
+Point = tuple[int, str, float]  # step, name, value
 LOSSES = ("loss", "validation_loss")
 #: What may be a setting of the tracker's run, W&B's config or MLflow's params, in place of a series.
 SIZES = ("params", "params_with_embeddings", "flops_per_token")
@@ -76,25 +78,26 @@ def _mlflow_files(folder: Path, sizes: set[str]) -> dict[str, list[Row]]:
         about = meta.read_text(errors="replace")
         if "run_id:" not in about or "lifecycle_stage: deleted" in about:
             continue
-        metrics, points = meta.parent / "metrics", []
+        metrics, series = meta.parent / "metrics", []
         for file in sorted(path for path in metrics.rglob("*") if path.is_file()):
-            name = file.relative_to(metrics).as_posix()
+            name, points = file.relative_to(metrics).as_posix(), []
             # The last line is left out while it is not whole.
             for number, line in enumerate(file.read_text(errors="replace").split("\n")[:-1], 1):
                 try:
                     time, value, step = line.split(" ")[:3]
-                    points.append((int(time), int(step), name, float(value)))
+                    points.append((int(time), (int(step), name, float(value))))
                 except ValueError:
                     raise ConfigError(
                         f"a metric of MLflow must have lines of time, value and step, but line {number} of {file} is "
                         f"{line[:60]!r}; restore the file, or remove the line"
                     ) from None
+            series.append(points)
         settings = {
             path.relative_to(meta.parent / "params").as_posix(): path.read_text(errors="replace")
             for path in (meta.parent / "params").rglob("*")
             if path.is_file()
         }
-        found[f"MLflow {meta.parent.name}"] = [_settings(settings, sizes), *_in_time(points)]
+        found[f"MLflow {meta.parent.name}"] = [_settings(settings, sizes), *_joined(_in_time(series))]
     return found
 
 
@@ -105,7 +108,7 @@ def _mlflow_database(file: Path, sizes: set[str]) -> dict[str, list[Row]]:
             runs = database.execute("select run_uuid from runs where lifecycle_stage = 'active'").fetchall()
             params = database.execute("select run_uuid, key, value from params").fetchall()
             metrics = database.execute(
-                "select run_uuid, timestamp, step, key, value, is_nan from metrics"
+                "select run_uuid, step, key, value, is_nan from metrics order by rowid"
             ).fetchall()
     except sqlite3.Error as error:
         if "malformed" in str(error):
@@ -116,9 +119,9 @@ def _mlflow_database(file: Path, sizes: set[str]) -> dict[str, list[Row]]:
     return {
         f"MLflow {run}": [
             _settings({key: value for owner, key, value in params if owner == run}, sizes),
-            *_in_time(
-                (time, step, key, math.nan if is_nan else value if abs(value) < LARGEST else value * math.inf)
-                for owner, time, step, key, value, is_nan in metrics
+            *_joined(
+                (step, key, math.nan if is_nan else value if abs(value) < LARGEST else value * math.inf)
+                for owner, step, key, value, is_nan in metrics
                 if owner == run
             ),
         ]
@@ -130,12 +133,22 @@ def _settings(settings: Mapping[str, Any], sizes: set[str]) -> Row:
     return {name: value for name, value in settings.items() if name in sizes}
 
 
-def _in_time(points: Iterable[tuple[int, int, str, float]]) -> Iterator[Row]:
-    """Rows of points that come series by series, with the time of each."""
-    return _joined((step, name, value) for _, step, name, value in sorted(points, key=lambda each: each[:2]))
+def _in_time(series: list[list[tuple[int, Point]]]) -> list[Point]:
+    """The points of all series by their times; if a clock stepped back, what each says last of its steps."""
+    if all(one[0] <= other[0] for points in series for one, other in pairwise(points)):
+        return [point for _, point in sorted(chain(*series), key=lambda each: each[0])]
+    found = []
+    for points in series:
+        own: list[Point] = []
+        for _, point in points:
+            while own and own[-1][0] >= point[0]:
+                own.pop()
+            own.append(point)
+        found += own
+    return found
 
 
-def _joined(points: Iterable[tuple[int, str, float]]) -> Iterator[Row]:
+def _joined(points: Iterable[Point]) -> Iterator[Row]:
     """One row for each step of what each series says of it, up to where a series goes back; from there on again."""
     found: dict[int, Row] = {}
     newest: dict[str, int] = {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from froude.config import Run
 from froude.hardware.activations import of_a_block
 from froude.hardware.roofline import ERROR, Sent
 from froude.hardware.ways import DevicePlan, Way, offloaded
@@ -61,11 +62,20 @@ def notes(plan: DevicePlan) -> list[str]:
             f"{place.workers} workers do not share the batch's {run.windows:,} windows evenly, and wait for those with "
             "more; use a number of workers that divides them"
         )
-    if plan.chosen and run.slots % place.workers:
-        lines.append(f"set `slots` to a multiple of {place.workers}: the run has {run.slots}")
+    if plan.chosen and (slots := _slots(run, place.workers)):
+        lines.append(f"set `slots` to {slots}: the run has {run.slots}")
     if plan.chosen and not run.min_workers <= place.workers <= run.max_workers:
         lines.append(f"set `workers` to {place.workers}: the run has {run.workers}")
     return lines
+
+
+def _slots(run: Run, workers: int) -> str:
+    """What slots that many workers need, empty where the run's do; they divide the batch's windows."""
+    if run.windows % workers == 0:
+        return f"a multiple of {workers}" if run.slots % workers else ""
+    if run.slots >= workers:
+        return ""
+    return str(next((n for n in range(workers, run.windows) if run.windows % n == 0), run.windows))
 
 
 def _row(plan: DevicePlan, way: Way) -> str:

@@ -64,7 +64,6 @@ class ElasticResult:
 class Limits:
     """When a run gives up, and how often it looks for new nodes."""
 
-    max_failures: int
     no_progress: int
     resize_seconds: float
 
@@ -122,7 +121,6 @@ def train(
     spares: bool | None = None,
     evaluate: str = "",
     progress: Callable[[Progress], None] | None = None,
-    max_failures: int = 100,
     no_progress: int = 3,
     resize_seconds: float | None = None,
 ) -> ElasticResult:
@@ -133,8 +131,8 @@ def train(
     library, processor or number of threads than it had. `spares` keeps a process ready on each node for a quicker
     restart (None: as `spares_after` says); `evaluate` names a function to call at checkpoints. New nodes are looked for
     every `resize_seconds` (1 on a simulated cluster, else 10). Raises NoProgress when more than `no_progress` failures
-    in a row commit nothing, RunFailed for any other end before the last step (`max_failures` in all, or one that no
-    restart can get past), ConfigError for what the user can correct.
+    in a row commit nothing, RunFailed for any other end before the last step (by a failure that no restart can get
+    past), ConfigError for what the user can correct. While restarts commit something, there may be any number.
     """
     location = study / "runs" / run.name
     log = LogReader(location)
@@ -162,7 +160,7 @@ def train(
         ray_internals.cancel_reservation(dead)
     if resize_seconds is None:
         resize_seconds = 1.0 if isinstance(cluster, SimulatedCluster) else 10.0
-    limits = Limits(max_failures, no_progress, resize_seconds)
+    limits = Limits(no_progress, resize_seconds)
     order = Order(
         run.to_dict(),
         study.url,
@@ -250,18 +248,12 @@ def _trainer(
     from froude.launch.ray_internals.spares import Spares
     from froude.launch.ray_internals.trainer import ElasticTrainer
 
-    most = limits.max_failures
-    failures = api.FailureConfig(
-        max_failures=most, controller_failure_limit=most, max_preemption_failures=most
-    )
-    arguments["run_config"].failure_config = failures
-    trainer: Any = ElasticTrainer(**arguments)
     place = Location.parse(order.study) / "runs" / run.name
+    failures = BoundedFailures(channel, place, limits.no_progress, Fatal, resources)
+    arguments["run_config"].failure_config = failures.failure_config
+    trainer: Any = ElasticTrainer(**arguments)
     ready = None if order.spares_after is None else Spares(channel, early=order.spares_after == 0)
-    trainer.use(
-        PlannedResize(scaling, channel, ready),
-        BoundedFailures(failures, channel, place, limits.no_progress, Fatal, resources),
-    )
+    trainer.use(PlannedResize(scaling, channel, ready), failures)
     run_id = str(trainer.train_run_context.run_id)
     trainer.train_loop_config["run_id"] = run_id
     return trainer, run_id

@@ -65,7 +65,7 @@ class RaySupervisor:
     """Steers the training loop inside a Ray Train worker.
 
     Rank 0 leaves a beat on the head, and asks there every few steps whether the group shall pause; the answer is
-    broadcast, so that all ranks stop after the same step, and with it which step is the next to ask after. Ray gets the
+    broadcast, so that all ranks stop after the same step, and with it after how many more it asks again. Ray gets the
     newest metrics at each checkpoint, as copies.
     """
 
@@ -82,7 +82,7 @@ class RaySupervisor:
     _beaten: float = -math.inf
     _began: float = field(default_factory=time.monotonic)
     _polled: float = field(default_factory=time.monotonic)
-    _asks_after: int = 0  # a step
+    _asks_after: int = 0  # so many polls, for steps may go back
 
     def poll(self, step: int) -> Request:
         self.step, self.steps = step, self.steps + 1
@@ -102,11 +102,11 @@ class RaySupervisor:
             self.spares_after = None
         if self.metrics and (step % self.run.checkpoint_every == 0 or step == self.run.steps):
             self.metrics.report()
-        if self._asks_after <= step < self.run.steps:
+        if self._asks_after <= self.steps and step < self.run.steps:
             pace = max(now - self._polled, 1e-6)
             wait = min(max(1, int(ASK_SECONDS / pace)), max(1, self.run.checkpoint_every // 10))
             asked, wait = agree(self.rank == 0 and self.channel.asked_to_hold(self.attempt), wait)
-            self.holding, self._asks_after = bool(asked), step + wait
+            self.holding, self._asks_after = bool(asked), self.steps + wait
         self._polled = now
         return "stop" if self.holding else "none"
 
@@ -180,8 +180,9 @@ def work(order: dict[str, Any]) -> None:
     context = train.get_context()
     rank, world = context.get_world_rank(), context.get_world_size()
     channel = ControlChannel(location.url)
-    reach = spikes.ROLLBACK_STEPS if run.stability == "ladder" else 0
-    store = RunStore(location, run.name, Keep(run.keep_checkpoints, run.keep_every, reach))
+    # The next rollback may follow at once, and count from where this one went back to.
+    keep = Keep(run.keep_checkpoints, run.keep_every, 2 * spikes.reach(run))
+    store = RunStore(location, run.name, keep)
     before = channel.beat() if rank == 0 else None
     alive = before.time if before else 0.0
     # Not below: a node that has lost its GPU is a failure, not the user's error.

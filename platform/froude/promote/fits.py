@@ -18,7 +18,7 @@ from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import history
 from froude.promote.ladder import precision_cost, regime, shape, validation_sets
 from froude.promote.ladder.critical import critical as critical_batches
-from froude.promote.ladder.fingerprints import fingerprint
+from froude.promote.ladder.fingerprints import fingerprint, same
 from froude.promote.ladder.measured_in import measured_in
 from froude.promote.ladder.rates import one_curve_a_width, peak_lr, transfer_rows
 from froude.promote.ladder.regret import Corrected, corrected, with_regret
@@ -68,15 +68,8 @@ class Fits:
     settled: str = ""
 
     def of_rows(self, fingerprints: Mapping[str, str]) -> bool:
-        """Whether these are fingerprints of the same rows, by this version or one that fitted a rate's rows as one."""
-        rows, drift = dict(self.fingerprints), "lr_drift_"
-        before = {name: value for name, value in rows.items() if not name.startswith(drift)}
-        before |= {
-            name.replace(drift, "lr_transfer_"): value
-            for name, value in rows.items()
-            if name.startswith(drift)
-        }
-        return dict(fingerprints) in (rows, before)
+        """Whether these are fingerprints of the same rows, by this version or an earlier one."""
+        return same(fingerprints, self.fingerprints, self.rows)
 
     @property
     def target(self) -> Run:
@@ -224,7 +217,7 @@ class Fits:
             text.append(f"critical batch  {c.b_crit:.0f} tokens [{c.low:.0f}, {c.high:.0f}] ({c.status})")
         if self.loss is not None:
             text.append(f"loss law        {_law_words(self.loss)}")
-            text.append(f"regret          {Corrected.count(self.rows['loss_law'])}")
+            text.append(f"rate's cost     {Corrected.count(self.rows['loss_law'])}")
         text += [f"loss law        of set {name}: {_law_words(law)}" for name, law in self.sets.items()]
         if self.exponents is not None:
             text += [f"exponent        {line}" for line in [*self.exponents.lines(), USED]]
@@ -277,10 +270,12 @@ def fit_trials(
     for rules in sorted(PARAMETRIZATIONS.values(), key=lambda each: not each.transfers):  # the controls last
         name = rules.name
         base_width = target.model.base_width if target is not None else 0
-        grid = pl.concat([transfer_rows(of("lr_transfer"), name, base_width), history.rates(past, name)])
+        told, others = history.rates(past, name, target)
+        grid = pl.concat([transfer_rows(of("lr_transfer"), name, base_width), told])
         if grid["width"].n_unique() > 1:
             rows[f"lr_transfer_{name}"] = curves = one_curve_a_width(grid)
             transfer[name] = laws.lr_transfer(curves)
+            grid = pl.concat([grid, others])
             if curves.height < grid.height:
                 rows[f"lr_drift_{name}"] = grid
     batches = critical_batches(counted, stages)
@@ -314,7 +309,7 @@ def fit_trials(
         doubts=(
             *history.doubts(past),
             *regime.doubts(ladder),
-            *(shape.doubts(ladder, target, batches and batches.law, cost) if target is not None else ()),
+            *shape.doubts(ladder, target, batches and batches.law, cost),
         ),
         sets={name: loss_law(own) for name, own in ladders.items()},
         exponents=exponents,

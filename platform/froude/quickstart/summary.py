@@ -240,4 +240,5 @@ def _batch(batch: Mapping[str, Any]) -> str:
         return f"no fit ({batch['status']})"
     if batch["low"] is None:
         return f"{batch['b_crit']:.0f} tokens ({batch['status']})"
-    return f"{batch['b_crit']:.0f} tokens [{batch['low']:.0f}, {batch['high']:.0f}] ({batch['status']})"
+    interval = f"[{batch['low']:.0f}, {batch['high']:.0f}]"
+    return f"{batch['b_crit']:.0f} tokens {interval} at the loss of its stage ({batch['status']})"

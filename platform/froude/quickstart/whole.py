@@ -48,8 +48,8 @@ OVERRIDES = {
     "lr_transfers": "five rates a width, with one seed and at one horizon, cannot show that the best rate stays; what "
     "it would cost if it does not is in the interval in part: the ladder runs at one rate, too",
     "forecast_interval": "four trunks of minutes leave the law's exponents open, and the interval is as wide as that",
-    "forecast_certified": "four sizes over a factor of nine in parameters: the exponents come from a prior, "
-    "and the interval says so",
+    "forecast_certified": "four sizes over a factor of nine in parameters, with more tokens per parameter than the "
+    "target: a prior weighs the exponents, and the interval says so",
 }
 SPACE = "search_spaces/quickstart.py"
 

@@ -17,7 +17,7 @@ from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.forecast import Forecast
 from froude.report import text
 from froude.report.svg import Plot
-from froude.report.theme import LOOKS, picture
+from froude.report.theme import ENTRIES, LOOKS, picture
 
 #: How far each parametrization is moved along an axis of widths, in the order of their registry, to be seen apart.
 SHIFTS = (1.015, 1 / 1.015, 1.03, 1 / 1.03)
@@ -122,12 +122,12 @@ def loss_curves(
     law: LossLaw, target: tuple[float, float] | None, forecast: Forecast | None, actual: float | None
 ) -> Plot:
     """Losses of the proxies against tokens with the law's curve for each size, and for the target (params, tokens)."""
-    rows = law.rows.filter(pl.col("loss").is_finite())
+    rows = drawn.thinned(law.rows.filter(pl.col("loss").is_finite()))
     tokens = rows["tokens"].to_numpy()
     reach = max(float(tokens.max()), target[1] if target else 0.0) * 1.15
     x = np.geomspace(float(tokens.min()) / 1.15, reach, 100)
     known = math.isfinite(law.E)
-    series = drawn.losses(rows, law.curve if known else None, x, style="law of losses", every=True)
+    series = drawn.losses(rows, law.curve if known else None, x, style="law of losses", every=_few(rows))
     if target and known:
         words = f"{text.count(target[0])} target"
         series.append(Line(x, law.curve(target[0], x), style="target", name=words))
@@ -152,12 +152,15 @@ def loss_curves(
 
 def residuals(law: LossLaw) -> Plot | None:
     """Residuals of the law as percentages of the loss, against tokens; None where nothing was fitted."""
-    rows = drawn.with_percent(law.rows.filter(pl.col("residual").is_finite()))
+    rows = drawn.thinned(drawn.with_percent(law.rows.filter(pl.col("residual").is_finite())))
     if rows.is_empty():
         return None
     series: list[Series] = [Mark(0.0, axis="y", style="zero")]
     sizes = drawn.sizes_of(rows)
-    for params in sizes:
+    if not _few(rows):
+        series.append(Points(rows["tokens"], rows["percent"], size=rows["params"].cast(pl.Float64)))
+        series += drawn.outliers(rows, "tokens", "percent")
+    for params in sizes if _few(rows) else ():
         here = rows.filter(pl.col("params") == params)
         series.append(Line(here["tokens"], here["percent"], style="joined", size=params))
         odd = here.filter(pl.col("outlier").fill_null(False))
@@ -172,6 +175,11 @@ def residuals(law: LossLaw) -> Plot | None:
     )
     alt = "Residuals of the loss law in percent against training tokens."
     return picture("What the law leaves over", panel, "residuals", alt, height=3.7)
+
+
+def _few(rows: pl.DataFrame) -> bool:
+    """Whether each size has its own curve, and a name in the legend."""
+    return len(drawn.sizes_of(rows)) <= ENTRIES
 
 
 def octaves(values: Sequence[float]) -> list[float]:

@@ -14,6 +14,7 @@ from froude.laws import LossLaw
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.forecast import Forecast
 from froude.promote.imported_runs.history import ROLE as HISTORY
+from froude.promote.imported_runs.history import unnamed_data
 from froude.promote.recipe import Recipe
 from froude.report import text
 from froude.report.view import View
@@ -134,7 +135,14 @@ def notes(view: View) -> list[Note]:
             )
             found.append(Note("A proxy's curve leaves the common one", words))
     if (recipe := view.recipe) is None:
-        return found
+        doubts = view.fits.doubts if view.fits is not None else ()
+        return [
+            *found,
+            *(
+                Note("No forecast from these rows is certified", f"{_first_upper(doubt)}.")
+                for doubt in doubts
+            ),
+        ]
     forecast = recipe.forecast
     if view.fits is not None and not view.fits.of_rows(recipe.fingerprints):
         words = (
@@ -151,6 +159,8 @@ def notes(view: View) -> list[Note]:
     if not forecast.certified:
         reasons = "; ".join(forecast.reasons) or "no reason recorded"
         found.append(Note("Not certified", f"No calibration vouches for the interval's level: {reasons}."))
+    if not recipe.trainer and (words := unnamed_data(view.meta.get("stages", {}), recipe.run)):
+        found.append(Note("Data not named", f"{_first_upper(words)}."))
     if overridden := [f"{check.name} ({check.reason})" for check in recipe.checks if check.overridden]:
         title = f"{text.plural(len(overridden), 'check')} overridden"
         found.append(Note(title, f"These failed and were overridden by name: {'; '.join(overridden)}."))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from froude.laws.drawing.panel import Panel
 from froude.laws.drawing.render import draw
-from froude.laws.drawing.themes import BY_SIZE, Colour, Theme
+from froude.laws.drawing.themes import BY_SIZE, Colour, Theme, viridis
 from froude.report import text
 from froude.report.svg import (
     ACTUAL,
@@ -24,12 +24,15 @@ from froude.report.svg import (
     inline,
 )
 
+ENTRIES = 16  # sizes that a legend names: more would leave the figure no room
 #: Colour and marker of each parametrization, in the order of their registry.
 LOOKS = ((SP, "s"), (MUP, "o"), (ACTUAL, "D"), (MUTED, "^"))
 
 
 def ramp(sizes: Sequence[float]) -> list[tuple[Colour, str]]:
     """A colour and a marker for each of some sizes, small to large."""
+    if len(sizes) > ENTRIES:  # they have a bar of colours
+        return viridis(sizes)
     if len(sizes) == 1:
         return [(RAMP[3], MARKERS[0])]
     last = len(sizes) - 1
@@ -88,6 +91,7 @@ REPORT = Theme(
     },
     legend={"title_fontsize": 9, "handletextpad": 0.4, "columnspacing": 1.1, "borderpad": 0},
     above=True,
+    entries=ENTRIES,
 )  # fmt: skip
 
 

@@ -103,13 +103,15 @@ class Spec:
     `share(run, tokens)` is the share of the peak, above 0 and at most 1, after that many tokens; the linear warmup is
     multiplied onto it. `trunk(run)` is up to how many tokens that does not depend on the run's length: runs that
     differ in nothing else can be branches off one trunk until there. Without it, each is trained alone.
-    `reads(settings)` are those of `OF_SOME` that it goes by.
+    `reads(settings)` are those of `OF_SOME` that it goes by. `cycle(run, tokens)` is how often it has begun anew by
+    then, which raises the loss by design.
     """
 
     name: str
     share: Callable[[Planned, float], float]
     trunk: Callable[[Planned], float] | None = None
     reads: Callable[[Settings], Sequence[str]] = lambda settings: OF_SOME
+    cycle: Callable[[Planned, float], int] = lambda run, tokens: 0
 
     @property
     def has_tail(self) -> bool:
@@ -174,10 +176,14 @@ def _multi_step(run: Planned, tokens: float) -> float:
     return 1.0 if done < 0.8 else 0.316 if done < 0.9 else 0.1
 
 
+def _cycles(run: Planned, tokens: float) -> float:
+    """How many of the cycles, which are equally long, are done."""
+    return min(_done(run, tokens), 1.0 - 1e-12) * run.schedule.cycles
+
+
 def _restarts(run: Planned, tokens: float) -> float:
-    """Loshchilov & Hutter 1608.03983, cycles of equal length."""
-    cycle = min(_done(run, tokens), 1.0 - 1e-12) * run.schedule.cycles % 1.0
-    return _half_wave(run.schedule.floor, cycle)
+    """Loshchilov & Hutter 1608.03983."""
+    return _half_wave(run.schedule.floor, _cycles(run, tokens) % 1.0)
 
 
 #: By name, in the order in which they are told.
@@ -195,7 +201,12 @@ SCHEDULES: dict[str, Spec] = {
         Spec(name="inverse_sqrt", share=_inverse_sqrt, reads=_none),
         Spec(name="noam", share=_noam, reads=_none),
         Spec(name="multi_step", share=_multi_step, reads=_none),
-        Spec(name="restarts", share=_restarts, reads=lambda settings: ("floor", "cycles")),
+        Spec(
+            name="restarts",
+            share=_restarts,
+            reads=lambda settings: ("floor", "cycles"),
+            cycle=lambda run, tokens: int(_cycles(run, tokens)),
+        ),
     )
 }
 
@@ -228,6 +239,11 @@ def at_step(run: Planned, step: int) -> float:
     """
     factor = run.phases.factor_at(step) if run.schedule.ramp_rate == "sqrt" else 1
     return multiplier(run, run.phases.middle_of(step)) * math.sqrt(factor)
+
+
+def cycle_at(run: Planned, step: int) -> int:
+    """How often the schedule has begun anew by the update from `step` to `step + 1`."""
+    return SCHEDULES[run.schedule.name].cycle(run, run.phases.middle_of(step))
 
 
 def beta2_at(run: Planned, step: int, beta2: float) -> float:

@@ -86,6 +86,11 @@ def corpus(
             f"texts must be a file or a folder, but --data is the pattern {path}; name its folder"
         )
     if not tokenizer and documents[0].endswith(".txt") and len(files) == 1:
+        if model is not None and (model / record.TOKENIZER).is_file():
+            raise ConfigError(
+                f"a text for the {record.TOKENIZER} beside the model must have several documents, some of them to hold "
+                f"out, but {path} is one plain text; write JSON lines, a document a line, or a file each"
+            )
         return Corpus("froude.train.data.text:TextFile", path)
     found = texts_at(path)
     words = named(tokenizer) if tokenizer else of_texts(found, column, model, vocab, progress)

@@ -23,7 +23,7 @@ from froude.sweep.trial_store import Stored
 from froude.tracking.permanent import Permanent
 from froude.tracking.points import points
 from froude.tracking.tracker import Point, Subject, Tracker
-from froude.train.stability.spikes import ROLLBACK_STEPS
+from froude.train.stability import spikes
 
 CHUNK = 500  # points at a time
 TARGET = "target"  # the stage of the large run
@@ -50,7 +50,7 @@ class RunSession:
     ) -> None:
         self.place, self.tracker, self.alive = study / "runs" / run.name, tracker, alive
         self.log = LogReader(self.place)
-        self.permanent = Permanent(ROLLBACK_STEPS if run.stability == "ladder" else 0)
+        self.permanent = Permanent(spikes.reach(run))
         self.about = Subject("", run.name, study.name, TARGET, settings(run), {"froude.study": study.url})
         self.summary: Row = said(facts or {})
         if recipe is not None:

@@ -30,7 +30,7 @@ class TensorBoard:
         self.place = Path(place)
 
     def ended(self, study: str) -> set[str]:
-        return {file.read_text() for file in self.place.glob(f"{study}/*/{ENDED}")}
+        return {file.read_text() for file in (self.place / study).glob(f"*/{ENDED}")}
 
     def open(self, subject: Subject) -> int:
         self.key = subject.key

@@ -28,7 +28,7 @@ class Store(Protocol):
     def load(self, state: dict[str, Tensor], at_most: int | None = None) -> dict[str, Any]:
         """Fill the state in place with the newest kept (of at most that step): {"step", "tokens", "scalars"}.
 
-        Step 0, no scalars and an untouched state where there is none.
+        Step 0, no scalars and an untouched state where there never was one; an error where it is gone.
         """
 
     def save(

@@ -272,6 +272,24 @@ def test_a_way_back_goes_along_the_state_s_own_line(place):
     assert state["w"].item() == 20
 
 
+def test_a_way_back_past_all_that_is_kept_is_an_error_and_no_new_start(tmp_path: Path) -> None:
+    store = RunStore(Location.parse(tmp_path), "large", Keep(last=2))
+    store.open_attempt("recipe")
+    state = {"w": torch.zeros(1)}
+    for step in (10, 20, 30, 40):
+        state["w"].fill_(step)
+        store.save(state, step=step, tokens=step, tables={})
+    assert store.load(state, 9)["step"] == 0  # the run is young: there never was one
+    again = RunStore(store.location, "large")
+    again.load(state)
+    with pytest.raises(
+        Corrupt, match=r"'large' keeps none of at most step 25 any more; the newest .* step 20;"
+    ):
+        again.load(state, 25)
+    assert state["w"].item() == 40
+    assert again.load(state, 35)["step"] == 30
+
+
 def test_what_a_later_attempt_writes_is_not_swept_by_one_that_was_stopped_before(place: Location) -> None:
     store = RunStore(place, "large")
     store.open_attempt("recipe")

@@ -16,6 +16,7 @@ from froude.attempts import history
 from froude.cli import main
 from froude.config import Run
 from froude.external.follow import Follower, Tail
+from froude.external.metrics import Metrics, read
 from froude.promote.forecast import BandPoint, Forecast
 from froude.promote.recipe import Recipe, seal
 from froude.promote.verify import verify_run
@@ -97,6 +98,26 @@ def test_a_run_is_followed_to_its_score(tmp_path, follow):
     assert (row["trainer"], row["inside"], row["params"]) == ("external", True, 5000)
     view = gather(study)
     assert (view.problems, view.account, view.actual) == ((), None, 3.05)
+
+
+def test_a_last_line_without_its_end_counts_and_may_be_ended_or_gone_on_with_later(tmp_path):
+    file, tail = tmp_path / "m.jsonl", Tail(tmp_path / "m.jsonl", RUN, 5000)
+
+    def after(text: str) -> Metrics:
+        with file.open("a") as appended:
+            appended.write(text)
+        found = tail.read()
+        whole = read(file, RUN)
+        assert (found.steps, found.evals, found.went_back) == (whole.steps, whole.evals, whole.went_back)
+        return found
+
+    assert after('{"step": 1, "loss": 5.0}').step == 1
+    assert list(after('\n{"step": 2, "loss": 4').steps) == [1]
+    assert list(after(".5}").steps) == [1, 2]
+    assert list(after('{"step": 3, "loss": 4.0}\r\n').steps) == [1, 2, 3]
+    assert after('{"step": 40, "validation_loss": 3.0}').final == 3.0
+    with pytest.raises(ConfigError, match=r"line 5 of .* tells 4,000"):
+        after('\n\n{"params": 4000}\n')
 
 
 def test_metrics_of_a_model_of_another_size_are_refused_also_where_the_trainer_says_none(tmp_path):

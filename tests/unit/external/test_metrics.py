@@ -33,6 +33,10 @@ def told(folder: Path, *lines: object) -> Path:
         ("step 1 loss 2", "must be a JSON object.*line 1"),
         ("[1, 2]", "must be a JSON object"),
         ("9" * 5000, "must be a JSON object"),
+        ('{"step": 1, "lo', "must be a JSON object"),
+        ('{"step": 1, "more": {"loss": 1.0}', "must be a JSON object"),
+        ('[{"step": 1}, {"step": 2, "loss": 1.0}', "must be a JSON object"),
+        ('step 1 {"step": 1, "loss": 2.0}', "must be a JSON object"),
         ({"loss": 2.0}, "must have its `step`"),
         ({"step": 0, "loss": 2.0}, "1 to 10, but line 1 .* has 0; count from 1"),
         ({"step": 11, "loss": 2.0}, "1 to 10, .*has 11"),
@@ -92,8 +96,11 @@ def test_a_loss_that_is_no_number_has_diverged_unless_the_trainer_went_back(tmp_
     line = f'{{"step": 2, "loss": {loss}}}'
     assert read(told(tmp_path, line), RUN).why_diverged == "the loss was not finite at step 2"
     assert read(told(tmp_path, line, {"step": 2, "loss": 1.0}), RUN).why_diverged == ""
-    evaluated = line.replace("loss", "validation_loss")
-    assert "validation loss was not finite" in read(told(tmp_path, evaluated), RUN).why_diverged
+    evaluated = read(told(tmp_path, line.replace("loss", "validation_loss")), RUN)
+    if loss == "null":  # of a step without an evaluation
+        assert (evaluated.evals, evaluated.why_diverged) == ({}, "")
+    else:
+        assert "validation loss was not finite" in evaluated.why_diverged
 
 
 def test_a_trainer_may_say_that_it_diverged(tmp_path):
@@ -133,6 +140,33 @@ def test_a_line_that_is_being_written_is_left_for_later(tmp_path):
     file = told(tmp_path, {"step": 1, "loss": 2.0})
     file.write_text(file.read_text() + '{"step": 2, "lo')
     assert list(read(file, RUN).steps) == [1]
+
+
+ROW = '{"step": 3, "loss": 1.0, "more": {"step": 9}}'
+
+
+@pytest.mark.parametrize(
+    ("line", "steps"),
+    [
+        ('{"step": 8, "lo' + ROW, [3]),
+        ('{"step": 8, "loss": ' + ROW, [3]),
+        ('{"step": 8, "more": {"step": 1}, "reason": "caf\u00e9 {' + ROW, [3]),
+        ('{"step": 2, "loss": 2.0}' + ROW, [2, 3]),
+        ('{"step": 2, "loss": 2.0} {"step": 8, "lo' + ROW, [2, 3]),
+        ('{"step": 8, "lo{"params": 5}', []),
+    ],
+)
+def test_a_killed_trainer_s_half_line_is_left_out_and_what_the_next_one_appended_to_it_counts(
+    tmp_path, line, steps
+):
+    file = told(tmp_path, {"step": 1, "loss": 3.0}, line, {"step": 4, "loss": 1.0})
+    assert list(read(file, RUN).steps) == [1, *steps, 4]
+    assert Tail(file, RUN, 0).read().steps == read(file, RUN).steps
+    named = RUN.replace({"trainer": {"command": ["train"], "series": {"step": "at"}}}, name="r")
+    file.write_text(file.read_text().replace('"step"', '"at"'))
+    assert list(read(file, named).steps) == [1, *steps, 4]
+    with pytest.raises(ConfigError, match="line 4 of"):
+        read(told(tmp_path, {"step": 1, "loss": 3.0}, line, "", "no line"), RUN)
 
 
 def test_parquet_tells_the_same(tmp_path):
@@ -191,3 +225,19 @@ def test_another_file_in_its_place_is_read_from_its_beginning(tmp_path):
     assert tail.read().step == 8
     told(tmp_path, {"step": 1, "loss": 2.0})
     assert [row["loss"] for row in tail.read().steps.values()] == [2.0]
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_file_that_was_written_anew_is_not_taken_for_one_that_has_grown(tmp_path, renamed):
+    # Alike in what was there when it was first read, or in all by which one file is known again.
+    first = {"params": 100, "note": "the same" * 9 * renamed}
+    file = told(tmp_path, first)
+    tail = Tail(file, RUN, 0)
+    tail.read()
+    told(tmp_path, first, *({"step": step, "loss": 1.0} for step in range(1, 5)))
+    assert tail.read().step == 4
+    if renamed:
+        file.rename(tmp_path / "old.jsonl")
+    told(tmp_path, first, *({"step": step, "loss": 2.0} for step in range(1, 9)))
+    found = tail.read()
+    assert ([row["loss"] for row in found.steps.values()], found.went_back) == ([2.0] * 8, True)

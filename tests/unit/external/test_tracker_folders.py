@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -196,6 +197,53 @@ for step in range(5 * attempt - 4, 11):
 log("val", 10, 3.5)
 """
 NAMES = {"loss": "train/loss", "validation_loss": "val"}
+
+
+def mlflow_files(folder: Path, **series: list[tuple[int, int, float]]) -> None:
+    """A store of MLflow's in files, of times, steps and values."""
+    (folder / "run" / "metrics").mkdir(parents=True)
+    (folder / "run" / "meta.yaml").write_text("run_id: run")
+    for name, points in series.items():
+        text = "".join(f"{time} {value} {step}\n" for time, step, value in points)
+        (folder / "run" / "metrics" / name).write_text(text)
+
+
+def mlflow_tables(folder: Path, **series: list[tuple[int, int, float]]) -> None:
+    """As much of MLflow's database as is read, with what was told of a step one after the other."""
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / "mlflow.db")) as base, base:
+        base.execute("create table runs (run_uuid, lifecycle_stage)")
+        base.execute("insert into runs values ('run', 'active')")
+        base.execute("create table params (run_uuid, key, value)")
+        base.execute(
+            "create table metrics (key, value, timestamp, run_uuid, step, is_nan,"
+            " primary key (key, timestamp, step, run_uuid, value, is_nan))"
+        )
+        rows = [(name, *point) for name, points in series.items() for point in points]
+        for name, time, step, value in sorted(rows, key=lambda row: TOLD.index(row[1])):
+            base.execute("insert into metrics values (?, ?, ?, 'run', ?, 0)", (name, value, time, step))
+
+
+#: Of thirteen points, by a clock that is set back after the sixth.
+TOLD = [1001, 1002, 1003, 1004, 1005, 1006, 7, 8, 9, 10, 11, 12, 13]
+
+
+@pytest.mark.parametrize("back", [False, True])
+@pytest.mark.parametrize("stored", [mlflow_files, mlflow_tables])
+def test_a_clock_that_steps_back_takes_nothing_back(tmp_path, stored, back):
+    # A file for each series then does not tell whether the evaluation at 5 came before the trainer went back.
+    steps = [*range(1, 8), *range(5, 11)] if back else range(1, 11)
+    points = [(time, step, 4 - n / 16) for n, (time, step) in enumerate(zip(TOLD, steps, strict=False))]
+    last = points[-1][0]
+    stored(tmp_path / "logs", loss=points, lr=points, val=[(1005, 5, 3.5), (last, 10, 3.0)])
+    names = {"loss": "loss", "validation_loss": "val", "lr": "lr"}
+    found = read(tmp_path / "logs", RUN.replace({"trainer.series": names}, name="r"))
+    kept = [*points[:4], *points[7:]] if back else points
+    assert [(row["step"], row["loss"], row["lr"]) for row in found.steps.values()] == [
+        (step, value, value) for _, step, value in kept
+    ]
+    assert found.final == 3.0
+    assert found.went_back == ((5, "validation") not in found.evals) == (back and stored is mlflow_tables)
 
 
 def stored(commanded) -> Trial:

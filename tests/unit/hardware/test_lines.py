@@ -50,6 +50,7 @@ def test_what_the_run_must_set_to_train_so_is_told_together():
     ]
     run = run.replace({"batch": 832 * 4096, "tokens": 832 * 4096})
     uneven, slots, workers = notes(planned(run, sizes_of(run), "1x14"))
+    assert slots == "set `slots` to 16: the run has 8"  # of the 832 windows
     assert uneven.startswith("14 workers do not share the batch's 832 windows evenly")
     assert (slots[:11], workers[:13]) == ("set `slots`", "set `workers`")
     assert notes(planned(run, sizes_of(run), "1x4")) == []

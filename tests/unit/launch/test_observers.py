@@ -53,6 +53,23 @@ def test_a_run_that_leaves_its_forecast_raises_one_alarm_also_where_it_was_held(
     assert not observer.name
 
 
+def test_after_a_rollback_the_forecast_s_monitor_is_as_in_a_new_attempt(head: ControlChannel) -> None:
+    """What left the forecast never was; what leaves it again is told again."""
+    went_back, anew = (ForecastMonitor(Monitor(FORECAST, RUN), head) for _ in range(2))
+    for step in range(1, 61):
+        went_back.wrote(row(step, 2.0 if step <= 50 else 3.0))
+    for step in range(41, 56):
+        for observer in (went_back, anew):
+            observer.wrote(row(step, 2.0))
+    assert went_back.monitor == anew.monitor
+    first = head.alarms()
+    for step in range(56, 66):
+        went_back.wrote(row(step, 3.0))
+    assert len(first) == 1
+    assert len(head.alarms()) == 2
+    assert "since 42,240 tokens" in head.alarms()[1]
+
+
 def test_what_the_policy_does_is_said_and_what_it_only_notices_is_not(
     head: ControlChannel,
 ) -> None:

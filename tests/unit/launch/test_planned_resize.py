@@ -7,10 +7,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray.train import FailureConfig, WorkerGroupError
+from ray.train import ControllerError, WorkerGroupError
+from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
+from ray.train.v2.api.exceptions import PreemptionError
 
 from froude.config import Run
 from froude.launch import control_channel
@@ -218,9 +220,8 @@ def test_an_unfit_host_is_left_out_and_the_run_goes_on_while_there_is_another(mo
     nodes = [{"NodeID": node, "Resources": {"CPU": 1.0}} for node in GROUP]
     monkeypatch.setattr(resizing.ray, "nodes", lambda: [*nodes, {"NodeID": "head", "Resources": {}}])
     stage.live.add("head")
-    config = FailureConfig(max_failures=9)
     place = Location.parse("/nowhere")
-    failures = BoundedFailures(config, stage.channel, place, 1, Fatal, {"CPU": 1})
+    failures = BoundedFailures(stage.channel, place, 1, Fatal, {"CPU": 1})
 
     def failed(**hosts: str) -> FailureDecision:
         return failures.make_decision(WorkerGroupError("unfit", {0: Unfit(hosts), 1: Unfit(hosts)}))
@@ -231,3 +232,23 @@ def test_an_unfit_host_is_left_out_and_the_run_goes_on_while_there_is_another(mo
     assert not stage.channel.given_up()
     stage.channel.clear()
     assert stage.channel.left_out() == {}
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        WorkerGroupError("a node died", {0: RuntimeError("lost")}),
+        PreemptionError(SimpleNamespace(preempted_ranks=[0])),
+        ControllerError(WorkerGroupStartupFailedError("a worker failed at its start")),
+    ],
+    ids=["worker", "preemption", "start"],
+)
+def test_no_number_of_failures_ends_a_run_that_goes_on(monkeypatch, failure):
+    """Each comes after another checkpoint; three more that do not end it."""
+    stage, committed = Stage(monkeypatch), iter([*range(1, 301), 300, 300, 300])
+    policy = BoundedFailures(stage.channel, Location.parse("/nowhere"), 3, Fatal, {"CPU": 1})
+    monkeypatch.setattr(policy, "_checkpoints", lambda: next(committed))
+    assert {policy.make_decision(failure) for _ in range(302)} == {FailureDecision.RETRY}
+    assert not stage.channel.given_up()
+    assert policy.make_decision(failure) is FailureDecision.RAISE
+    assert stage.channel.given_up()

@@ -48,3 +48,17 @@ def test_slow_steps_are_asked_after_one_by_one(
         monkeypatch.setattr(ControlChannel, "asked_to_hold", lambda *_, step=step: when.append(step))
         supervisor.poll(step)
     assert when == asked
+
+
+def test_a_run_that_went_back_asks_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of half a second; from step 1250 the spike policy goes back to step 950."""
+    clock, when = itertools.count(), []
+    monkeypatch.setattr(ray_internals, "supported", lambda: False)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) * 0.5)
+    supervisor = RaySupervisor(
+        attempt=1, run=Run(tokens=768 * 2000), channel=ControlChannel("run"), rank=0, world=1
+    )
+    for step in (*range(1, 1251), *range(951, 961)):
+        monkeypatch.setattr(ControlChannel, "asked_to_hold", lambda *_, step=step: when.append(step))
+        supervisor.poll(step)
+    assert when[-6:] == [1250, 952, 954, 956, 958, 960]

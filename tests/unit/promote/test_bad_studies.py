@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 from froude.promote import gate
+from froude.promote.checks.rows import unrecovered
 from froude.promote.promotion import promote
 from froude.study import Study
 
@@ -158,3 +160,12 @@ def test_a_proxy_that_spiked_and_did_not_recover(tmp_path: Path, study_factory: 
     assert "unstable_proxies" in refused(study_factory(tmp_path / "study", steps=steps))
     calm = study_factory(tmp_path / "calm", steps=lambda row: steps({**row, "width": 0}))
     assert "unstable_proxies" not in refused(calm)
+
+
+def test_a_loss_that_rises_with_other_data_is_no_spike() -> None:
+    rng = np.random.default_rng(0)
+    loss = np.where(np.arange(600) < 420, 2.0, 2.4) + 0.01 * rng.standard_normal(600)
+    steps = pl.DataFrame({"step": np.arange(1, 601), "tokens": 64 * np.arange(1, 601), "loss": loss})
+    assert unrecovered(steps) == 1
+    assert unrecovered(steps, [64 * 420.0]) == 0
+    assert unrecovered(steps, [64 * 300.0]) == 1

@@ -145,10 +145,11 @@ def test_the_loss_law_reads_the_best_settings_of_each_point_with_all_their_seeds
 def test_rates_are_of_one_horizon(tmp_path: Path) -> None:
     few = grid().filter((pl.col("width") != 96) | (pl.col("lr") == BEST_LR))
     rows = made(tmp_path, few).trials().collect()
-    chosen = rates(rows, "sp")
+    chosen, others = rates(rows, "sp")
+    assert others.is_empty()
     assert set(chosen["width"]) == {32, 48, 64}
     assert set(chosen["tokens"]) == {768_000}
-    assert rates(rows, "mup").height == 0
+    assert rates(rows, "mup")[0].is_empty()
     assert settings(rows, None).height == 0
 
 

@@ -112,7 +112,7 @@ def test_a_study_with_a_badly_tuned_size_forecasts_as_if_it_were_well_tuned(
     raw = laws.loss_law(bad.rows["loss_law"], prior=bad.loss.prior, groups="trial")  # type: ignore[union-attr]
     assert raw.predict(**at).loss > good.predict(**at).loss * 1.01
     assert bad.summary()["loss_law"]["corrected"]["rows"] == 8  # four horizons, two seeds
-    assert any(line.startswith("regret          8 of 32 losses") for line in bad.lines())
+    assert any(line.startswith("rate's cost     8 of 32 losses") for line in bad.lines())
     # Rows are named by what was measured.
     assert bad.fingerprints["loss_law"] == fingerprint(bad.rows["loss_law"].drop("regret"))
     assert good.summary()["loss_law"]["corrected"]["rows"] == 0

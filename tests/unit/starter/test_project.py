@@ -194,6 +194,15 @@ def test_what_cannot_be_read_leaves_nothing(tmp_path: Path, wishes: Wishes, mess
     assert not (tmp_path / "new").exists()
 
 
+def test_one_plain_text_is_not_split_by_the_models_tokenizer(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA))
+    (tmp_path / "tokenizer.json").write_bytes(trained(TEXTS, 400))
+    (tmp_path / "corpus.txt").write_text("\n".join(TEXTS))
+    with pytest.raises(ConfigError, match="is one plain text; write JSON lines"):
+        write(tmp_path / "new", Wishes(model=f"hf:{tmp_path}", data=str(tmp_path / "corpus.txt")))
+    assert not (tmp_path / "new").exists()
+
+
 def test_texts_in_a_bucket_get_a_tokenizer_of_their_own(
     tmp_path: Path, s3_server: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

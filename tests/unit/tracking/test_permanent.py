@@ -93,10 +93,12 @@ def test_what_was_told_is_never_taken_back_within_a_revision(
     st.lists(st.tuples(st.sampled_from([0, 0, 0, 5, REACH]), st.integers(1, 12)), max_size=60),
     st.integers(0, 5),
     st.integers(0, 4),
+    st.sampled_from([REACH, 2 * REACH]),
 )
 def test_a_run_that_goes_back_by_its_policy_has_one_revision(
-    moves: list[tuple[int, int]], last: int, every: int
+    moves: list[tuple[int, int]], last: int, every: int, kept: int
 ) -> None:
+    """A run keeps checkpoints for two rollbacks in a row, so from twice as far back as one goes."""
     permanent = Permanent(REACH)
-    permanent.take(log_of(moves, Keep(last, every, REACH), finished=True))
+    permanent.take(log_of(moves, Keep(last, every, kept), finished=True))
     assert permanent.revision == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -41,3 +42,12 @@ def test_a_record_that_was_cut_short_is_sent_again_and_every_point_is_there_once
     assert (
         sum(len(list(events(each))) for each in folder.glob("events*")) == 20 + 5
     )  # versions, run, start, end
+
+
+def test_a_run_has_ended_in_a_study_of_any_name(tmp_path: Path) -> None:
+    for study in ("moved [1]", "a*"):
+        board = TensorBoard(str(tmp_path / "boards [2]"))
+        board.open(replace(ABOUT, study=study))
+        board.close("finished", {"loss": 1.0})
+        assert board.ended(study) == {"abc"}
+    assert board.ended("moved 1") == board.ended("*") == set()

@@ -45,7 +45,7 @@ RUN = Run(
 
 def train(folder: Path, run: Run, stop: int = 0, **options: Any) -> Study:
     place = Location.parse(folder) / "runs" / run.name
-    store = RunStore(place, run.name, Keep(3, 0, spikes.ROLLBACK_STEPS))
+    store = RunStore(place, run.name, Keep(3, 0, 2 * spikes.reach(run)))
     run_worker(run, store, StopsAt(store.open_attempt("recipe"), stop), device="cpu", **options)
     return Study(folder)
 
@@ -289,3 +289,14 @@ def test_off_it_stops_at_the_first_number_that_is_none() -> None:
     made = SpikePolicy(RUN.replace(stability="off"))
     assert [made.judge(step, 9.0**step, 1.0).action for step in (1, 2, 3)] == ["update"] * 3
     assert made.judge(4, math.inf, 1.0).action == "stop"
+
+
+def test_a_run_that_stopped_meets_the_batch_that_stopped_it_again() -> None:
+    run = RUN.replace(stability="off")
+    made = SpikePolicy(run)
+    made.judge(1, 3.0, 1.0)
+    made.judge(2, 3.0, math.nan)
+    again = SpikePolicy(run, json.loads(json.dumps(made.state())))
+    assert again.batch == 1
+    assert again.judge(2, 3.0, 1.0) == Decision()
+    assert again.batch == 2

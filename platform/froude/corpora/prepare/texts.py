@@ -69,6 +69,11 @@ def all_documents(
         )
 
 
+def begins_as_lines(input: Input) -> bool:
+    """Whether the text begins as a JSON object does."""
+    return next(_stream(input), b"").lstrip().startswith(b"{")
+
+
 def _stream(input: Input) -> Iterator[bytes]:
     """The file's bytes in blocks, unpacked."""
     filesystem, path = Location(input.url).arrow()

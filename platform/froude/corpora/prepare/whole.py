@@ -94,7 +94,9 @@ def prepare(
         "shard_tokens": options.shard_tokens,
     }
     if already is not None:
-        return _same(already, content)
+        same = _same(already, content)
+        _forget_pieces(folder)
+        return same
     settings = made.Settings(
         Location.parse(options.tokenizer).url, tokenizer.sha256, end[1] if end else None, options.column
     )
@@ -116,13 +118,19 @@ def prepare(
     content["dropped"] = int((~plan.kept).sum())
     _forget_others(folder, {row["name"] for row in rows})
     corpus = record.write(folder, content | {"shards": rows})
-    if folder.is_local:
-        # With what a killed writer left, which `walk` does not show.
-        shutil.rmtree((folder / made.FOLDER).path)
-    else:
-        for leftover in (folder / made.FOLDER).walk():
-            leftover.delete()
+    _forget_pieces(folder)
     return corpus
+
+
+def _forget_pieces(folder: Location) -> None:
+    """Delete what a finished corpus was made of; a call that was stopped here left some of it."""
+    pieces = folder / made.FOLDER
+    if not folder.is_local:
+        for leftover in pieces.walk():
+            leftover.delete()
+    elif pieces.path.exists():
+        with reported(folder, "the folder of a corpus must be writable"):
+            shutil.rmtree(pieces.path)  # with what a killed writer left, which `walk` does not show
 
 
 def _forget_others(folder: Location, names: set[str]) -> None:
@@ -168,7 +176,9 @@ def _same(already: Record, content: dict[str, Any]) -> Record:
 def _nameless(content: Mapping[str, Any]) -> dict[str, Any]:
     """What a corpus is made of, wherever its texts and tokenizer lie and whatever they are called."""
     found = dict(content)
-    found["inputs"] = [each.get("sha256") for each in content.get("inputs", ())]
+    inputs = content.get("inputs", ())
+    # A name still says how a text is read.
+    found["inputs"] = [(each.get("sha256"), texts.is_plain(each.get("name", ""))) for each in inputs]
     found["tokenizer"] = {k: v for k, v in content.get("tokenizer", {}).items() if k != "name"}
     return found
 

@@ -27,7 +27,6 @@ from froude.runlog import LogReader
 from froude.store import Location
 from froude.sweep.preflight import cpus
 
-MAX_FAILURES = 10_000  # the bound on failures in a row stays
 Say = Callable[..., None]
 
 
@@ -91,7 +90,6 @@ def main() -> int:
                 recipe=recipe.sha256,
                 trust=order["trust"],
                 progress=watch,
-                max_failures=MAX_FAILURES,
             )
         except Exception as error:  # noqa: BLE001  how it ended is the conductor's to judge
             say("end", kind=getattr(error, "kind", "") or type(error).__name__, text=str(error))

@@ -12,12 +12,17 @@ from froude.train.rows import Row
 
 
 class ForecastMonitor(Lasting):
-    """Raises an alarm where the run leaves its forecast; each attempt begins anew."""
+    """Raises an alarm where the run leaves its forecast; each attempt begins anew, and a run that goes back does."""
 
     def __init__(self, monitor: Monitor, channel: ControlChannel) -> None:
         self.monitor, self.channel = monitor, channel
+        self.tokens = 0
 
     def wrote(self, row: Row) -> None:
+        # Not in `rewind`: a group that was held gets there, too, and goes on from where it is.
+        if row["tokens"] <= self.tokens:
+            self.monitor = Monitor(self.monitor.forecast, self.monitor.run)
+        self.tokens = row["tokens"]
         for alarm in self.monitor.step(row["tokens"], row["loss"], row["lr"]):
             self.channel.raise_alarm(alarm.line())
 

@@ -20,19 +20,21 @@ from froude.store import Location
 class BoundedFailures(DefaultFailurePolicy):
     """Retries while restarts commit checkpoints; gives up at once on errors that no restart gets past.
 
-    Hosts that may not take part are left out, and the run goes on while at least one other host is left.
+    No number of failures in all is too many: a long run on nodes that may be taken away has one after another. Hosts
+    that may not take part are left out, and the run goes on while at least one other host is left.
     """
 
     def __init__(
         self,
-        config: FailureConfig,
         channel: ControlChannel,
         run: Location,
         no_progress: int,
         fatal: type[Exception],
         resources: Mapping[str, float],
     ) -> None:
-        super().__init__(config)
+        super().__init__(
+            FailureConfig(max_failures=-1, controller_failure_limit=-1, max_preemption_failures=-1)
+        )
         self.channel, self.run, self.no_progress, self.fatal = channel, run, no_progress, fatal
         self.resources = resources
         self._in_a_row = 0

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, assert_never
 
 import numpy as np
-from matplotlib import colormaps
+from matplotlib import colormaps, rcParams
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis as Scale
 from matplotlib.cm import ScalarMappable
@@ -19,7 +19,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullForma
 
 from froude.laws.drawing.numbers import short
 from froude.laws.drawing.panel import Axis, Band, Line, Mark, Note, Panel, Points
-from froude.laws.drawing.themes import BY_SIZE, INK, LEGEND_ENTRIES, PLAIN, WARN, Theme
+from froude.laws.drawing.themes import BY_SIZE, INK, PLAIN, WARN, Theme
 
 DECADES = 10**2.5  # axes over a wider range name decades only
 LEAST_HEIGHT = math.log10(2)  # of a logarithmic axis, where `reach` is counted in it
@@ -90,7 +90,8 @@ class _Pen:
         x = np.asarray(series.x, dtype=np.float64)
         if series.size is not None and np.ndim(series.size):
             colours = [self.ramp[float(size)][0] for size in np.asarray(series.size)]
-            self.axes.scatter(x, np.asarray(series.y), s=look["markersize"] ** 2 / 2, c=colours, linewidths=0)
+            across = look.get("markersize", rcParams["lines.markersize"])
+            self.axes.scatter(x, np.asarray(series.y), s=across**2 / 2, c=colours, linewidths=0)
         elif series.y is None:
             if x.size:
                 at = self.axes.get_xaxis_transform()
@@ -182,7 +183,7 @@ def _legend(axes: Axes, panel: Panel, theme: Theme) -> None:
     figure = axes.get_figure()
     assert isinstance(figure, Figure)
     named, title = bool(axes.get_legend_handles_labels()[0]), panel.legend or None
-    if panel.legend and len(panel.sizes) > LEGEND_ENTRIES and not theme.above:
+    if panel.legend and len(panel.sizes) > theme.entries:
         scale = ScalarMappable(LogNorm(panel.sizes[0], panel.sizes[-1]), colormaps["viridis"])
         bar = figure.colorbar(scale, ax=axes, pad=0.02)
         bar.set_label(panel.legend, fontsize=8.5, color=INK)

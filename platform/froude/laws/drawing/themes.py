@@ -24,7 +24,8 @@ class Theme:
     A theme has the styles of PLAIN, which laws draw with, and may have more for panels of its own.
     `ramp` gives each of some sizes, ascending, its colour and marker; `words` writes a size. `shades` and `bars` belong
     to the intervals of a style. `top` is the share of the height where points without a `y` lie, `above` says whether
-    the legend stands over the axes, where it hides nothing. What is not named here is left to Matplotlib's settings.
+    the legend stands over the axes, where it hides nothing; more sizes than `entries` have a bar of colours. What is
+    not named here is left to Matplotlib's settings.
     """
 
     ramp: Callable[[Sequence[float]], Sequence[tuple[Colour, str]]]
@@ -41,6 +42,7 @@ class Theme:
     grid: Look = field(default_factory=dict)
     top: float = 1.0
     above: bool = False
+    entries: int = LEGEND_ENTRIES
 
 
 def viridis(sizes: Sequence[float]) -> list[tuple[Colour, str]]:

@@ -127,7 +127,7 @@ def forecast_design(law: LossLaw, candidates: pl.DataFrame, *, params: float, to
     )
     covariance, noise, drift = law.covariance(n, d)
     rows = np.log(np.column_stack([law.sample["params"], law.sample["tokens"]]))
-    rows = np.random.default_rng(0).permutation(rows)[:MOST_ROWS]
+    rows = np.random.default_rng(0).permutation(rows[np.lexsort(rows.T)])[:MOST_ROWS]
     missed = misfit(np.column_stack([n, d]), rows, float(noise[-1]))
     known, missing = float(covariance[-1, -1]), float(missed[-1, -1])
     return Design(wanted.frame, covariance + missed, noise, (drift * known + missing) / (known + missing))

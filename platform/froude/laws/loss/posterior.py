@@ -64,10 +64,14 @@ def posterior(
 def thinned(
     problem: Problem, groups: NDArray[np.intp], rng: np.random.Generator, rows: int
 ) -> tuple[Problem, NDArray[np.intp]]:
-    """Return all rows, or `rows` of more, drawn at random: few long runs stay as many runs, with fewer checkpoints."""
+    """Return all rows, or `rows` of more, drawn at random: few long runs stay as many runs, with fewer checkpoints.
+
+    Which are drawn does not depend on their order.
+    """
     if problem.loss.size <= rows:
         return problem, groups
-    kept = np.sort(rng.permutation(problem.loss.size)[:rows])
+    order = np.lexsort((groups, problem.loss, problem.d, problem.n))
+    kept = np.sort(order[rng.permutation(problem.loss.size)[:rows]])
     return problem.take(kept), np.unique(groups[kept], return_inverse=True)[1]
 
 

@@ -13,6 +13,7 @@ from froude.laws import LrTransfer
 from froude.promote.case import Case
 from froude.promote.checks.reach import times
 from froude.promote.gate import Finding, Rule
+from froude.promote.ladder.rates import best_rate
 
 if TYPE_CHECKING:
     from froude.promote.planned import Planned
@@ -163,14 +164,18 @@ LR_INTERVAL = Rule(
 
 
 def nearest_diverged(case: Case) -> float:
-    """The least ratio (>= 1) between the best rate of stage lr_transfer and one that diverged there.
+    """The least ratio (>= 1) between the best rate of stage lr_transfer and one that diverged at the same width.
 
     Infinite if none did, NaN without a rate. The promoted one may be of another horizon and batch.
     """
     if case.rate is None:
         return math.nan
-    best, diverged = case.rate.value, case.grid.filter(pl.col("status") == "diverged")["lr"].to_list()
-    return min((max(lr / best, best / lr) for lr in diverged), default=math.inf)
+    stays, found = case.target.width_rules.transfers, math.inf
+    for width, lr in case.grid.filter(pl.col("status") == "diverged").select("width", "lr").iter_rows():
+        best = best_rate(case.transfer, width, stays=stays)
+        assert best is not None  # there is a line, since there is a rate
+        found = min(found, max(lr / best.value, best.value / lr))
+    return found
 
 
 def _far(ratio: float, bound: float) -> Finding:

@@ -10,8 +10,10 @@ import polars as pl
 from froude.config import Run
 from froude.promote.case import Case
 from froude.promote.gate import Finding, Rule
+from froude.promote.imported_runs.history import ROLE
 from froude.promote.ladder.precision_cost import Cost
 from froude.promote.ladder.unfinished import is_earlier
+from froude.schedules import SCHEDULES
 from froude.study import Study
 from froude.train.stability.spikes import RECOVERY, RISE, SPIKE, WARN, Detector
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from froude.promote.planned import Planned
 
 LARGEST = 2  # proxies that are looked at for spikes
+SHOWN = 4  # runs of a table that are named
 
 
 def unfinished(study: Study, trials: pl.DataFrame) -> list[str]:
@@ -38,6 +41,14 @@ def unfinished(study: Study, trials: pl.DataFrame) -> list[str]:
             else:  # rates too high are meant to diverge
                 lost = largest.filter(~pl.col("status").is_in(["finished", "diverged"]))
             found += [f"{row['run']} ({row['status']})" for row in lost.iter_rows(named=True)]
+        if (
+            stage["role"] == ROLE
+        ):  # a table may have bad rates at any size, but of the largest one run must be there
+            largest = rows.filter(pl.col("params") == pl.col("params").max())
+            if "finished" not in largest["status"]:
+                found += [
+                    f"{row['run']} ({row['status']})" for row in largest.head(SHOWN).iter_rows(named=True)
+                ]
     return found
 
 
@@ -144,26 +155,47 @@ SEEDS = Rule(
 )
 
 
-def spikes(study: Study, rows: pl.DataFrame) -> dict[str, int]:
-    """Spikes from which the largest proxies of the loss law did not recover; {} where no steps were kept."""
+def spikes(study: Study, rows: pl.DataFrame, target: Run) -> dict[str, int]:
+    """Spikes from which the largest proxies of the loss law did not recover; {} where no steps were kept.
+
+    Where the target's data or rate would begin anew, theirs are taken to do so.
+    """
     finished = rows.filter(pl.col("status") == "finished").with_columns(
         compute=pl.col("params").cast(pl.Float64) * pl.col("tokens")
     )
     ranked = finished.sort("compute", descending=True).unique("trial", keep="first", maintain_order=True)
-    largest = ranked.head(LARGEST).select("run", "warmup_tokens")
+    largest = ranked.head(LARGEST).select("run", "warmup_tokens", "tokens")
     kept = study.steps().filter(pl.col("run").is_in(largest["run"].implode())).sort("step").collect()
     found = {}
-    for run, warmup in largest.iter_rows():
+    for run, warmup, tokens in largest.iter_rows():
         steps = kept.filter(pl.col("run") == run)
         if steps.height:
-            found[run] = unrecovered(steps.filter(pl.col("tokens") > warmup))
+            found[run] = unrecovered(steps.filter(pl.col("tokens") > warmup), _starts(target, tokens))
     return found
 
 
-def unrecovered(steps: pl.DataFrame) -> int:
-    """Spikes of the loss (as the spike policy sees them) that did not come back in RECOVERY steps, or until the end."""
-    detector, since, count = Detector(), None, 0
-    for step, loss in steps.select("step", "loss").iter_rows():
+def _starts(target: Run, tokens: int) -> list[float]:
+    """After how many of a proxy's tokens other data, or a rate that begins anew, raise the loss by design."""
+    again = "cycles" in SCHEDULES[target.schedule.name].reads(target.schedule)
+    cycles = target.schedule.cycles if again else 1
+    return sorted(
+        [
+            *(phase.tokens(tokens) for phase in target.data.phases),
+            *(tokens * n / cycles for n in range(1, cycles)),
+        ]
+    )
+
+
+def unrecovered(steps: pl.DataFrame, starts: Sequence[float] = ()) -> int:
+    """Spikes of the loss (as the spike policy sees them) that did not come back in RECOVERY steps, or until the end.
+
+    After each of `starts`, in tokens, measuring begins anew, as the policy does.
+    """
+    detector, since, count, ahead = Detector(), None, 0, list(starts)
+    for step, tokens, loss in steps.select("step", "tokens", "loss").iter_rows():
+        if ahead and tokens > ahead[0]:
+            ahead = [start for start in ahead if start >= tokens]
+            detector, since = Detector(), None
         above = detector.deviation(loss)
         spike = above > SPIKE and detector.rise(loss) >= RISE
         if since is None and spike:
@@ -188,6 +220,6 @@ UNSTABLE_PROXIES = Rule(
     "unstable_proxies",
     asks="no spike from which a largest proxy did not recover",
     remedy="lower the rate, lengthen the warmup or clip harder, and run them again",
-    measure=lambda case: spikes(case.study, case.ladder),
+    measure=lambda case: spikes(case.study, case.ladder, case.target),
     find=_calm,
 )

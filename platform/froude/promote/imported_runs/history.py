@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from froude import schemas
-from froude.config import ConfigError, Run
+from froude.config import ConfigError, Data, Run
 from froude.parametrizations import STANDARD
 from froude.promote.imported_runs.run_table import SETTINGS
 from froude.promote.imported_runs.run_table import read as read_table
@@ -19,6 +19,7 @@ from froude.study import Study
 ROLE = "history"
 REPORT = "report.html"
 RATES = 3  # that make a curve of loss against learning rate
+MANY = 0.5  # of a setting's runs that diverged, from which on the others are the lucky ones
 #: What rows must say of a run to tell a role.
 TOLD = {"search": ("lr", "batch", "schedule"), "lr_transfer": ("lr", "width")}
 
@@ -87,15 +88,50 @@ def _replaceable(study: Study) -> bool:
 
 
 def best(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows for the loss law: of each (params, tokens) all seeds of the settings with the least mean loss."""
+    """Rows for the loss law: of each (params, tokens) all seeds of the settings with the least mean loss.
+
+    Settings that diverge often (MANY) are passed over where another does not. Of a point at which every run diverged
+    these are kept, so that nobody is told to run it again.
+    """
     point = ["params", "tokens"]
-    mean = pl.col("loss").mean().over(*point, *SETTINGS)
-    finished = rows.filter(pl.col("status") == "finished").with_columns(_mean=mean)
-    return finished.filter(pl.col("_mean") == pl.col("_mean").min().over(point)).drop("_mean")
+    finished = pl.col("status") == "finished"
+    steady = finished & ~pl.col("_shaky")
+    used = steady | (finished & ~steady.any().over(point))
+    marked = _marked(rows)
+    mean = pl.when(finished).then("loss").mean().over(*point, *SETTINGS)
+    marked = marked.with_columns(_mean=pl.when(used).then(mean))
+    least = pl.col("_mean") == pl.col("_mean").min().over(point)
+    return marked.filter(least.fill_null(value=False) | ~finished.any().over(point)).drop("_mean", "_shaky")
+
+
+def _marked(rows: pl.DataFrame) -> pl.DataFrame:
+    """Rows that count, and whether many runs of their settings diverged (`_shaky`)."""
+    ended = rows.filter(pl.col("status").is_in(["finished", "diverged"]))
+    share = (pl.col("status") == "diverged").mean().over("params", "tokens", *SETTINGS)
+    return ended.with_columns(_shaky=share >= MANY)
 
 
 def doubts(rows: pl.DataFrame) -> tuple[str, ...]:
-    """Why a forecast from these rows is not to be certified: runs that the table does not tell apart."""
+    """Why a forecast from these rows is not to be certified: runs not told apart, and points of lucky survivors."""
+    return (*_untold(rows), *_survivors(rows))
+
+
+def _survivors(rows: pl.DataFrame) -> tuple[str, ...]:
+    """The reason where at some points every setting diverges often."""
+    finished = _marked(rows).filter(pl.col("status") == "finished")
+    alone = finished.filter(pl.col("_shaky").all().over("params", "tokens")).sort("params", "tokens")
+    if alone.is_empty():
+        return ()
+    first, points = alone.row(0, named=True), alone.select("params", "tokens").n_unique()
+    return (
+        f"at {points} sizes and horizons (e.g. params {first['params']:g}, tokens {first['tokens']:g}) at least half "
+        "of the runs of each setting diverged, and the losses are those of the luckier ones: add runs that finish, at "
+        "a lower rate or with a longer warmup, or leave these out",
+    )
+
+
+def _untold(rows: pl.DataFrame) -> tuple[str, ...]:
+    """The reason where the table does not say how runs differ."""
     same = ["params", "tokens", *SETTINGS, "seed"]
     finished = rows.filter(pl.col("status") == "finished")
     untold = finished.filter(pl.struct(same).is_duplicated()).sort("params", "tokens")
@@ -109,28 +145,49 @@ def doubts(rows: pl.DataFrame) -> tuple[str, ...]:
     )
 
 
-def rates(rows: pl.DataFrame, parametrization: str) -> pl.DataFrame:
+def unnamed_data(stages: Mapping[str, Any], run: Run) -> str:
+    """What a run that froude would train is on, in words, where its study is a table of runs and it names no data."""
+    if set(stages) != {ROLE} or run.trainer.command or run.data != Data():
+        return ""
+    return (
+        f"the target names none, so `froude train` would train it on {run.data.source}, whatever the table's runs were "
+        "trained on; name them under [data] in the target, or promote with --for external"
+    )
+
+
+def rates(
+    rows: pl.DataFrame, parametrization: str, target: Run | None = None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Rows for the transfer of the learning rate: the horizon and batch at which most widths have 3 rates or more.
 
     Rows that do not name their parametrization count as standard (SP). Of several such horizons it is the longest.
+    Where some rows are of the target's optimizer or schedule, those of others are left out. The second frame has the
+    curves of these widths at other horizons, which show whether the optimum moves; another checkpoint of the same run
+    would not.
     """
     own = rows.filter(
         pl.col("parametrization").fill_null(STANDARD.name) == parametrization,
         pl.col("width").is_not_null(),
         pl.col("lr").is_not_null(),
     )
+    if target is not None:
+        own = _alike(_alike(own, "optimizer", target.optimizer.name), "schedule", target.schedule.name)
     curves = own.filter(pl.col("lr").n_unique().over("tokens", "batch", "width") >= RATES)
     widths = curves.with_columns(_widths=pl.col("width").n_unique().over("tokens", "batch"))
     ranked = widths.sort("_widths", "tokens", "batch", descending=True, nulls_last=True).head(1)
-    here = (
-        (
-            pl.col(name).eq_missing(pl.lit(value, pl.Int64))
-            for name, value in zip(("tokens", "batch"), ranked.select("tokens", "batch").row(0), strict=True)
-        )
-        if ranked.height
-        else ()
-    )
-    return curves.filter(*here)
+    if ranked.is_empty():
+        return curves, curves
+    horizon, batch = ranked.select("tokens", "batch").row(0)
+    curves = curves.filter(pl.col("batch").eq_missing(pl.lit(batch, pl.Int64)))
+    here = curves.filter(pl.col("tokens") == horizon)
+    others = curves.filter(pl.col("width").is_in(here["width"].implode())).join(here, on="trial", how="anti")
+    return here, others.filter(pl.col("lr").n_unique().over("tokens", "width") >= RATES)
+
+
+def _alike(rows: pl.DataFrame, column: str, wanted: str) -> pl.DataFrame:
+    """Rows that have the target's value or do not say, if any has it; else all."""
+    same = pl.col(column).str.to_lowercase() == wanted.lower()
+    return rows.filter(same | pl.col(column).is_null()) if rows.filter(same).height else rows
 
 
 def remedy(rows: pl.DataFrame, target: Run, missing: Sequence[str]) -> str:

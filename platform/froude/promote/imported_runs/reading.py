@@ -24,6 +24,7 @@ IGNORED = {
     "status": "every row counts as finished",
     "lr": "runs off their rate count as seeds",
 }
+FEW_EACH = 0.1  # tokens per parameter: where no run has more, tokens are probably in a larger unit
 FEW = 1e4  # parameters or tokens: fewer are probably millions or billions
 LONGEST_SEQUENCE_BATCH = 4096  # a batch below it is probably in sequences
 RANGES = ("params", "tokens", "loss", "batch")
@@ -87,6 +88,7 @@ def reading(study: Study) -> Reading:
         warnings=(
             *_overlooked(columns, ignored, said["dropped"]),
             *_units(ranges, stepless=not counted["steps"].count()),
+            *_few_tokens(counted),
         ),
     )
 
@@ -112,3 +114,13 @@ def _units(ranges: dict[str, tuple[float, float]], *, stepless: bool) -> list[st
             f"batch is read as tokens, but is as small as {least:g}; is it sequences? Multiply by their length"
         )
     return found
+
+
+def _few_tokens(counted: pl.DataFrame) -> list[str]:
+    most = counted.select((pl.col("tokens") / pl.col("params")).max()).item()
+    if most is None or most >= FEW_EACH:
+        return []
+    return [
+        f"no run has more than {most:.2g} tokens per parameter; are tokens thousands, or millions? They are read as "
+        "plain counts"
+    ]

@@ -61,6 +61,10 @@ def _delimited(content: bytes) -> pl.DataFrame:
         infer_schema_length=None,
         null_values=NOTHING,
     )
+    for name in table.columns:
+        first, number = name.rpartition("_duplicated_")[::2]
+        if first in table.columns and number.isdigit():  # Polars' name for it
+            raise ValueError(f"its header has the column {first!r} twice")
     empty = [name for name in table.columns if table[name].null_count() == table.height]
     return table.with_columns(pl.col(empty).cast(pl.Float64))  # no cell says which type it would be
 

@@ -66,15 +66,18 @@ KINDS = (
 
 
 def doubts(
-    ladder: pl.DataFrame, target: Run, critical: CriticalBatch | None = None, cost: Cost | None = None
+    ladder: pl.DataFrame, target: Run | None, critical: CriticalBatch | None = None, cost: Cost | None = None
 ) -> tuple[str, ...]:
     """Return a reason for each axis on which the loss law's finished rows have not measured what the target is.
 
     `ladder` has columns of `trials()`; `critical` is the study's critical batch, `cost` what a stage of its own has
-    found of the target's precision.
+    found of the target's precision. Without a target the rows must be of one kind, whichever it is.
     """
     finished = ladder.filter(pl.col("status") == "finished")
     found = []
+    if target is None:
+        kinds = ((axis.called, finished[axis.column].drop_nulls()) for axis in KINDS)
+        return tuple(_mixed(called, values) for called, values in kinds if len({*map(_plain, values)}) > 1)
     for axes, measured in ((SIZED, _sized), ((BATCH,), _batch), (KINDS, _kind)):
         for axis in axes:
             if axis.column == "precision" and cost is not None:
@@ -141,9 +144,20 @@ def _plain(value: object) -> object:
     return (first, more[-1]) if more and more[-1].startswith("sha256:") else value.lower()
 
 
-def _reason(axis: Axis, wanted: object, column: pl.Series) -> str:
+def _mixed(called: str, column: pl.Series) -> str:
+    return (
+        f"the rows of the loss law are of more than one {called} ({_listed(column)}): one law of several kinds is that "
+        "of none, so give each a table of its own"
+    )
+
+
+def _listed(column: pl.Series) -> str:
     values = column.unique().sort().to_list()
-    have = f"{values[0]} to {values[-1]}" if len(values) > SHOWN else ", ".join(map(str, values))
+    return f"{values[0]} to {values[-1]}" if len(values) > SHOWN else ", ".join(map(str, values))
+
+
+def _reason(axis: Axis, wanted: object, column: pl.Series) -> str:
+    values, have = column.unique().to_list(), _listed(column)
     mixed = len(values) > 1 and any(_plain(value) == _plain(wanted) for value in values)
     remedy = MIXED if mixed else axis.remedy
     return f"the target's {axis.called} is {wanted}, the proxies' {have}: not measured ({remedy})"

@@ -38,7 +38,7 @@ def candidates(
         lengths = sorted(
             {float(whole_steps(length, template.batch, template.schedule.ramp)) for length in lengths}
         )
-        lengths = [n for n in lengths if n >= template.schedule.warmup_tokens]
+        lengths = [n for n in lengths if n >= warmup(rows, template, n)]
     else:
         widths = [(size, None) for size in _axis(sizes, top)]
     known = "seed" in rows.columns and every["seed"].null_count() == 0
@@ -65,6 +65,18 @@ def candidates(
         .filter(pl.col("ratio").is_between(low, high), pl.col("flops") < 6 * params * tokens)
         .sort("params", "tokens")
     )
+
+
+def warmup(rows: pl.DataFrame, template: Run, tokens: float) -> int:
+    """Warmup of a proxy of this horizon, in tokens: that of a ladder whose horizons share one, else its share of a run.
+
+    `rows` are those of the loss law.
+    """
+    told = rows.filter(pl.col("status") == "finished", pl.col("warmup_tokens").is_not_null())
+    if told["tokens"].n_unique() > 1 and told["warmup_tokens"].n_unique() == 1:
+        return int(told["warmup_tokens"][0])
+    share = template.schedule.warmup_tokens / template.tokens
+    return round(share * tokens / template.batch) * template.batch
 
 
 def offered_runs(offers: pl.DataFrame, params: float, tokens: float) -> pl.DataFrame:

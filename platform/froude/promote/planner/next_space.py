@@ -7,6 +7,7 @@ from typing import Any
 
 from froude.config import ConfigError, Run
 from froude.promote.fits import Fits
+from froude.promote.planner.candidates import warmup
 from froude.promote.planner.next_runs import NextRuns
 
 SOURCE = '''"""What `froude plan --next` chose to run next.
@@ -33,16 +34,17 @@ TARGET = Run.from_toml(
 {target}"""
 )
 
-#: Width, tokens, peak learning rate, seed.
+#: Width, tokens, peak learning rate, warmup in tokens, seed.
 RUNS = (
 {runs}
 )
 
 
-def trial(width: int, tokens: int, lr: float, seed: int) -> Trial:
+def trial(width: int, tokens: int, lr: float, warmup: int, seed: int) -> Trial:
     """One proxy: the study's, of another size, horizon or seed."""
     name = f"{stage}-w{{width}}-n{{tokens // PROXY.batch}}-s{{seed}}"
     changes = {{"model.width": width, "tokens": tokens, "optimizer.lr": lr, "seed": seed}}
+    changes["schedule.warmup_tokens"] = warmup
     return Trial(name, (PROXY.replace(changes, name=name),))
 
 
@@ -78,9 +80,10 @@ def space_source(
             "and add the runs to the study's own space"
         )
     stages = [name for name in meta["stages"] if name.startswith("next")]
+    chosen, rows = plan.chosen.select("width", "tokens", "seed"), fits.rows["loss_law"]
     runs = [
-        f"    ({row['width']}, {round(row['tokens'])}, {_rate(fits, template, row['width'])!r}, {row['seed']}),"
-        for row in plan.chosen.iter_rows(named=True)
+        f"    ({width}, {round(n)}, {_rate(fits, template, width)!r}, {warmup(rows, template, n)}, {seed}),"
+        for width, n, seed in chosen.iter_rows()
     ]
     return SOURCE.format(
         reasons="\n".join(plan.reasons()).replace("\\", "/").replace('"', "'"),

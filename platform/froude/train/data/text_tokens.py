@@ -16,6 +16,7 @@ from froude.config import ConfigError, Scalar
 from froude.corpora import corpus, record
 from froude.corpora import tokenizer as tokenizers
 from froude.corpora.prepare import inputs as texts
+from froude.corpora.prepare.texts import begins_as_lines
 from froude.corpora.prepare.whole import Options, prepare
 from froude.corpora.record import Record
 from froude.material.moved import lies_at
@@ -97,9 +98,14 @@ def texts_at(path: str) -> list[texts.Input]:
 
 def _identity(found: list[texts.Input], making: Options, tokenizer: str) -> str:
     """SHA-256 of what the tokens are made of, wherever it lies."""
-    hashes = [_sha256(each) for each in found]
+    hashes = [_sha256(each) + _read_as(each) for each in found]
     content = [hashes, tokenizer, making.end, making.column, making.held_out]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+
+
+def _read_as(input: texts.Input) -> str:
+    """What tells a text read as one document from the same bytes under a name of JSON lines."""
+    return " as one document" if input.kind is texts.PLAIN and begins_as_lines(input) else ""
 
 
 @functools.lru_cache(maxsize=1024)

@@ -245,7 +245,7 @@ def _whole(value: Fraction, shape: Shape, what: str) -> int:
 
 def _positions(run: Run, source: Any, layout: Layout) -> int:
     """Learned positions are parameters: as many as are used, unless they come from a checkpoint."""
-    if layout.learned_positions and not run.model.options.get("init"):
+    if layout.learned_positions and "init" not in run.model.options:
         return run.model.context
     return max(run.model.context, int(source.max_position_embeddings))
 

@@ -130,7 +130,8 @@ def _fill(net: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 @torch.no_grad()
 def _trained(run: Run, weights: Mapping[str, Tensor]) -> nn.Module:
-    options = {key: value for key, value in run.model.options.items() if key != "init"}
+    # Of a checkpoint that it started from the run keeps the number of positions, and not the weights.
+    options = {key: "" if key == "init" else value for key, value in run.model.options.items()}
     model = api.build_model(run.replace({"model.options": options}, name=run.name))
     for name, parameter in model.named_parameters():
         parameter.copy_(weights[name])

@@ -12,6 +12,10 @@ the next out changes neither, and going back repeats hundreds of steps for what 
 Going back and leaving out 200 to 500 batches is PaLM's (Chowdhery et al. 2022, arXiv:2204.02311, section 5.1), leaving
 out single updates OLMo's; outliers are measured in median absolute deviations, which one outlier in the window barely
 moves.
+
+Other data, or a rate that begins anew, make another loss usual by design. So with the first batch of a mixture's phase,
+and with the first step of a restart's cycle, measuring begins anew, and what was not over by then is: a spike that was
+watched, an average that climbed, easing off.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Literal
 
+from froude import schedules
 from froude.config import Run
 
 WINDOW, ACTIVE = 128, 64  # accepted steps that an outlier is measured against, and how many that takes
@@ -35,18 +40,14 @@ RECOVERY = 200  # steps after which a loss that has not come back calls for a ro
 SKIPS, SKIPS_WITHIN = 3, 1000  # this many updates left out within this many steps call for one too
 #: Outliers in a row, and steps of a loss that has not come back, from which on a run eases off; the factor on its rate.
 IN_ROW, LINGERING, EASE = 3, 20, 0.5
-CALM, PATIENCE = (
-    10,
-    50,
-)  # steps in a row without a spike that end it, and steps after which an outlier calls for a rollback
+#: Steps in a row without a spike that end it, and steps after which an outlier calls for a rollback.
+CALM, PATIENCE = 10, 50
 BACK, AHEAD = 100, 200  # batches left out before and after the spike's
 RECURRENCE = 2000  # steps within which the next spike climbs a rung
 LOWER, TIGHTEN = 0.7, 0.5  # factors of rate and clip from there on
 ROLLBACKS, ROLLBACK_SHARE = 3, 0.1  # this many within a tenth of the run: stop
 #: A slow climb, in nats over the least average, for that share of the run.
 CLIMB, CLIMB_SHARE, EMA = 0.5, 1e-3, 0.98
-#: A rollback goes back by at most this many steps, if there is a checkpoint.
-ROLLBACK_STEPS = BACK + RECOVERY
 
 Action = Literal["update", "skip", "rollback", "stop"]
 #: Asked with (loss, gradient norm) between the backward pass and the update.
@@ -133,10 +134,10 @@ class SpikePolicy:
         self.skips = [Place(*place) for place in state.get("skips", ())]
         self.watched = Place(*state["watched"]) if state.get("watched") else None
         self.in_row: int = state.get("in_row", 0)  # outliers
-        self.eased = (
-            Place(*state["eased"]) if state.get("eased") else None
-        )  # since when, now or the last time
+        #: Since when, now or the last time.
+        self.eased = Place(*state["eased"]) if state.get("eased") else None
         self.calm: int | None = state.get("calm")  # steps without a spike while it eases off, else None
+        self.stretch: tuple[int, int] = tuple(state.get("stretch", (0, 0)))
 
     def state(self) -> dict[str, Any]:
         """All that the next decision depends on, as JSON."""
@@ -153,6 +154,7 @@ class SpikePolicy:
             "in_row": self.in_row,
             "eased": [self.eased.step, self.eased.batch] if self.eased else None,
             "calm": self.calm,
+            "stretch": list(self.stretch),
             "rollbacks": [
                 {**vars(each), "spike": list(vars(each.spike).values())} for each in self.rollbacks
             ],
@@ -181,8 +183,12 @@ class SpikePolicy:
         here = Place(step, self.batch)
         finite = math.isfinite(loss) and math.isfinite(norm)
         if self.run.stability == "off":
+            if not finite:
+                return self._stop(here, "the loss or the gradient is not finite")
             self.batch += self.run.phases.factor_at(step - 1)
-            return Decision() if finite else self._stop(here, "the loss or the gradient is not finite")
+            return Decision()
+        if (stretch := self._stretch_of(here)) != self.stretch:
+            self._begin(stretch)
         gradient = math.log(max(norm, 1e-30)) if finite else math.nan
         above, steep = self.loss.deviation(loss), self.gradient.deviation(gradient)
         warming = self.run.phases.tokens_at(step - 1) < self.run.schedule.warmup_tokens
@@ -203,10 +209,10 @@ class SpikePolicy:
         if finite:
             seen = f"loss {loss:.4f} ({above:+.1f} deviations), gradient norm {norm:.4g} ({steep:+.1f})"
         self._ease(here, finite, outlier, seen)
-        if outlier:
-            return self._outlying(here, finite, seen)
         if self.watched and step - self.watched.step >= RECOVERY:
             return self._back(self.watched, here, f"the loss has not come back in {RECOVERY} steps; {seen}")
+        if outlier:
+            return self._outlying(here, finite, seen)
         if self.climbing > CLIMB_SHARE * self.run.steps:
             return self._back(here, here, f"the average loss is {CLIMB} above its least; {seen}")
         if max(above, steep) > WARN:
@@ -216,6 +222,20 @@ class SpikePolicy:
             self.gradient.accept(gradient)
         return self._decide("update", here, "")
 
+    def _stretch_of(self, here: Place) -> tuple[int, int]:
+        """The mixture's phase that the step's last window is of, and the schedule's cycle that the step is in."""
+        run = self.run
+        window = (here.batch + run.phases.factor_at(here.step - 1)) * run.batch - run.model.context
+        phase = sum(each.tokens(run.tokens) <= window for each in run.data.phases)
+        return phase, schedules.cycle_at(run, here.step - 1)
+
+    def _begin(self, stretch: tuple[int, int]) -> None:
+        """Measure anew; updates left out and rollbacks still count, since a spike is a spike in any stretch."""
+        self.stretch = stretch
+        self.loss, self.gradient = Detector(), Detector()
+        self.warnings = self.climbing = self.in_row = 0
+        self.average = self.least = self.watched = self.calm = None
+
     def _ease(self, here: Place, finite: bool, outlier: bool, seen: str) -> None:
         """Begin to ease off, go on, or end it: `calm` says which."""
         self.in_row = self.in_row + 1 if outlier and finite else 0
@@ -223,11 +243,9 @@ class SpikePolicy:
         lately = self.eased is not None and here.step - self.eased.step <= RECURRENCE
         if finite and (lingers or self.in_row >= IN_ROW) and not lately:
             self.eased, self.calm = here, 0
-            why = (
-                f"the loss has not come back in {LINGERING} steps"
-                if lingers
-                else f"{IN_ROW} outliers in a row"
-            )
+            why = f"{IN_ROW} outliers in a row"
+            if lingers:
+                why = f"the loss has not come back in {LINGERING} steps"
             self._note("ease", here, f"{why}; {seen}")
         elif self.calm is not None:
             self.calm = 0 if outlier or self.watched else self.calm + 1
@@ -236,8 +254,10 @@ class SpikePolicy:
     def _outlying(self, here: Place, finite: bool, seen: str) -> Decision:
         """What becomes of a gradient that is an outlier."""
         if finite and self.eased and self.calm is not None:
-            if here.step - self.eased.step >= PATIENCE:
-                return self._back(self.eased, here, f"{PATIENCE} steps at half the rate did not help; {seen}")
+            since = here.step - self.eased.step
+            if since >= PATIENCE:
+                spike = self.eased if since <= RECOVERY else here  # of before, not all may have been kept
+                return self._back(spike, here, f"{PATIENCE} steps at half the rate did not help; {seen}")
             return self._decide("update", here, "")
         since = self.eased.batch if self.eased else -1  # those before were not their batches' fault
         recent = [p for p in (*self.skips, here) if p.step > here.step - SKIPS_WITHIN and p.batch > since]
@@ -248,7 +268,10 @@ class SpikePolicy:
 
     def _track(self, loss: float, warming: bool) -> None:
         self.average = loss if self.average is None else EMA * self.average + (1 - EMA) * loss
-        self.least = self.average if self.least is None else min(self.least, self.average)
+        settles = (
+            self.stretch != (0, 0) and len(self.loss.values) < ACTIVE
+        )  # after a restart it rises for a while
+        self.least = self.average if self.least is None or settles else min(self.least, self.average)
         self.climbing = self.climbing + 1 if not warming and self.average > self.least + CLIMB else 0
 
     def _decide(self, action: Action, here: Place, why: str) -> Decision:
@@ -293,6 +316,16 @@ class SpikePolicy:
 
     def _note(self, action: str, here: Place, why: str) -> None:
         self.events.append({"step": here.step, "batch": here.batch, "action": action, "why": why})
+
+
+def reach(run: Run) -> int:
+    """By how many of the steps that a run has made one rollback takes it back, at most; 0 where it never goes back.
+
+    A spike is at most RECOVERY steps old by then. BACK steps' worth of batches before it are more steps where a ramp's
+    were smaller.
+    """
+    factors = [phase.factor for phase in run.phases]
+    return RECOVERY + math.ceil(BACK * max(factors) / min(factors)) if run.stability == "ladder" else 0
 
 
 def sentence(event: Mapping[str, Any]) -> str:

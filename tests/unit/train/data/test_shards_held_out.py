@@ -38,6 +38,25 @@ def test_what_a_corpus_holds_out_is_not_trained_on_where_something_else_is_held_
     assert held.bytes_per_token is None  # the bytes that data.json counts are of others
 
 
+@pytest.mark.parametrize("name", ["corpus", "corpus [v2]"])
+def test_shards_held_out_by_a_pattern_or_a_link_are_not_trained_on(
+    tmp_path: Path, make_run: Callable[..., Run], name: str
+) -> None:
+    folder = tmp_path / name
+    folder.mkdir()
+    (tmp_path / "link").symlink_to(folder)
+    headerless(folder / "train-0", [range(10, 19)])
+    headerless(folder / "validation-0", [range(20, 29)])
+    where = {"data.source": "froude.train.data.shards:Shards", "data.path": str(folder)}
+    for validation in ("validation-*.bin", str(tmp_path / "link" / "validation-0.bin")):
+        run = make_run(
+            {**where, "data.options": {"validation": validation}, "model.context": 8, "model.vocab": 90}
+        )
+        train, held = (build_source(run, split) for split in ("train", "validation"))
+        assert train.read(0, train.length).tolist() == [list(range(10, 19))]
+        assert held.read(0, held.length).tolist() == [list(range(20, 29))]
+
+
 @pytest.mark.parametrize("column", ["text.ids", "input_ids"])
 def test_columns_of_parquet_may_have_dots_in_their_names(
     tmp_path: Path, make_run: Callable[..., Run], column: str

@@ -150,6 +150,22 @@ def test_it_is_tokenised_once_wherever_it_lies(
         build_source(tokens_run({"data.options.cache": str(tmp_path / "other")}), "train")
 
 
+def test_json_lines_under_the_name_of_a_plain_text_are_other_tokens(
+    tokens_run: TokensRun, tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        for number in range(20):
+            path = tmp_path / name / f"{number}.txt"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(json.dumps({"text": f"{number} is what text {number} says"}) + "\n")
+    first = TextTokens(tokens_run({"data.path": str(tmp_path / "a")}), "train")
+    for path in (tmp_path / "b").iterdir():
+        path.rename(path.with_suffix(".jsonl"))
+    second = TextTokens(tokens_run({"data.path": str(tmp_path / "b")}), "train")
+    assert second.sha256 != first.sha256
+    assert second.length < first.length  # no braces and no names of columns
+
+
 def test_another_tokenizer_under_the_same_name_is_another_run(tokens_run: TokensRun, tmp_path: Path) -> None:
     planned = tokens_run()
     before = material_of(planned)

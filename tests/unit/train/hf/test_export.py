@@ -67,6 +67,22 @@ def test_a_model_of_the_adapter_comes_back_with_the_same_bits(family: str, tmp_p
     assert put_out.shape == (1, 9)
 
 
+def test_a_run_in_a_shorter_context_keeps_the_positions_of_its_checkpoint(tmp_path: Path) -> None:
+    config = config_file(tmp_path, "gpt2")
+    first = run_of(config, "gpt2", {"parametrization": "sp"})
+    write(first, weights_of(trained(first)), tmp_path / "first")
+    options = {"config": str(tmp_path / "first"), "init": str(tmp_path / "first")}
+    shorter = run_of(
+        config, "gpt2", {"parametrization": "sp"}, options=options, context=first.model.context // 2
+    )
+    model = api.build_model(shorter)
+    write(shorter, weights_of(model), tmp_path / "out")
+    net = loaded(tmp_path / "out", dtype=torch.float32)
+    assert net.config.max_position_embeddings == first.model.context
+    tokens = TOKENS[:, :8]
+    assert apart(model(tokens).detach(), net.eval()(tokens).logits.detach()) <= 1e-6
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_factors_that_are_no_powers_of_two_are_folded_to_rounding(family: str, tmp_path: Path) -> None:
     sizes = {"width": 96, "base_width": 80, "base_depth": 3, "base_head_dim": 10}
