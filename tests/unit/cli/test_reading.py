@@ -91,7 +91,10 @@ def test_a_column_that_is_left_out_on_purpose_is_not(
         ("params,tokens,loss\n60,1e9,3.1\n7000,2e9,2.9\n", "params are as few as 60; are they millions?"),
         ("params,tokens,loss\n6e7,20,3.1\n7e9,140,2.9\n", "tokens are as few as 20; are they billions?"),
         ("params,tokens,loss,batch\n6e7,2e9,3.1,256\n7e9,2e9,2.9,512\n", "is it sequences?"),
-        ("params,tokens,loss,batch,steps\n6e7,256000,3.1,256,1000\n7e9,256000,2.9,256,1000\n", ""),
+        (
+            "params,tokens,loss,batch,steps\n6e7,2.56e10,3.1,256,100000000\n7e9,2.56e10,2.9,256,100000000\n",
+            "",
+        ),
         ("params,tokens,loss,batch\n6e7,2e9,3.1,262144\n7e9,2e9,2.9,524288\n", ""),
     ],
 )

@@ -86,7 +86,7 @@ def test_the_closing_block() -> None:
     text = closing_block(summary(), install_seconds=77.4, report="runs/x/report.html")
     for part in (
         "SP –, muP -0.10 [-0.20, +0.00]",
-        "340 tokens [200, 500] (ok)",
+        "340 tokens [200, 500] at the loss of its stage (ok)",
         "3 → 2 → 3",
         "8.0, 9.0 seconds",
         "77 s",
