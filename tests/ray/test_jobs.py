@@ -83,7 +83,8 @@ def bare_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def environment(bare_python: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    return kept | {"PATH": f"{bare_python.parent}:{os.environ['PATH']}"}
+    # Ray's own 3 seconds, after which a job that was asked to stop is killed, are few where other tests run.
+    return kept | {"PATH": f"{bare_python.parent}:{os.environ['PATH']}", "RAY_JOB_STOP_WAIT_TIME_S": "60"}
 
 
 @pytest.fixture(scope="module")
