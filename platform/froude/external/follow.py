@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -70,6 +71,7 @@ class Tail:
         self._rest = 0.0  # when to read a folder again
         self._offset, self._line = 0, 1  # of what was not taken in yet
         self._inode, self._start = 0, b""  # of the file that the offset is in
+        self._taken = hashlib.sha256()  # of what lies before it
 
     def read(self) -> Metrics:
         """Everything so far; ConfigError for a line that breaks a rule. A missing file has told nothing yet."""
@@ -100,18 +102,26 @@ class Tail:
         return Metrics(self.run, str(self.file), self.series)
 
     def _grown(self) -> None:
-        """Take in what is new and whole; one that shrank, begins otherwise, or has another inode is a new file."""
+        """Take in what is new and whole; a file that does not begin with what was taken in is a new one.
+
+        While the inode stays, its first bytes and its size are looked at; some writers replace the file each time.
+        """
         with self.file.open("rb") as file:
             now, start = os.fstat(file.fileno()), file.read(START)
-            if now.st_ino != self._inode or now.st_size < self._offset or not start.startswith(self._start):
+            known = now.st_size >= self._offset and start.startswith(self._start)
+            if known and now.st_ino != self._inode:
+                file.seek(0)
+                known = hashlib.sha256(file.read(self._offset)).digest() == self._taken.digest()
+            if not known:
                 self.metrics = self._none()
                 self.metrics.went_back = self._offset > 0
-                self._offset, self._line = 0, 1
+                self._offset, self._line, self._taken = 0, 1, hashlib.sha256()
             file.seek(self._offset)
             content = ready(file.read())
         for number, line in enumerate(content.split(b"\n"), self._line):
             for row in decoded(line, f"line {number} of {self.file}", self.metrics.series):
                 self._take(self.metrics, row, number)
+        self._taken.update(content)
         self._offset += len(content)
         self._line += content.count(b"\n")
         self._inode, self._start = now.st_ino, start[: self._offset]

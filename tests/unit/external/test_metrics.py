@@ -241,3 +241,14 @@ def test_a_file_that_was_written_anew_is_not_taken_for_one_that_has_grown(tmp_pa
     told(tmp_path, first, *({"step": step, "loss": 2.0} for step in range(1, 9)))
     found = tail.read()
     assert ([row["loss"] for row in found.steps.values()], found.went_back) == ([2.0] * 8, True)
+
+
+def test_a_writer_that_replaces_its_file_each_time_goes_on_with_it(tmp_path):
+    rows = [{"step": step, "loss": 1.0} for step in range(1, 9)]
+    file = told(tmp_path, *rows[:4])
+    tail = Tail(file, RUN, 0)
+    tail.read()
+    file.rename(tmp_path / "old.jsonl")  # which keeps its inode from being used again
+    told(tmp_path, *rows)
+    found = tail.read()
+    assert (found.step, found.went_back) == (8, False)
