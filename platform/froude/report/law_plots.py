@@ -157,14 +157,15 @@ def residuals(law: LossLaw) -> Plot | None:
         return None
     series: list[Series] = [Mark(0.0, axis="y", style="zero")]
     sizes = drawn.sizes_of(rows)
-    if not _few(rows):
+    if _few(rows):
+        for params in sizes:
+            here = rows.filter(pl.col("params") == params)
+            series.append(Line(here["tokens"], here["percent"], style="joined", size=params))
+            odd = here.filter(pl.col("outlier").fill_null(False))
+            series += [Points(odd["tokens"], odd["percent"], style="outlier")] if odd.height else []
+    else:
         series.append(Points(rows["tokens"], rows["percent"], size=rows["params"].cast(pl.Float64)))
         series += drawn.outliers(rows, "tokens", "percent")
-    for params in sizes if _few(rows) else ():
-        here = rows.filter(pl.col("params") == params)
-        series.append(Line(here["tokens"], here["percent"], style="joined", size=params))
-        odd = here.filter(pl.col("outlier").fill_null(False))
-        series += [Points(odd["tokens"], odd["percent"], style="outlier")] if odd.height else []
     reach = max(float(np.abs(rows["percent"].to_numpy()).max()) * 1.25, 0.1)
     panel = Panel(
         x=token_axis([float(value) for value in rows["tokens"].unique().sort()], None),

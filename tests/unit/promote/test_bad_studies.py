@@ -167,5 +167,5 @@ def test_a_loss_that_rises_with_other_data_is_no_spike() -> None:
     loss = np.where(np.arange(600) < 420, 2.0, 2.4) + 0.01 * rng.standard_normal(600)
     steps = pl.DataFrame({"step": np.arange(1, 601), "tokens": 64 * np.arange(1, 601), "loss": loss})
     assert unrecovered(steps) == 1
-    assert unrecovered(steps, [64 * 420.0]) == 0
-    assert unrecovered(steps, [64 * 300.0]) == 1
+    assert unrecovered(steps, lambda seen: seen > 64 * 420) == 0
+    assert unrecovered(steps, lambda seen: seen > 64 * 300) == 1

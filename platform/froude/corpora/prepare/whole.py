@@ -94,9 +94,9 @@ def prepare(
         "shard_tokens": options.shard_tokens,
     }
     if already is not None:
-        same = _same(already, content)
+        _check_same(already, content)
         _forget_pieces(folder)
-        return same
+        return already
     settings = made.Settings(
         Location.parse(options.tokenizer).url, tokenizer.sha256, end[1] if end else None, options.column
     )
@@ -158,8 +158,8 @@ def _already(folder: Location) -> Record | None:
     return None
 
 
-def _same(already: Record, content: dict[str, Any]) -> Record:
-    """The finished corpus; ConfigError if it is of other texts or settings."""
+def _check_same(already: Record, content: dict[str, Any]) -> None:
+    """ConfigError if the finished corpus is of other texts or settings."""
     had, wanted = _nameless(already.content), _nameless(content)
     for key, value in wanted.items():
         if had.get(key) != value:
@@ -170,7 +170,6 @@ def _same(already: Record, content: dict[str, Any]) -> Record:
                 f"--out must hold no other corpus, but {already.folder} holds one of {what}; name another folder, or "
                 "remove that one"
             )
-    return already
 
 
 def _nameless(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -171,7 +171,8 @@ def nearest_diverged(case: Case) -> float:
     if case.rate is None:
         return math.nan
     stays, found = case.target.width_rules.transfers, math.inf
-    for width, lr in case.grid.filter(pl.col("status") == "diverged").select("width", "lr").iter_rows():
+    diverged = case.grid.filter(pl.col("status") == "diverged").select("width", "lr").unique()
+    for width, lr in diverged.iter_rows():
         best = best_rate(case.transfer, width, stays=stays)
         assert best is not None  # there is a line, since there is a rate
         found = min(found, max(lr / best.value, best.value / lr))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import polars as pl
@@ -34,22 +35,20 @@ def unfinished(study: Study, trials: pl.DataFrame) -> list[str]:
         missing = planned - rows["trial"].n_unique()
         if missing > 0:
             found.append(f"{missing} trials of stage {name}")
-        if stage["role"] in ("loss_law", "lr_transfer") and rows.height:
-            largest = rows.filter(pl.col("params") == pl.col("params").max())
-            if stage["role"] == "loss_law":
-                lost = largest.filter(pl.col("status") != "finished")
-            else:  # rates too high are meant to diverge
-                lost = largest.filter(~pl.col("status").is_in(["finished", "diverged"]))
-            found += [f"{row['run']} ({row['status']})" for row in lost.iter_rows(named=True)]
-        if (
-            stage["role"] == ROLE
-        ):  # a table may have bad rates at any size, but of the largest one run must be there
-            largest = rows.filter(pl.col("params") == pl.col("params").max())
-            if "finished" not in largest["status"]:
-                found += [
-                    f"{row['run']} ({row['status']})" for row in largest.head(SHOWN).iter_rows(named=True)
-                ]
+        lost = _lost(stage["role"], rows.filter(pl.col("params") == pl.col("params").max()))
+        found += [f"{run} ({status})" for run, status in lost.select("run", "status").iter_rows()]
     return found
+
+
+def _lost(role: str, largest: pl.DataFrame) -> pl.DataFrame:
+    """Of a stage's runs of the largest size those that its law misses."""
+    if role == "loss_law":
+        return largest.filter(pl.col("status") != "finished")
+    if role == "lr_transfer":  # rates too high are meant to diverge
+        return largest.filter(~pl.col("status").is_in(["finished", "diverged"]))
+    if role == ROLE and "finished" not in largest["status"]:  # a table may have bad rates at any size
+        return largest.head(SHOWN)
+    return largest.clear()
 
 
 def _finished(lost: Sequence[str], _: float) -> Finding:
@@ -170,32 +169,27 @@ def spikes(study: Study, rows: pl.DataFrame, target: Run) -> dict[str, int]:
     for run, warmup, tokens in largest.iter_rows():
         steps = kept.filter(pl.col("run") == run)
         if steps.height:
-            found[run] = unrecovered(steps.filter(pl.col("tokens") > warmup), _starts(target, tokens))
+            stretch = functools.partial(_stretch, target, tokens)
+            found[run] = unrecovered(steps.filter(pl.col("tokens") > warmup), stretch)
     return found
 
 
-def _starts(target: Run, tokens: int) -> list[float]:
-    """After how many of a proxy's tokens other data, or a rate that begins anew, raise the loss by design."""
-    again = "cycles" in SCHEDULES[target.schedule.name].reads(target.schedule)
-    cycles = target.schedule.cycles if again else 1
-    return sorted(
-        [
-            *(phase.tokens(tokens) for phase in target.data.phases),
-            *(tokens * n / cycles for n in range(1, cycles)),
-        ]
-    )
+def _stretch(target: Run, tokens: int, seen: float) -> tuple[int, int]:
+    """The phase of the data and the cycle of the schedule in which a proxy of so many tokens has seen so many."""
+    phase = sum(each.tokens(tokens) <= seen for each in target.data.phases)
+    return phase, SCHEDULES[target.schedule.name].cycle(target, seen / tokens * target.tokens)
 
 
-def unrecovered(steps: pl.DataFrame, starts: Sequence[float] = ()) -> int:
+def unrecovered(steps: pl.DataFrame, stretch: Callable[[float], object] = lambda seen: None) -> int:
     """Spikes of the loss (as the spike policy sees them) that did not come back in RECOVERY steps, or until the end.
 
-    After each of `starts`, in tokens, measuring begins anew, as the policy does.
+    Where `stretch` of the tokens seen by the middle of a step is another, measuring begins anew, as the policy does.
     """
-    detector, since, count, ahead = Detector(), None, 0, list(starts)
-    for step, tokens, loss in steps.select("step", "tokens", "loss").iter_rows():
-        if ahead and tokens > ahead[0]:
-            ahead = [start for start in ahead if start >= tokens]
-            detector, since = Detector(), None
+    detector, since, count, now = Detector(), None, 0, None
+    middle = (pl.col("tokens") + pl.col("tokens").shift(1, fill_value=0)) / 2
+    for step, loss, seen in steps.select("step", "loss", middle).iter_rows():
+        if (here := stretch(seen)) != now:
+            now, detector, since = here, Detector(), None
         above = detector.deviation(loss)
         spike = above > SPIKE and detector.rise(loss) >= RISE
         if since is None and spike:

@@ -98,19 +98,16 @@ def texts_at(path: str) -> list[texts.Input]:
 
 def _identity(found: list[texts.Input], making: Options, tokenizer: str) -> str:
     """SHA-256 of what the tokens are made of, wherever it lies."""
-    hashes = [_sha256(each) + _read_as(each) for each in found]
+    hashes = [_told(each) for each in found]
     content = [hashes, tokenizer, making.end, making.column, making.held_out]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-def _read_as(input: texts.Input) -> str:
-    """What tells a text read as one document from the same bytes under a name of JSON lines."""
-    return " as one document" if input.kind is texts.PLAIN and begins_as_lines(input) else ""
-
-
 @functools.lru_cache(maxsize=1024)
-def _sha256(input: texts.Input) -> str:
-    return texts.sha256(input)
+def _told(input: texts.Input) -> str:
+    """A text's SHA-256, and what tells one read as one document from the same bytes under a name of JSON lines."""
+    how = " as one document" if input.kind is texts.PLAIN and begins_as_lines(input) else ""
+    return texts.sha256(input) + how
 
 
 def _cache(wanted: str) -> Location:

@@ -268,9 +268,8 @@ class SpikePolicy:
 
     def _track(self, loss: float, warming: bool) -> None:
         self.average = loss if self.average is None else EMA * self.average + (1 - EMA) * loss
-        settles = (
-            self.stretch != (0, 0) and len(self.loss.values) < ACTIVE
-        )  # after a restart it rises for a while
+        # After a restart the loss rises for a while.
+        settles = self.stretch != (0, 0) and len(self.loss.values) < ACTIVE
         self.least = self.average if self.least is None or settles else min(self.least, self.average)
         self.climbing = self.climbing + 1 if not warming and self.average > self.least + CLIMB else 0
 
