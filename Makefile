@@ -50,7 +50,7 @@ unit:
 # Half of a cluster's life is waiting: two files at a time.
 test: check ## check, then the slow tests and those on Ray clusters
 	$(BIN)/pytest -q -n auto --maxprocesses 4 -m "slow and not long" tests/unit
-	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder -m "not long" \
+	$(BIN)/pytest -q -n 2 --max-worker-restart 0 --dist loadfile --no-loadscope-reorder -m "not long" \
 	  tests/cluster tests/ray tests/fuzz tests/gpu
 
 bench: $(VENV)/.dev ## the benchmarks of minutes: each prints and writes benchmarks/*.md

@@ -208,13 +208,10 @@ def _until(ready: Callable[[], bool], daemon: subprocess.Popen[bytes], folder: P
 @contextmanager
 def reached(gateway: Gateway, user: str = "owner", secret: str = SECRET) -> Iterator[None]:
     """The environment in which froude's clients reach the gateway as `user`."""
-    before = dict(os.environ)
-    os.environ.update(gateway.environment(user, secret))
-    try:
+    from froude.launch.cluster import environment
+
+    with environment(gateway.environment(user, secret)):
         yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def new_bucket() -> str:

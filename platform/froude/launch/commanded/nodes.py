@@ -67,18 +67,19 @@ def _on_all(
     told: Mapping[str, str],
     tick: Callable[[], None],
 ) -> Ended:
-    """The first node's command in this process, the others' as tasks in their bundles; one that fails ends all."""
+    """The first node's command in this process, each other's in its bundle; one that fails ends all."""
     trainer, group = run.trainer, ray.util.get_current_placement_group()
     assert group is not None  # Tune has made it
     rendezvous = _rendezvous()
-    others = []
+    nodes: list[Any] = []
+    others: list[Any] = []
     for rank in range(1, trainer.nodes):
         place = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=rank)
-        task = _on_node.options(num_cpus=trainer.cpus, num_gpus=trainer.gpus, scheduling_strategy=place)
+        reserved = {"num_cpus": trainer.cpus, "num_gpus": trainer.gpus, "scheduling_strategy": place}
+        nodes.append(ray.remote(_Node).options(**reserved).remote())
         environment = {**told, **rendezvous, **_ranks(rank, trainer.nodes)}
-        others.append(
-            task.remote(run.to_dict(), material.to_dict(), list(words), str(folder), rank, environment)
-        )
+        given = (run.to_dict(), material.to_dict(), list(words), str(folder), rank, environment)
+        others.append(nodes[-1].run.remote(*given))
     failed: list[Ended] = []
 
     def watch() -> None:
@@ -102,25 +103,31 @@ def _on_all(
     except _Over:
         return failed[0]
     finally:
-        for other in others:
-            ray.cancel(other, force=True)  # the end of its process ends the command
+        for node in nodes:
+            ray.kill(node)  # the end of its process ends the command
 
 
-@ray.remote(max_retries=0)
-def _on_node(
-    run: dict[str, Any],
-    material: dict[str, Any],
-    words: list[str],
-    folder: str,
-    rank: int,
-    environment: dict[str, str],
-) -> Ended:
-    found, place = Run.from_dict(run), Path(folder)
-    if not (place / "run.json").exists():  # a host of its own disk
-        prepare(place, found, Material.from_dict(material))
-    own = place / f"node-{rank}"
-    own.mkdir(exist_ok=True)
-    return run_command(words, own, environment, time_limit=found.trainer.time_limit)
+class _Node:
+    """A process in another node's bundle.
+
+    An actor, since it can be killed at any moment: Ray aborts a process that cancels a task just when that finishes.
+    """
+
+    def run(
+        self,
+        run: dict[str, Any],
+        material: dict[str, Any],
+        words: list[str],
+        folder: str,
+        rank: int,
+        environment: dict[str, str],
+    ) -> Ended:
+        found, place = Run.from_dict(run), Path(folder)
+        if not (place / "run.json").exists():  # a host of its own disk
+            prepare(place, found, Material.from_dict(material))
+        own = place / f"node-{rank}"
+        own.mkdir(exist_ok=True)
+        return run_command(words, own, environment, time_limit=found.trainer.time_limit)
 
 
 def _ranks(rank: int, nodes: int) -> dict[str, str]:

@@ -15,7 +15,9 @@ WAITING = 64
 def over_cluster(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
     """Results of a function over tasks on the connected cluster, a core each, in the order in which they end.
 
-    The first error ends it. A task whose host is lost runs again: it must write files whole or not at all.
+    The first error ends it; tasks that were given to the cluster by then run until this process ends or has left it.
+    (`ray.cancel` would end them, but Ray aborts a driver that cancels a task at the moment in which it finishes.) A
+    task whose host is lost runs again: it must write files whole or not at all.
     """
     import ray
 
@@ -28,16 +30,12 @@ def over_cluster(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterat
             raise result
         return result
 
-    try:
-        for task in tasks:
-            running.append(remote.remote(function, task))
-            if len(running) >= WAITING + 2 * int(ray.cluster_resources().get("CPU", 0)):
-                yield ended()
-        while running:
+    for task in tasks:
+        running.append(remote.remote(function, task))
+        if len(running) >= WAITING + 2 * int(ray.cluster_resources().get("CPU", 0)):
             yield ended()
-    finally:
-        for each in running:
-            ray.cancel(each, force=True)
+    while running:
+        yield ended()
 
 
 def _on_one_core(function: Callable[[Any], Any], task: Any) -> Any:
