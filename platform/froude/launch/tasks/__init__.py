@@ -15,9 +15,9 @@ WAITING = 64
 def over_cluster(function: Callable[[Any], Any], tasks: Iterable[Any]) -> Iterator[Any]:
     """Results of a function over tasks on the connected cluster, a core each, in the order in which they end.
 
-    The first error ends it; tasks that were given to the cluster by then run until this process ends or has left it.
-    (`ray.cancel` would end them, but Ray aborts a driver that cancels a task at the moment in which it finishes.) A
-    task whose host is lost runs again: it must write files whole or not at all.
+    The first error ends it; tasks already given to the cluster run on until this process ends or disconnects, since
+    Ray aborts a driver that cancels a task as it finishes. A task whose host is lost runs again: it must write files
+    whole or not at all.
     """
     import ray
 
