@@ -14,6 +14,7 @@ import polars as pl
 
 from froude import laws, schedules
 from froude.config import Run
+from froude.promote.choice.target_loss import widened
 from froude.promote.choice.worth import as_in_the_ladder
 from froude.promote.fits import Fits
 from froude.promote.forecast import BandPoint, Forecast
@@ -40,7 +41,8 @@ def with_band(forecast: Forecast, study: Study, fits: Fits, run: Run, params: fl
         return forecast
     assert fits.loss is not None
     gap = float(np.mean(gaps))
-    end = fits.loss.predict(params=params, tokens=as_in_the_ladder(fits, params)[0], level=LEVEL)
+    tokens, apart = as_in_the_ladder(fits, params)
+    end = widened(fits.loss.predict(params=params, tokens=tokens, level=LEVEL), apart)
     rates = _rates(run)
     ends = (end.loss, end.low, end.high)
     if fits.cost is not None:

@@ -22,7 +22,7 @@ from froude.promote.ladder.fingerprints import fingerprint, same
 from froude.promote.ladder.measured_in import measured_in
 from froude.promote.ladder.rates import one_curve_a_width, peak_lr, transfer_rows
 from froude.promote.ladder.regret import Corrected, corrected, with_regret
-from froude.promote.ladder.search import best, like
+from froude.promote.ladder.search import best, like, of_optimizer
 from froude.study import Study
 
 #: Mean and standard deviation of the loss law's exponents where a study is too small to find its own: what every
@@ -262,7 +262,8 @@ def fit_trials(
         return counted.filter(pl.col("stage").is_in(names))
 
     past = of("history")
-    search = pl.concat([of("search"), of("settled"), history.settings(past, target)])
+    tried = pl.concat([of("search"), of("settled"), history.settings(past, target)])
+    search = of_optimizer(tried, target.optimizer.name) if target is not None else tried
     here = like(search, target) if target is not None else search.clear()
     chosen = best(here.join(of("settled"), on="run", how="semi"))
     rows: dict[str, pl.DataFrame] = {"search": search}
@@ -281,13 +282,14 @@ def fit_trials(
     batches = critical_batches(counted, stages)
     if batches is not None:
         rows["critical_batch"] = batches.rows
-    ladder, loss = pl.concat([of("loss_law"), history.best(past)]), None
-    if ladder.height:
-        rows["loss_law"] = with_regret(ladder, transfer)
-        loss = loss_law(corrected(rows["loss_law"]))
     moved, exponents = of("transfer_exponents"), None
     if moved.height:
         rows["transfer_exponents"], exponents = moved, laws.exponents(moved)
+    ladder, loss = pl.concat([of("loss_law"), history.best(past)]), None
+    if ladder.height:
+        over_tokens = exponents.knobs.get("lr_tokens") if exponents is not None else None
+        rows["loss_law"] = with_regret(ladder, transfer, over_tokens)
+        loss = loss_law(corrected(rows["loss_law"]))
     if (scheduled := of("schedule")).height:
         rows["schedule"] = scheduled
     if (pairs := of("precision")).height:
@@ -299,7 +301,7 @@ def fit_trials(
         large=target,
         best=chosen or best(here),
         settled=chosen["stage"] if chosen else "",
-        best_overall=best(search),
+        best_overall=best(tried),
         transfer=transfer,
         critical=batches.law if batches else None,
         horizons=batches.horizons if batches else (),

@@ -10,6 +10,7 @@ from functools import cached_property
 import polars as pl
 
 from froude.config import Run
+from froude.laws.lr.exponent import MIN_SIZES
 from froude.promote.case import beyond
 from froude.promote.ladder.precision_cost import Cost, cost
 from froude.promote.ladder.rates import one_curve_a_width, transfer_rows
@@ -55,6 +56,11 @@ class Planned:
         return transfer_rows(
             self._of("lr_transfer"), self.target.parametrization, self.target.model.base_width
         )
+
+    @cached_property
+    def batch_exponent(self) -> bool:
+        """Whether it would be measured how the best rate goes with the batch: at three batches or more."""
+        return self._of("transfer_exponents")["batch"].n_unique() >= MIN_SIZES
 
     @cached_property
     def ladder(self) -> pl.DataFrame:

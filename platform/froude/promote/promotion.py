@@ -173,9 +173,11 @@ def _beyond(fits: Fits, *, has_rate: bool) -> str:
     law, rows = fits.transfer[parametrization], fits.rows[f"lr_transfer_{parametrization}"]
     sides = []
     for size in law.curves.filter(pl.col("status") == "edge")[law.over]:
-        own = rows.filter((pl.col(law.over) == size) & (pl.col("status") == "finished")).sort("loss")
+        own = rows.filter((pl.col(law.over) == size) & (pl.col("status") == "finished"))
+        # Where the losses fall on the whole, not where the least one happens to be.
+        falls = own.select(pl.cov(pl.col("lr").log(), "loss")).item() < 0
         rates: list[float] = own["lr"].to_list()
-        side = f"above {max(rates):.3g}" if rates[0] == max(rates) else f"below {min(rates):.3g}"
+        side = f"above {max(rates):.3g}" if falls else f"below {min(rates):.3g}"
         sides.append(f"{side} at {law.over} {size:g}")
     if sides:
         return (

@@ -128,6 +128,16 @@ def test_seeds_count_alike_whether_trunks_end_at_the_loss_or_go_on() -> None:
         assert found == pytest.approx([math.sqrt(alone[0] * alone[1])], rel=1e-9)
 
 
+@pytest.mark.parametrize(("late", "rate"), [(None, 0.001), (2.2, 0.004)])
+def test_a_rate_at_which_a_seed_diverges_before_the_loss_brings_no_batch_there(
+    late: float | None, rate: float
+) -> None:
+    high = [branch(256, 0.004, [100, 200, 400], [2.6, each, each and None]) for each in (2.2, late)]
+    low = [branch(256, 0.001, [100, 200, 400], [2.9, 2.5, 2.1]) for _ in range(2)]
+    trunks = [one.with_columns(seed=pl.lit(seed)) for pair in (high, low) for seed, one in enumerate(pair)]
+    assert laws.steps_to_target(pl.concat(trunks), 2.2)["lr"].to_list() == [rate]
+
+
 def test_branches_on_a_hyperbola_give_its_critical_batch() -> None:
     ladder = 24 * 1.35 ** np.arange(18)
     frame = pl.concat(

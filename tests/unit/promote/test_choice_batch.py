@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from recipe_worlds import CLEAR, FLOPS, PARAMS, TARGET, TIME, study
+from recipe_worlds import BATCH, CLEAR, FLOPS, PARAMS, TARGET, TIME, study
 
 from froude.config import ConfigError, Run
+from froude.laws import Estimate
+from froude.promote.checks.reach import rates_batch
 from froude.promote.choice import batch
-from froude.promote.choice.batch import Batches, looked_at
+from froude.promote.choice.batch import Batches, allowed, looked_at
 from froude.promote.choice.choose import Choice, choose
 from froude.promote.choice.knob import Knob
 from froude.promote.choice.recipe_run import searched_run
@@ -49,9 +52,12 @@ def best_at_384(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def laddered(fits: Fits, batch: int) -> Fits:
-    """The same with a ladder of another batch."""
-    rows = fits.rows["loss_law"].with_columns(batch=pl.lit(batch, pl.Int64))
-    return replace(fits, rows={**fits.rows, "loss_law": rows})
+    """The same with a ladder, and rates, of another batch."""
+    moved = {
+        name: fits.rows[name].with_columns(batch=pl.lit(batch, pl.Int64))
+        for name in ("loss_law", "lr_transfer_mup")
+    }
+    return replace(fits, rows={**fits.rows, **moved})
 
 
 def test_batches_are_whole_slots_from_the_best_measured_to_what_the_gate_allows(clear: Fits) -> None:
@@ -201,6 +207,20 @@ def test_the_gate_is_not_named_where_it_takes_nothing_away(clear: Fits) -> None:
     )
 
 
+def test_batches_end_where_the_rates_do_too(clear: Fits) -> None:
+    """Rates at 768 lead to batches of 192 to 3,072, whatever the ladder has; measured exponents lead anywhere."""
+    assert rates_batch(clear) == BATCH
+    rows = clear.rows["loss_law"].with_columns(batch=pl.lit(6144, pl.Int64))
+    large = replace(clear, rows={**clear.rows, "loss_law": rows})
+    assert allowed(large) == (6144 / 4, BATCH * 4)
+    knobs = SimpleNamespace(
+        knobs={"lr_batch": SimpleNamespace(posterior=Estimate(0.5, 0.1, 0.3, 0.7), source="measured")}
+    )
+    measured = replace(large, exponents=knobs)  # type: ignore[arg-type]
+    assert rates_batch(measured) is None
+    assert allowed(measured) == (6144 / 4, 6144 * 4)
+
+
 def test_hours_say_where_they_are_from(clear: Fits) -> None:
     large = replace(clear, large=TARGET.replace({"batch": 1536, "tokens": 1536 * 1200}, name="large"))
     assert "(made up)" in knob(chosen(large), "batch").rule
@@ -218,6 +238,9 @@ def test_slots_that_leave_nothing_measured_are_told(clear: Fits) -> None:
     kept = knob(chosen(fits), "batch")
     assert "it lies beyond 3,072, the largest that was measured" in kept.rule
     assert math.isnan(kept.low)
-    allowed = chosen(laddered(fits, 4096), "loss")
-    assert priced(allowed).offered == (8192,)
-    assert "it lies beyond 3,072, the largest that was measured" in knob(allowed, "batch").rule
+    assert (
+        priced(chosen(laddered(fits, 4096))).offered == ()
+    )  # allowed, but beyond twice the largest measured
+    assert priced(
+        chosen(laddered(replace(clear, large=wide.replace({"slots": 96, "batch": 6144})), 4096))
+    ).offered

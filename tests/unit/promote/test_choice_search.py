@@ -15,7 +15,7 @@ from froude.config import Run
 from froude.promote.choice.choose import choose
 from froude.promote.choice.knob import Knob
 from froude.promote.choice.rate import rate
-from froude.promote.choice.searched import best_settings, half_life, tried_one
+from froude.promote.choice.searched import Found, best_settings, half_life, searched, tried_one
 from froude.promote.fits import Fits, fit_trials
 from froude.promote.ladder.regret import curvature
 from froude.promote.ladder.search import best
@@ -204,3 +204,33 @@ def test_the_rates_regret_has_the_mean_of_the_curvature(ladder: Fits) -> None:
     middle, spread = curvature(fits.transfer["mup"])
     assert found.curve.bend == pytest.approx(middle * math.exp(spread**2 / 2))
     assert found.worst > found.regret
+
+
+def test_settings_of_another_optimizer_are_its_own(ladder: Fits) -> None:
+    frame = world()
+    lion = frame.filter(stage="search").with_columns(
+        optimizer=pl.lit("lion"), lr=pl.col("lr") / 10, loss=pl.col("loss") - 0.2, run="lion-" + pl.col("run")
+    )
+    alone, both = fitted(ladder, frame), fitted(ladder, pl.concat([frame, lion]))
+    assert both.best_overall is not None
+    assert both.best_overall["optimizer"] == "lion"
+    assert both.best == alone.best
+    assert told(both)["optimizer.beta2"] == told(alone)["optimizer.beta2"]
+    assert fitted(ladder, pl.concat([frame.filter(pl.col("stage") != "search"), lion])).best is not None
+
+
+def test_the_half_life_believed_beforehand_is_that_of_the_optimizers_default() -> None:
+    """Lion's beta2 is .99 by default, AdamW's .95."""
+    frame = world(trials=4).filter(stage="search")
+    for name, beta2 in (("adamw", 0.95), ("lion", 0.99)):
+        rows = frame.with_columns(optimizer=pl.lit(name))
+        found = searched(rows, rows.sort("loss", "run").row(0, named=True))["half_life"]
+        assert found.middle == pytest.approx(half_life(beta2, BATCH))
+
+
+def test_what_a_rule_adds_counts_by_the_curvature_that_was_found() -> None:
+    found = Found(1.0, 0.8, 1.25, 0.001, "measured", 0.1, 0.001)
+    assert found.still(0.0, 0.7) == found.still(0.4, 0.7) == "measured"
+    assert (
+        found.still(0.48, 0.7) == "prior"
+    )  # with its own .14 more than seven tenths of the prior's are open

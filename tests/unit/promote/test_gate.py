@@ -15,6 +15,7 @@ from froude.promote.checks import RULES
 from froude.promote.checks.batch import NO_STAGE, Batches
 from froude.promote.checks.forecast import Certificate
 from froude.promote.checks.rates import Curves, Rates
+from froude.promote.checks.reach import BatchReach
 from froude.promote.gate import PRODUCTION, Check, Profile, Refused, Rule, override, profile_named
 
 Values = dict[str, Any]
@@ -54,7 +55,7 @@ GOOD: Values = {
     "extrapolation_params": 4.0,
     "extrapolation_tokens": 1.34,
     "extrapolation_compute": 5.3,
-    "extrapolation_batch": 1.0,
+    "extrapolation_batch": BatchReach(1.0, 1.0),
     "sizes_agree": (),
     "forecast_interval": 0.04,
     "forecast_certified": Certificate(True),
@@ -138,8 +139,8 @@ def test_good_values_pass_every_check() -> None:
         ({"extrapolation_params": 31.0}, "extrapolation_params"),
         ({"extrapolation_tokens": 31.0}, "extrapolation_tokens"),
         ({"extrapolation_compute": 101.0}, "extrapolation_compute"),
-        ({"extrapolation_batch": 5.0}, "extrapolation_batch"),
-        ({"extrapolation_batch": 0.2}, "extrapolation_batch"),
+        ({"extrapolation_batch": BatchReach(5.0, 1.0)}, "extrapolation_batch"),
+        ({"extrapolation_batch": BatchReach(0.2, 1.0)}, "extrapolation_batch"),
         ({"extrapolation_params": math.nan}, "extrapolation_params"),
         ({"forecast_interval": 0.051}, "forecast_interval"),
         ({"forecast_interval": math.nan}, "forecast_interval"),
@@ -162,8 +163,8 @@ def test_each_check_refuses_by_itself(change: Values, name: str) -> None:
         ("extrapolation_params", 30.0),
         ("extrapolation_tokens", 30.0),
         ("extrapolation_compute", 100.0),
-        ("extrapolation_batch", 4.0),
-        ("extrapolation_batch", 0.25),
+        ("extrapolation_batch", BatchReach(4.0, 1.0)),
+        ("extrapolation_batch", BatchReach(0.25, 1.0)),
         ("forecast_interval", 0.05),
         ("diverged_near_optimum", 2.01),
     ],
@@ -199,8 +200,8 @@ def test_no_profile_has_a_bound_for_what_is_no_check() -> None:
     [
         ("lr_points", Rates({32: 7}), Rates({32: 8})),
         ("extrapolation_params", 27.5, 26.5),
-        ("extrapolation_batch", 3.7, 3.5),
-        ("extrapolation_batch", 0.26, 0.3),
+        ("extrapolation_batch", BatchReach(3.7, 1.0), BatchReach(3.5, 1.0)),
+        ("extrapolation_batch", BatchReach(0.26, 1.0), BatchReach(0.3, 1.0)),
         ("diverged_near_optimum", 2.1, 2.3),
         ("validation_leak", 0.046, 0.044),
         ("lr_one_minimum", {32: 0.019}, {32: 0.017}),
@@ -241,6 +242,12 @@ def test_a_drift_is_told_from_what_is_not_known(found: Drift, value: str, remedy
     assert check.value == value
     assert remedy in check.remedy
     assert check.refuses
+
+
+def test_rates_of_a_far_batch_are_refused_beside_a_ladder_of_the_targets() -> None:
+    check = BY_NAME["extrapolation_batch"].judge(BatchReach(1.0, 1 / 12), 4.0)
+    assert (check.passed, check.value) == (False, "1×; 0.0833× that of stage `lr_transfer`")
+    assert "sweep the rates of stage `lr_transfer` at a nearer batch" in check.remedy
 
 
 def test_what_fails_or_has_no_number_for_a_bound_is_not_close() -> None:

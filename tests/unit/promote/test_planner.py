@@ -313,3 +313,15 @@ def test_the_table_is_for_people(small_study: Path, capsys: pytest.CaptureFixtur
     assert "published exponents " in beside
     assert "noise " in beside
     assert max(map(len, lines)) <= 110
+
+
+def test_no_runs_are_bought_for_a_certificate_that_they_cannot_earn(
+    small_study: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "NEEDED", 9)
+    fits = fit(Study(small_study))
+    sound = next_runs(fits, **LARGE, budget=1e8)
+    doubted = next_runs(replace(fits, doubts=("the target's schedule is cosine",)), **LARGE, budget=1e8)
+    assert doubted.chosen.height < sound.chosen.height or not doubted.chosen.equals(sound.chosen)
+    assert "a set begins with the missing ones" in sound.paragraph()
+    assert "a set begins with the missing ones" not in doubted.paragraph()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -89,6 +91,17 @@ def test_under_mup_one_rate_is_best_for_all_widths() -> None:
 def test_the_less_is_known_the_less_is_taken_off() -> None:
     taken = [with_regret(runs(0.3), {"sp": curves(noise)})["regret"].item() for noise in (0.0, 1e-3, 4e-3)]
     assert taken[0] > taken[1] > taken[2]
+
+
+def test_a_best_rate_that_goes_with_the_tokens_is_followed_where_that_is_measured() -> None:
+    transfer = {"sp": curves(noise=1e-4)}
+    law = transfer["sp"]
+    law = replace(law, sample=replace(law.sample, frame=law.sample.frame.with_columns(tokens=pl.lit(1000))))
+    for source, off in (("measured", 0.0), ("prior", 1.0)):
+        power = SimpleNamespace(source=source, posterior=SimpleNamespace(value=-0.5, se=0.01))
+        rows = runs(-1.0, tokens=4000)  # half the rate, as four times the tokens ask for
+        found = with_regret(rows, {"sp": law}, power)["regret"].item()  # type: ignore[arg-type]
+        assert found == pytest.approx(lost(off) - 1.8, abs=1e-3)
 
 
 @pytest.mark.long

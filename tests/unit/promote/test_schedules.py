@@ -138,6 +138,12 @@ def test_schedule_and_tail_have_a_verdict_each(fits: Fits) -> None:
     assert tail.rule.startswith("wsd with a tail of 0.1 +0.0")
 
 
+def test_a_comparison_that_noise_drowns_measures_nothing(fits: Fits) -> None:
+    knob = verdicts(fits, rows(cosine=0.0, noise=0.02))["schedule.name"]
+    assert knob.worst > 0.005 * 1.3
+    assert (knob.source, knob.buys) == ("set by you", "more seeds of each would tell which is better")
+
+
 def test_a_schedule_on_which_horizons_disagree_was_set(fits: Fits) -> None:
     knob = verdicts(fits, rows(cosine={170: 0.03, 680: -0.01}))["schedule.name"]
     assert knob.source == "set by you"

@@ -142,7 +142,10 @@ def test_below_a_measured_critical_batch_the_batch_may_differ() -> None:
     assert named(ladder(), target, Critical()) == []  # type: ignore[arg-type]
     Critical.b_crit = 1000.0
     assert named(ladder(), target, Critical()) == ["batch"]  # type: ignore[arg-type]
-    assert named(ladder({"batch": 384}, {"batch": 3072}), target) == []
+    assert named(ladder({"batch": 384}, {"batch": 3072}), target) == [
+        "batch"
+    ]  # no proxy had it, nor one near it
+    assert named(ladder({"batch": 384}, {"batch": 1600}), target) == []
 
 
 def test_what_the_rows_do_not_say_is_not_held_against_the_target() -> None:

@@ -96,12 +96,13 @@ def test_a_sweep_that_had_not_ended_lacks_only_what_it_had_not_trained(study):
     assert not agenda.changed
 
 
-@pytest.mark.parametrize("name", ["b96", "sp-w8-o1", "mup-w8-too-high"])
-def test_its_trials_would_have_the_same_losses_today(name, study):
+# At twice the best rate, rounding grows: without AVX-512 the loss is .24% higher; another seed's is 3% lower.
+@pytest.mark.parametrize(("name", "rel"), [("b96", 1e-3), ("sp-w8-o1", 5e-3), ("mup-w8-too-high", 1e-3)])
+def test_its_trials_would_have_the_same_losses_today(name, rel, study):
     stored = read_all(Location.parse(study))[name]
     made = run_trial(stored.trial.runs, trial=name, stop_loss=stored.trial.stop_loss).trials
     kept = stored.rows.select(["run", "status", "steps", "loss"]).to_pylist()
-    assert [{key: row[key] for key in kept[0]} for row in made] == near(kept, rel=1e-3)
+    assert [{key: row[key] for key in kept[0]} for row in made] == near(kept, rel=rel)
 
 
 @pytest.mark.slow

@@ -178,13 +178,17 @@ def steps_to_target(frame: pl.DataFrame | pl.LazyFrame, target: float) -> pl.Dat
     Columns `batch`, `lr`, `steps`, `loss`: one row per decayed branch of a trunk. For each (batch, lr) ln
     steps is interpolated linearly in the loss where it first falls to the target. Seeds, where a column `seed`
     tells them apart, count alike by their mean in ln steps: a trunk that is there ends, and has no later branch to
-    average losses over. A batch that no rate brings there, or whose first branch is below it already, has no row:
-    both are censored. Raises as `froude.laws.stats.frames.read` does.
+    average losses over. A rate at which a seed diverges before it is there brings the batch nowhere. A batch that no
+    rate brings there, or whose first branch is below it already, has no row: both are censored. Raises as
+    `froude.laws.stats.frames.read` does.
     """
     goal = positive("target", target)
     sample = read(collect(frame), ["batch", "lr", "steps"], loss=True)
-    batch, lr, steps, loss = sample["batch"], sample["lr"], sample["steps"], sample["loss"]
-    used = sample.frame.filter(pl.Series(sample.used))
+    known = np.isfinite([sample.columns[name] for name in ("batch", "lr", "steps")]).all(axis=0)
+    counted = sample.used | (sample.diverged & known)
+    batch, lr, steps, loss = (sample.columns[name][counted] for name in ("batch", "lr", "steps", "loss"))
+    loss = np.where(sample.used[counted], loss, math.inf)
+    used = sample.frame.filter(pl.Series(counted))
     seed = np.zeros(lr.size)
     if "seed" in used.columns:
         seed = used["seed"].rank("dense").fill_null(0).to_numpy()
@@ -209,7 +213,7 @@ def steps_to_target(frame: pl.DataFrame | pl.LazyFrame, target: float) -> pl.Dat
 def _first(at: Array, mean: Array, goal: float) -> float:
     """Steps at which a trunk falls to the loss: 0 if it is below it from its first branch on, infinite if never."""
     below = np.flatnonzero(mean <= goal)
-    if not below.size:
+    if not below.size or math.isinf(mean[: below[0] + 1].max()):
         return math.inf
     i = int(below[0])
     if i == 0:

@@ -30,6 +30,7 @@ RULES: tuple[Rule[Any], ...] = (
     rates.DIVERGED_NEAR_OPTIMUM,
     batch.BATCH_EDGE,
     *reach.EXTRAPOLATION.values(),
+    reach.BATCH,
     forecast.SIZES_AGREE,
     forecast.FORECAST_INTERVAL,
     forecast.FORECAST_CERTIFIED,

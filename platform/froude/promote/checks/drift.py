@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 
 from froude.config import Run
 from froude.laws.lr.drift import Drift, More, lr_drift, missing
+from froude.laws.lr.exponent import NORMAL
 from froude.promote.checks.rates import FIRST, NO_RATE
+from froude.promote.choice.rate import horizon
 from froude.promote.fits import Fits
 from froude.promote.gate import Finding, Rule
 from froude.promote.ladder.rates import middle, read_at
@@ -22,7 +25,10 @@ Sizes = dict[str, float]
 
 
 def drift(fits: Fits) -> Drift | None:
-    """The shift of the optimum from where the recipe's rate is read to the target; None without a rate."""
+    """The shift of the optimum from the recipe's rate, moved to its horizon, to the target's; None without a rate.
+
+    Where a stage Exponents has measured what the horizon does, its error counts in place of that of other horizons.
+    """
     if fits.peak_lr is None:
         return None
     name = fits.target.parametrization
@@ -30,7 +36,19 @@ def drift(fits: Fits) -> Drift | None:
     rates = fits.rows.get(f"lr_drift_{name}", grid)  # with those at other depths and horizons
     width = read_at(fits.transfer[name], fits.target.model.width, stays=fits.target.width_rules.transfers)
     at, to = _apart(grid, rates, fits.target, width)
-    return lr_drift(rates, at=at, to=to)
+    step = horizon(fits, grid, fits.target)
+    if step is None:
+        return lr_drift(rates, at=at, to=to)
+    if step.source == "measured" and rates["tokens"].n_unique() == 1:
+        others = [axis for axis in to if axis != "tokens"]
+        found = lr_drift(
+            rates, at={axis: at[axis] for axis in others}, to={axis: to[axis] for axis in others}
+        )
+        half = math.hypot(found.high - found.shift, NORMAL * step.sd)
+        return replace(found, low=found.shift - half, high=found.shift + half)
+    found = lr_drift(rates, at=at, to=to)
+    ends = {name: getattr(found, name) - step.shift for name in ("shift", "low", "high")}
+    return replace(found, **ends)
 
 
 def _planned_drift(plan: Planned) -> Drift | None:

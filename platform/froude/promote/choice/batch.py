@@ -14,7 +14,7 @@ from froude.laws.batch.growth import Growth, growth
 from froude.laws.loss.trade import Part
 from froude.laws.stats.frames import Array
 from froude.laws.stats.uncertainty import quantiles
-from froude.promote.checks.reach import EXTRAPOLATION
+from froude.promote.checks.reach import BATCH, rates_batch
 from froude.promote.choice.knob import LEVEL, number
 from froude.promote.choice.step_time import StepTime
 from froude.promote.choice.worth import ladder_batches, parts, trade, with_batch
@@ -88,7 +88,7 @@ class Batches:
             raise ConfigError(
                 f"--prefer {prefer} chooses among batches in whole slots × context, from the best that was measured "
                 f"({self.measured:,.0f}) to what the gate allows (extrapolation_batch), but there is none; give the "
-                "target fewer slots, add proxies of its batch to stage loss_law, or leave --prefer out"
+                "target fewer slots, add proxies and rates of its batch (loss_law, lr_transfer), or leave --prefer out"
             )
         return int(self._picked(prefer, [np.array([draws.mean()]) for draws in self._judged(prefer)])[0])
 
@@ -234,10 +234,11 @@ def ends_measured(fits: Fits) -> tuple[float, float]:
 def allowed(fits: Fits) -> tuple[float, float]:
     """The least and the largest batch that the gate's extrapolation_batch lets pass, in tokens."""
     sizes = ladder_batches(fits)
-    if not sizes:
-        return 0.0, math.inf
-    bound, largest = EXTRAPOLATION["batch"].bound, float(max(sizes))
-    return largest / bound, largest * bound
+    middles = [float(max(sizes))] if sizes else []
+    if (swept := rates_batch(fits)) is not None:
+        middles.append(float(swept))
+    least, most = ([middle * times for middle in middles] for times in (1 / BATCH.bound, BATCH.bound))
+    return max(least, default=0.0), min(most, default=math.inf)
 
 
 def looked_at(fits: Fits) -> list[int]:
@@ -264,7 +265,8 @@ def batches(fits: Fits, params: float, *, flops_per_token: float, time: StepTime
     target, floor, (smallest, largest) = fits.target, best_measured(fits), ends_measured(fits)
     mean, (least, most) = target.phases.mean, allowed(fits)
     runs = {size: with_batch(target, size) for size in looked_at(fits)} | {mean: target}
-    offered = tuple(sorted(size for size in runs if size != mean or max(floor, least) <= mean <= most))
+    highest = min(most, ABOVE * largest)
+    offered = tuple(sorted(size for size in runs if size != mean or max(floor, least) <= mean <= highest))
     losses = {size: priced.losses(parts(run)) for size, run in runs.items()}
     small = offered[0] if offered else mean
     worth = {size: priced.worth(parts(run)) for size, run in runs.items()}

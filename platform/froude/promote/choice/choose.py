@@ -65,7 +65,7 @@ def choose(
         return Choice(None, chosen, (), priced)
     run = moved(start, size, here.promoted, at_own_batch=own.promoted)
     loss = _loss(fits, params)
-    found = told.knobs(fits, run, target=target, rate=here, batches=priced, prefer=prefer, loss=loss)
+    found = told.knobs(fits, run, params, target=target, rate=here, batches=priced, prefer=prefer, loss=loss)
     return Choice(run, chosen, found, priced)
 
 

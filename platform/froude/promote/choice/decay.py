@@ -7,26 +7,25 @@ import math
 import numpy as np
 import polars as pl
 
-from froude.config import Run
 from froude.laws.lr.exponent import NORMAL, Exponent
 from froude.promote.choice.rate import LINE
 from froude.promote.choice.searched import MEAN_BEND, Found
 
 
-def best_timescale(law: Exponent | None, run: Run, own: float) -> Found | None:
-    """The best timescale at the run's tokens with 90%, and what `own` costs as a proportion of the loss; None without.
+def best_timescale(law: Exponent, ratio: float, own: float) -> Found | None:
+    """The best timescale at so many tokens a parameter with 90%, and what `own` costs as a proportion of the loss.
 
-    The stage's optima, each taken to the run's horizon by the exponent: their precision-weighted mean, and what is not
-    known of the exponent, over the way from their middle.
+    None where no curve has an optimum. The stage's optima, each taken to the run's tokens a parameter by the exponent,
+    which is that of one model over its tokens (the law is of their ratio: Bergsma et al. 2505.13738): their
+    precision-weighted mean, and what is not known of the exponent, over the way from their middle.
     """
-    if law is None:
-        return None
     placed = law.levels.filter(pl.col("status") == "ok")
     if not placed.height:
         return None
-    tokens, at, low, high = (placed[name].log().to_numpy() for name in ("tokens", "timescale", "low", "high"))
+    at, low, high = (placed[name].log().to_numpy() for name in ("timescale", "low", "high"))
+    ratios = np.log(placed["tokens"].to_numpy() / _params(law))
     weights = 1 / np.maximum((high - low) / 2 / LINE, 1e-3) ** 2
-    far = math.log(run.tokens) - float(np.average(tokens, weights=weights))
+    far = math.log(ratio) - float(np.average(ratios, weights=weights))
     best = float(np.average(at, weights=weights)) + law.posterior.value * far
     sd = math.hypot(float(weights.sum()) ** -0.5, law.posterior.se * far)
     least = 0.5 * MEAN_BEND * sd**2
@@ -35,3 +34,8 @@ def best_timescale(law: Exponent | None, run: Run, own: float) -> Found | None:
     return Found(
         math.exp(best), math.exp(best - reach), math.exp(best + reach), regret, law.source, MEAN_BEND, least
     )
+
+
+def _params(law: Exponent) -> float:
+    """The parameters of the stage's model: the geometric mean where it had several."""
+    return math.exp(float(law.sample.frame["params"].cast(pl.Float64).log().mean()))  # type: ignore[arg-type]

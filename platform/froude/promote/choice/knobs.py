@@ -15,8 +15,8 @@ from froude.promote.choice.rate import Rate, exponent
 from froude.promote.choice.recipe_run import decouples, searched_batch
 from froude.promote.choice.schedules import Against, Compared, compared
 from froude.promote.choice.searched import (
+    HALF_LIFE_SD,
     LEAST_TRIALS,
-    MEAN_BEND,
     WARMUP,
     Found,
     half_life,
@@ -30,6 +30,7 @@ from froude.schedules import SCHEDULES
 #: Standard deviation of the exponent by which the best warmup's share of the tokens goes with them: nobody has measured
 #: it here, and the exponents of rate, decay and half-life are believed as widely.
 WARMUP_TOKENS_SD = 0.25
+EQUAL = 0.005  # of the loss: the gate's bound on a drift of the rate, and as much as another seed of a small proxy
 TOLD = 5e-4  # nats: less is not worth a word
 UNCOMPARED = "schedules were not compared, each at its own best rate, at two horizons"
 UNCOMPARED_TAILS = "tails of other lengths were not compared"
@@ -38,6 +39,7 @@ UNCOMPARED_TAILS = "tails of other lengths were not compared"
 def knobs(
     fits: Fits,
     run: Run,
+    params: float,
     *,
     target: Run,
     rate: Rate,
@@ -45,7 +47,7 @@ def knobs(
     prefer: Prefer | None,
     loss: float,
 ) -> tuple[Knob, ...]:
-    """Those of `run`, which was chosen for `target`; `loss` is the forecast's, nats per token."""
+    """Those of `run`, of `params` parameters, chosen for `target`; `loss` is the forecast's, nats per token."""
     assert fits.best is not None
     # The best half-life goes with the batch: what the recipe's would have been at the search's.
     kept = half_life(run.optimizer.beta2, _as_told(fits, run)) * math.exp(-_half_life_moved(fits, run).shift)
@@ -72,8 +74,8 @@ def knobs(
         source: Source = "set by you" if tried_one(fits.rows["search"], "rest_lr") else "prior"
         made.append(Knob("optimizer.rest.lr", rest.lr, source, rule=rule))
     if run.optimizer.weight_decay and decouples(run.optimizer):
-        made.append(_decay(fits, run, target, loss))
-    made += [_warmup(fits, run, found.get("warmup"), loss), *_schedule(fits, run)]
+        made.append(_decay(fits, run, params, target, loss))
+    made += [_warmup(fits, run, found.get("warmup"), loss), *_schedule(fits, run, loss)]
     return tuple(_rounded(knob) for knob in made)
 
 
@@ -123,8 +125,9 @@ def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) 
     shift, sd, how = _half_life_moved(fits, run)
     told, lives = _as_told(fits, run), [tokens * math.exp(shift) for tokens in found.wider(sd)]
     low, high = (0.5 ** (told / tokens) for tokens in lives)
-    source: Source = "prior" if fits.beta2_is_prior or (moved and how == "prior") else found.source
-    cost = loss * (found.regret + 0.5 * MEAN_BEND * sd**2)
+    prior = fits.beta2_is_prior or (moved and how == "prior")
+    source: Source = "prior" if prior else found.still(sd, HALF_LIFE_SD)
+    cost = loss * (found.regret + 0.5 * found.bend * sd**2)
     if not (moved or low <= value <= high):
         rule += ", kept since the loss law's proxies were trained with it"
     worst = loss * found.worst(half_life(value, told), *lives)
@@ -168,7 +171,7 @@ def _half_life_moved(fits: Fits, run: Run) -> _Moved:
     return _Moved(mean * far, error * abs(far), source)
 
 
-def _decay(fits: Fits, run: Run, target: Run, loss: float) -> Knob:
+def _decay(fits: Fits, run: Run, params: float, target: Run, loss: float) -> Knob:
     """The decay at the target's timescale; its interval is that of the best one, where a stage Exponents has it."""
     own = timescale(
         lr=run.optimizer.lr, weight_decay=run.optimizer.weight_decay, batch=run.batch, tokens=run.tokens
@@ -181,7 +184,7 @@ def _decay(fits: Fits, run: Run, target: Run, loss: float) -> Knob:
     rule = f"{held}: {own:.3g} of the run"
     name, value = "optimizer.weight_decay", run.optimizer.weight_decay
     law = fits.exponents.knobs.get("timescale_tokens") if fits.exponents is not None else None
-    found = best_timescale(law, run, own)
+    found = best_timescale(law, run.tokens / params, own) if law is not None else None
     if found is None:
         return Knob(name, value, "set by you", rule=rule, buys="a stage Exponents would say which is best")
     rule += f", where {found.middle:.3g} [{found.low:.3g}, {found.high:.3g}] is best ({found.source})"
@@ -204,40 +207,45 @@ def _warmup(fits: Fits, run: Run, found: Found | None, loss: float) -> Knob:
     if found is None or set_by_you or not tokens:
         return Knob(name, tokens, "set by you" if set_by_you else "prior", rule=rule)
     sd = WARMUP_TOKENS_SD * abs(math.log(run.tokens / fits.best["tokens"]))
-    cost = loss * (found.regret + 0.5 * MEAN_BEND * sd**2)
+    cost = loss * (found.regret + 0.5 * found.bend * sd**2)
     buys = _buys(fits, found, loss, f"{100 * found.middle:.1f}% of the tokens")
     if sd**2 > math.log(found.high / found.low) ** 2 / 12:
         buys = "a search at a longer horizon would tell what the share does there"
     low, high = found.wider(sd)
-    source: Source = found.source if sd < WARMUP[1] else "prior"
+    source = found.still(sd, WARMUP[1])
     worst = loss * found.worst(tokens / run.tokens, low, high)
     return Knob(name, tokens, source, low * run.tokens, high * run.tokens, cost, rule, buys, worst)
 
 
-def _schedule(fits: Fits, run: Run) -> list[Knob]:
+def _schedule(fits: Fits, run: Run, loss: float) -> list[Knob]:
     """The schedule and its tail: the target's own, whatever a comparison says, since its ladder was trained by it."""
     found = compared(fits.rows["schedule"], run) if "schedule" in fits.rows else Compared()
-    made = [_verdict("schedule.name", run.schedule.name, found.schedules, UNCOMPARED)]
+    told = EQUAL * loss
+    made = [_verdict("schedule.name", run.schedule.name, found.schedules, UNCOMPARED, told)]
     if SCHEDULES[run.schedule.name].has_tail:
-        made.append(
-            _verdict("schedule.decay_fraction", run.schedule.decay_fraction, found.tails, UNCOMPARED_TAILS)
-        )
+        tail = run.schedule.decay_fraction
+        made.append(_verdict("schedule.decay_fraction", tail, found.tails, UNCOMPARED_TAILS, told))
     return made
 
 
-def _verdict(name: str, value: str | float, against: tuple[Against, ...], uncompared: str) -> Knob:
-    """Measured where no other is better, and no two horizons disagree on which one is; else set."""
+def _verdict(
+    name: str, value: str | float, against: tuple[Against, ...], uncompared: str, told: float
+) -> Knob:
+    """Measured where no other can be better by more than `told` nats, and no two horizons disagree on it; else set."""
     if not against:
         return Knob(name, value, "set by you", rule=uncompared)
     split = [each for each in against if each.split]
     better = [each for each in against if each.high < 0 and not each.split]
     rule = "; ".join(map(str, against))
+    worst = max(0.0, *(-each.low for each in against))
     if better:
         buys = f"with {better[0].name} as the target's, sweep the ladder again"
+    elif split:
+        buys = "runs nearer to the target's horizon would tell"
     else:
-        buys = "runs nearer to the target's horizon would tell" if split else ""
+        buys = "" if worst <= told else "more seeds of each would tell which is better"
     if split:
         return Knob(name, value, "set by you", rule=rule, buys=buys)
-    regret, worst = max(each.regret for each in against), max(0.0, *(-each.low for each in against))
-    source: Source = "set by you" if better else "measured"
+    regret = max(each.regret for each in against)
+    source: Source = "measured" if worst <= told else "set by you"
     return Knob(name, value, source, regret=regret, rule=rule, buys=buys, worst=worst)

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from froude.config import Run
+from froude.laws.lr.curve import QUADRATIC_BIAS
 from froude.laws.lr.drift import lr_drift
 from froude.laws.lr.exponent import NORMAL
 from froude.laws.lr.exponents import KNOBS
@@ -19,6 +20,9 @@ from froude.promote.ladder.rates import RAMPED, middle, read_at
 from froude.promote.ladder.regret import CURVATURE, curvature
 
 LINE = 1.96  # half-width of the line's 95% interval in standard deviations
+#: Standard deviation, in ln rate, of what a shape that real curves do not quite have does to an optimum, however little
+#: noise there is; over horizons it grows as far as they are extrapolated.
+BIAS = QUADRATIC_BIAS / 2
 SAME = 0.02  # in ln size: sizes so near are one, since tokens are rounded to steps
 
 
@@ -107,9 +111,9 @@ def rate(fits: Fits, run: Run) -> Rate | None:
     target = fits.target
     law = fits.transfer[target.parametrization]
     grid = fits.rows[f"lr_transfer_{target.parametrization}"]
-    line = math.log(peak.high / peak.low) / 2 / LINE
+    line = math.hypot(math.log(peak.high / peak.low) / 2 / LINE, BIAS)
     parts = [Part("line", 0.0, line, "measured", "another seed of stage lr_transfer")]
-    for part in (_horizon(fits, grid, run), _batch(fits, grid, run)):
+    for part in (horizon(fits, grid, run), _batch(fits, grid, run)):
         if part is not None:
             parts.append(part)
     # The expected cost is linear in κ and in s, which are independent of the best rate: their means are all it takes.
@@ -137,7 +141,7 @@ def exponent(fits: Fits, name: str) -> tuple[float, float, Source]:
     return (law.posterior.value, law.posterior.se, law.source) if law is not None else (mean, sd, "prior")
 
 
-def _horizon(fits: Fits, grid: pl.DataFrame, run: Run) -> Part | None:
+def horizon(fits: Fits, grid: pl.DataFrame, run: Run) -> Part | None:
     """From the grid's horizon to the run's: by the exponent over tokens, and by rates swept at other horizons."""
     far = _apart(grid, "tokens", run.tokens)
     if not far:
@@ -166,13 +170,18 @@ def _drift(fits: Fits, grid: pl.DataFrame, far: float) -> tuple[float, float] | 
     found = lr_drift(rates, at=at, to={**at, "tokens": at["tokens"] * math.exp(far)})
     if not math.isfinite(found.high - found.low):
         return None
-    return found.shift, max((found.high - found.low) / 2 / NORMAL, 1e-6)
+    span = float(np.ptp(np.log(rates["tokens"].to_numpy())))
+    return found.shift, math.hypot((found.high - found.low) / 2 / NORMAL, BIAS * far / span)
+
+
+def batch_step(grid: pl.DataFrame, run: Run) -> float:
+    """How far, in ln, the run's batch lies from the grid's: a ramp's first, the mean where the grid's runs ramp."""
+    ramps = grid.filter(RAMPED).height == grid.height
+    return _apart(grid, "batch", run.phases.mean if ramps else run.batch)
 
 
 def _batch(fits: Fits, grid: pl.DataFrame, run: Run) -> Part | None:
-    """From the grid's batch to the run's, the first of a ramp; the mean where the grid's runs ramp, as rows tell it."""
-    ramps = grid.filter(RAMPED).height == grid.height
-    far = _apart(grid, "batch", run.phases.mean if ramps else run.batch)
+    far = batch_step(grid, run)
     if not far:
         return None
     mean, sd, source = exponent(fits, "lr_batch")

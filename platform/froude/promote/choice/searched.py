@@ -14,12 +14,14 @@ from froude.laws.lr.bowl import Belief, Bowl, bowl
 from froude.laws.lr.exponent import NORMAL
 from froude.laws.stats.frames import Array
 from froude.laws.stats.uncertainty import quantiles
+from froude.optimizers import OPTIMIZERS
 from froude.optimizers.times import LEAST_BETA2, MOST_BETA2
 from froude.promote.choice.knob import LEVEL, Source
 from froude.promote.ladder.regret import CURVATURE
 
 #: Of the rate: that it lies about the middle of those tried. Of the warmup as a share of the tokens: 2 to 20%. Of
-#: the half-life of beta2 in tokens: that of .95 at the search's batch within a factor of four, which is .9 to .99.
+#: the half-life of beta2 in tokens: that of .95, or of the optimizer's own default, at the search's batch within a
+#: factor of four, which is .9 to .99.
 RATE_SD, WARMUP, HALF_LIFE_SD = 1.5, (math.log(0.06), 0.7), 0.8
 BETA2 = 0.95
 #: ln κ of warmup and half-life: .015, from 1% for a factor of three in the warmup of byte-level proxies.
@@ -52,6 +54,11 @@ class Found:
     def worst(self, value: float, *ends: float) -> float:
         """What a value costs, as a proportion of the loss, if the best one lies at the farther of the ends."""
         return 0.5 * self.bend * max(math.log(value / end) ** 2 for end in ends)
+
+    def still(self, sd: float, prior: float) -> Source:
+        """Its source, with such an error added: measured as long as clearly less is open than beforehand (`prior`)."""
+        own = math.log(self.high / self.low) / 2 / NORMAL
+        return "prior" if sd and math.hypot(own, sd) >= TOLD * prior else self.source
 
     def wider(self, sd: float) -> tuple[float, float]:
         """The interval where the best value has moved by a factor known to this standard deviation of its ln."""
@@ -141,10 +148,12 @@ def _columns(rows: pl.DataFrame, batch: float) -> tuple[dict[str, Array], dict[s
         "warmup": (rows["warmup_tokens"] / rows["tokens"]).log().to_numpy(),
         "half_life": (rows["batch"] * math.log(0.5) / rows["beta2"].log()).log().to_numpy(),
     }
+    own = OPTIMIZERS.get(str(rows["optimizer"].drop_nulls().first()).lower())
+    beta2 = own.defaults.get("beta2", BETA2) if own is not None else BETA2
     beliefs = {
         "lr": Belief((float(columns["lr"].mean()), RATE_SD), CURVATURE),
         "warmup": Belief(WARMUP, BEND),
-        "half_life": Belief((math.log(half_life(BETA2, batch)), HALF_LIFE_SD), BEND),
+        "half_life": Belief((math.log(half_life(beta2, batch)), HALF_LIFE_SD), BEND),
     }
     return columns, beliefs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 from froude.laws import Prediction
 from froude.laws.lr.exponent import NORMAL
@@ -44,11 +45,12 @@ def target_loss(fits: Fits, params: int) -> TargetLoss:
 
 
 def widened(found: Prediction, deviation: float) -> Prediction:
-    """The same with one more independent error of ln loss."""
+    """The same, at its level, with one more independent error of ln loss."""
     if not deviation:
         return found
+    reach = NormalDist().inv_cdf((1 + found.level) / 2) * deviation
     low, high = (
-        found.loss * math.exp(math.copysign(math.hypot(math.log(end / found.loss), NORMAL * deviation), way))
+        found.loss * math.exp(math.copysign(math.hypot(math.log(end / found.loss), reach), way))
         for end, way in ((found.low, -1.0), (found.high, 1.0))
     )
     return replace(found, low=low, high=high)

@@ -24,7 +24,7 @@ class Critical(NamedTuple):
 
 
 def critical(counted: pl.DataFrame, stages: Mapping[str, Mapping[str, Any]]) -> Critical | None:
-    """Fit the critical batch at each loss; the law is that of the lowest, which takes the most tokens."""
+    """Fit the critical batch at each loss; the law is that of the lowest, which takes the most tokens, with a fit."""
     ran = set(counted["stage"].unique())
     goals = {name: float(s["target_loss"]) for name, s in stages.items() if s["role"] == ROLE and name in ran}
     found = []
@@ -33,4 +33,7 @@ def critical(counted: pl.DataFrame, stages: Mapping[str, Mapping[str, Any]]) -> 
         rows = counted.filter(pl.col("stage").is_in(names)).filter(~RAMPED)
         if rows.height:
             found.append((rows, goal, laws.critical_batch(laws.steps_to_target(rows, goal))))
-    return Critical(*found[-1], tuple(law for _, _, law in found)) if found else None
+    if not found:
+        return None
+    fitted = [each for each in found if each[-1].status == "ok"]
+    return Critical(*(fitted or found)[-1], tuple(law for _, _, law in found))

@@ -17,8 +17,9 @@ import numpy as np
 import polars as pl
 
 from froude.laws import LrTransfer
+from froude.laws.lr.exponent import Exponent
 from froude.parametrizations import PARAMETRIZATIONS, STANDARD
-from froude.promote.ladder.rates import best_rate
+from froude.promote.ladder.rates import best_rate, middle
 
 #: Octaves from the best rate beyond which the parabola is not followed: the grids that it is fitted to end there.
 FARTHEST = 2.0
@@ -54,9 +55,15 @@ class Corrected:
         return asdict(self)
 
 
-def with_regret(rows: pl.DataFrame, transfer: Mapping[str, LrTransfer]) -> pl.DataFrame:
-    """Return the loss law's rows with `regret`, nats per token: what the rate cost, 0 where that is not known."""
-    shares = [_share(row, transfer) for row in rows.iter_rows(named=True)]
+def with_regret(
+    rows: pl.DataFrame, transfer: Mapping[str, LrTransfer], over_tokens: Exponent | None = None
+) -> pl.DataFrame:
+    """Return the loss law's rows with `regret`, nats per token: what the rate cost, 0 where that is not known.
+
+    `over_tokens` is the exponent by which the best rate goes with the tokens; one that is not measured moves none.
+    """
+    moves = over_tokens if over_tokens is not None and over_tokens.source == "measured" else None
+    shares = [_share(row, transfer, moves) for row in rows.iter_rows(named=True)]
     share = pl.Series(shares, dtype=pl.Float64)
     return rows.with_columns(regret=(pl.col("loss") * share / (1 + share)).fill_null(0.0))
 
@@ -66,7 +73,7 @@ def corrected(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.col("loss") - pl.col("regret"))
 
 
-def _share(row: Mapping[str, Any], transfer: Mapping[str, LrTransfer]) -> float:
+def _share(row: Mapping[str, Any], transfer: Mapping[str, LrTransfer], moves: Exponent | None) -> float:
     """The regret as a proportion of the loss at the best rate, 0 where the study does not tell."""
     name = row["parametrization"] or STANDARD.name
     law = transfer.get(name)
@@ -77,12 +84,17 @@ def _share(row: Mapping[str, Any], transfer: Mapping[str, LrTransfer]) -> float:
     best = best_rate(law, row["width"], stays=PARAMETRIZATIONS[name].transfers)
     if best is None or not best.value > 0:
         return 0.0
-    away = abs(math.log(row["lr"] / best.value))
+    far = moved = 0.0
+    if moves is not None:
+        far = math.log(row["tokens"] / middle(law.sample.frame, "tokens"))
+        moved = moves.posterior.value * far
+    away = abs(math.log(row["lr"] / best.value) - moved)
     bend, bend_error = curvature(law)
     share = 0.5 * bend * min(away, FARTHEST * math.log(2)) ** 2
     if share < LEAST:
         return 0.0
-    error = math.hypot(2 * best.se / best.value / away, bend_error)
+    off = math.hypot(best.se / best.value, moves.posterior.se * far if moves is not None else 0.0)
+    error = math.hypot(2 * off / away, bend_error)
     known = share / (1 + error**2)
     return known if known >= LEAST else 0.0
 

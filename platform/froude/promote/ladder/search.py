@@ -10,6 +10,12 @@ import polars as pl
 from froude.config import Run
 
 
+def of_optimizer(search: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Rows of an optimizer, or that do not say: another one's best settings are its own. All where none is of it."""
+    same = pl.col("optimizer").str.to_lowercase() == name.lower()
+    return search.filter(same | pl.col("optimizer").is_null()) if search.filter(same).height else search
+
+
 def like(search: pl.DataFrame, target: Run) -> pl.DataFrame:
     """Rows of the target's schedule: at its batch if one has finished there, else at the nearest batch."""
     alike = search.filter(pl.col("schedule") == target.schedule.name)

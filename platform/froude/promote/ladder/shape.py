@@ -22,6 +22,7 @@ from froude.schedules import SCHEDULES
 
 #: What helps where only some rows are of the target's kind.
 MIXED = "one law of several kinds is that of none: leave the others out, or give them a stage of their own"
+LIKE = math.log(2) / 4  # in ln batch: within half the half octave by which batches are looked at
 SHOWN = 4  # values of an axis that a reason lists
 
 
@@ -125,7 +126,7 @@ def _sized(rows: pl.DataFrame, column: str, wanted: int, _: CriticalBatch | None
 def _batch(rows: pl.DataFrame, column: str, wanted: int, critical: CriticalBatch | None) -> bool:
     """Whether the batch is among the ladder's, or it and theirs are below a critical one, where a loss hardly moves."""
     values: list[int] = rows[column].to_list()
-    if min(values) <= wanted <= max(values):
+    if any(abs(math.log(wanted / value)) <= LIKE for value in values):
         return True
     known = critical is not None and critical.status == "ok"
     return known and max(wanted, *values) <= critical.b_crit  # type: ignore[union-attr]

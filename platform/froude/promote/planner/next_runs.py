@@ -39,10 +39,11 @@ class NextRuns:
     whichever of both is `sought`, per unit of cost. `chosen` are the set's runs in order, `shrink` there given those
     before, `after` the interval's expected half-width, relative to the loss, when they are done; a set ends where that
     is `enough`. `failing` are the gate's checks on the loss law that fail now, each with its value and bound.
-    `held_out` has what a certificate lacks. `shares` are the parts of the forecast's variance: law, reach and noise;
-    for the study's target batch and precision, where the law's rows do not have them, and rate, where there is a rate
-    law, whose `rates` say what it may cost. `others` are what else is forecast from the same runs, nats per token by a
-    field of Forecast; `paid` the FLOPs of all proxies over the target's, NaN if unknown.
+    `held_out` has what a certificate lacks, `doubted` says that such runs earn none. `shares` are the parts of the
+    forecast's variance: law, reach and noise; for the study's target batch and precision, where the law's rows do not
+    have them, and rate, where there is a rate law, whose `rates` say what it may cost. `others` are what else is
+    forecast from the same runs, nats per token by a field of Forecast; `paid` the FLOPs of all proxies over the
+    target's, NaN if unknown.
     """
 
     params: float
@@ -52,6 +53,7 @@ class NextRuns:
     forecast: Prediction
     failing: Mapping[str, str]
     held_out: HeldOut
+    doubted: bool
     sought: Literal["shrink", "closes"]
     ranked: pl.DataFrame
     chosen: pl.DataFrame
@@ -152,7 +154,7 @@ class NextRuns:
         else:
             said.append(f"A run of {best} should {narrows}, {most}.")
         have, wanted, beyond = self.held_out
-        if self.sought == "shrink" and have < wanted and math.isfinite(beyond):
+        if self.sought == "shrink" and not self.doubted and have < wanted and math.isfinite(beyond):
             said.append(
                 f"A certificate asks for {wanted} held-out larger runs, those of more than {short(beyond)} FLOPs, and "
                 f"there {'is' if have == 1 else 'are'} {have}; a set begins with the missing ones, as far as its "
@@ -251,6 +253,8 @@ def next_runs(
         picked = [int(order[0])]
     elif beyond:
         picked = _nearer(offered, design, most, goal, once)
+    elif fits.doubts:  # which no run takes away that is like the ladder's, so that none earns a certificate
+        picked = design.greedy(offered["cost"].to_numpy(), most, once=once, enough=goal)
     else:
         picked = _certified(offered, design, most, held_out, goal, once)
     after, gains = design, []
@@ -278,6 +282,7 @@ def next_runs(
         forecast=forecast,
         failing=failing,
         held_out=held_out,
+        doubted=bool(fits.doubts),
         sought=sought,
         ranked=offered[order],
         chosen=offered[picked].with_columns(
