@@ -127,20 +127,24 @@ def _given_up(log: LogReader, records: list[Record]) -> set[int]:
 def _checkpoint(
     run: Run, log: LogReader, records: list[Record], last: Record, damage: str
 ) -> tuple[Verdict, str]:
-    """Whether the newest checkpoint is whole, and of the run's model; and its digest, if it is."""
+    """Whether the newest checkpoint is whole, and one of the run's model and optimizer; and its digest, if it is."""
     from froude.checkpoint.parts import Corrupt
     from froude.checkpoint.tensors import Tensors, digest
-    from froude.train import api
+    from froude.train.trainer import state_without_memory
+
+    def finite(name: str, tensor: torch.Tensor) -> None:
+        if name not in frozen and not tensor.isfinite().all():
+            raise Corrupt(f"`{name}` must be numbers, but some of it is NaN or infinite")
 
     bits = ""
     try:
         if not damage:
+            state = state_without_memory(run)
+            # A model may keep an infinity, as a mask, in a weight that is not trained.
+            frozen = {name for name, p in state.items() if name.startswith("model.") and not p.requires_grad}
             with Tensors(log.location, last) as tensors:
-                shapes = tensors.shapes
-            due = {f"model.{name}": p.shape for name, p in api.build_model(run, "meta").named_parameters()}
-            if other := [name for name in due if shapes.get(name) != due[name]]:
-                damage = f"`{other[0]}` must have shape {list(due[other[0]])}, but has {shapes.get(other[0])}"
-        bits = "" if damage else digest(log.location, last)
+                damage = tensors.unlike(state)
+        bits = "" if damage else digest(log.location, last, finite)
     except (Corrupt, ConfigError) as error:
         damage = "" if last.seq in _given_up(log, records) else str(error)
     seen = damage or (f"digest {bits}" if bits else "deleted since, when newer ones were kept")
