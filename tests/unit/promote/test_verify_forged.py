@@ -23,8 +23,9 @@ from froude.checkpoint.manifest import Manifest
 from froude.checkpoint.parts import digest
 from froude.checkpoint.run_store import save_state
 from froude.checkpoint.tensors import Tensors
+from froude.config import ConfigError
 from froude.promote.verify import locate, verify_run
-from froude.runlog import LogReader, Part, Record
+from froude.runlog import LogReader, Part, Record, record_name
 from froude.schemas import SCHEMAS, to_bytes
 from froude.store import Location
 
@@ -100,6 +101,32 @@ def test_rows_that_another_run_commits_are_not_this_ones(study: Path) -> None:
     shutil.copytree(study / "runs" / "large", study / "runs" / "other")
     forge(study, "ledger", lambda rows: rows.head(0))
     assert failed(study) == [TRAINED]
+
+
+def append(folder: Path, record: Record, **changed: Any) -> None:
+    """This record once more, with some of it changed, at the log's end."""
+    newest = records(folder)[-1]
+    more = replace(record, seq=newest.seq + 1, parent=newest.digest, **changed)
+    (folder / "runs" / "large" / "commits" / record_name(more.seq)).write_bytes(more.to_bytes())
+
+
+def test_a_log_that_goes_on_after_its_end_is_caught(study: Path) -> None:
+    first, *_, last = records(study)
+    append(study, first, attempt=2, generation="more", step=last.step, tokens=last.tokens, base=last.seq)
+    append(study, last)
+    wrong = [check for check in verify_run(*locate(str(study))) if not check.passed]
+    assert [check.name for check in wrong] == ["the log is one chain"]
+    assert wrong[0].seen == "record 4 follows record 3, with which the run is finished"
+
+
+def test_a_rerun_of_what_had_another_build_in_between_is_refused(study: Path) -> None:
+    def other(record: Record) -> Record:
+        build = {**record.meta["build"], "torch": "1.0"}
+        return replace(record, meta={**record.meta, "build": build}) if record.seq == 2 else record
+
+    rewrite(study, other)
+    with pytest.raises(ConfigError, match=r"one build from its start, but large went on .*: torch is '1\.0'"):
+        failed(study, rerun=True)
 
 
 @pytest.mark.parametrize("late", [2, 3, 4])
