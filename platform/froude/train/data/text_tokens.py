@@ -143,7 +143,9 @@ def _cached(path: str, making: Options, folder: Location) -> Record:
 
 def _misfit(folder: Location) -> str:
     """Why a folder's files are not those that its data.json lists, byte for byte; "" if they are."""
-    return _misfit_of(folder.url, tuple(listing.at(folder)[0]))
+    with reported(folder, "`data.options.cache` must be a folder that can be read"):
+        files = tuple(listing.at(folder)[0])
+    return _misfit_of(folder.url, files)
 
 
 @functools.lru_cache(maxsize=256)
