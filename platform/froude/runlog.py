@@ -254,6 +254,25 @@ def lineage(records: Sequence[Record], newest: int | None = None) -> list[Record
     return found[::-1]
 
 
+def disorder(records: Sequence[Record]) -> str:
+    """What no writer leaves in a chain, "" if there is none: a record after the end, or not of the newest attempt."""
+    newest: tuple[int, str] = (0, "")
+    for before, record in zip([None, *records], records, strict=False):
+        whose = (record.attempt, record.generation)
+        if before and before.kind == "finished":
+            return f"record {record.seq} follows record {before.seq}, with which the run is finished"
+        if record.kind == "attempt" and record.attempt != newest[0] + 1:
+            return f"record {record.seq} opens attempt {record.attempt}, but attempt {newest[0] + 1} would be next"
+        if record.kind != "attempt" and whose != newest:
+            return f"record {record.seq} is of {_attempt(*whose)}, but the newest is {_attempt(*newest)}"
+        newest = whose
+    return ""
+
+
+def _attempt(number: int, generation: str) -> str:
+    return f"attempt {number} ({generation[:8]})" if number else "none"
+
+
 def expired(records: Iterable[Record]) -> set[int]:
     """The numbers of checkpoints whose data was given up: each is named by the record that was committed then."""
     return {int(seq) for record in records for seq in record.meta.get("expired", ())}

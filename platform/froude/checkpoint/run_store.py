@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
-import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
@@ -22,6 +21,7 @@ from froude.checkpoint.commit import CommitLog
 from froude.checkpoint.manifest import Manifest, manifest_of
 from froude.checkpoint.parts import Corrupt, create_part, read_part
 from froude.checkpoint.retention import Keep
+from froude.checkpoint.tensors import form
 from froude.checkpoint.writer import ParquetReader, ParquetWriter, check_tensors_only
 from froude.runlog import NO_BASE, Part, Record, expired, lineage
 from froude.schemas import SCHEMAS, TABLES, to_bytes
@@ -65,10 +65,8 @@ def load_state(run: Location, parts: tuple[Part, ...], state: dict[str, Any]) ->
     parts, content = on_rank_0(read)
     manifest = Manifest.from_bytes(content)
     # A tensor that is not sharded may be in one rank's state only.
-    here = {
-        name: form for forms in on_every_rank(lambda: dict(_forms(state))) for name, form in forms.items()
-    }
-    saved = {name: _form(dtype, size) for name, (dtype, size) in manifest.tensors.items()}
+    here = {name: its for forms in on_every_rank(lambda: dict(_forms(state))) for name, its in forms.items()}
+    saved = {name: form(dtype, size) for name, (dtype, size) in manifest.tensors.items()}
     missing, unknown = here.keys() - saved.keys(), saved.keys() - here.keys()
     if missing or unknown:
         raise ValueError(
@@ -91,11 +89,7 @@ def _forms(state: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
         if isinstance(value, dict):
             yield from _forms(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}", _form(value.dtype, value.shape)
-
-
-def _form(dtype: torch.dtype, shape: torch.Size) -> str:
-    return f"{dtype} {list(shape)}".removeprefix("torch.")
+            yield f"{prefix}{key}", form(value.dtype, value.shape)
 
 
 class RunStore:

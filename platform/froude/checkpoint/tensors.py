@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import TracebackType
@@ -51,10 +51,16 @@ class Tensors(Mapping[str, torch.Tensor]):
     def __len__(self) -> int:
         return len(self._tensors.tensors)
 
-    @property
-    def shapes(self) -> dict[str, torch.Size]:
-        """Of all tensors, none of which is read."""
-        return {name: size for name, (_, size) in self._tensors.tensors.items()}
+    def unlike(self, state: Mapping[str, torch.Tensor]) -> str:
+        """The first tensor whose name, dtype or shape is not as in a state; "" if there is none. Reads none of them."""
+        due = {name: form(tensor.dtype, tensor.shape) for name, tensor in state.items()}
+        found = {name: form(*its) for name, its in self._tensors.tensors.items()}
+        other = sorted(name for name in {*due, *found} if due.get(name) != found.get(name))
+        said = (
+            f"`{name}` must be {due.get(name, 'absent')}, but is {found.get(name, 'absent')}"
+            for name in other
+        )
+        return next(said, "")
 
     def __getitem__(self, name: str) -> torch.Tensor:
         dtype, size = self._tensors.tensors[name]
@@ -72,17 +78,26 @@ class Tensors(Mapping[str, torch.Tensor]):
         return self._files[name]
 
 
-def digest(run: Location, record: Record) -> str:
+def digest(
+    run: Location, record: Record, see: Callable[[str, torch.Tensor], None] = lambda name, tensor: None
+) -> str:
     """SHA-256 over name, dtype, shape and bytes of every tensor that `record` commits, in order of names.
 
-    Parameters and optimizer state, however they were sharded. Corrupt if a part is missing or damaged.
+    Parameters and optimizer state, however they were sharded; each is shown to `see` as it is read. Corrupt if a part
+    is missing or damaged.
     """
     found = hashlib.sha256()
     with Tensors(run, record) as tensors:
         for name, tensor in tensors.items():
+            see(name, tensor)
             found.update(f"{name} {tensor.dtype} {list(tensor.shape)}\n".encode())
             found.update(raw(tensor).numpy().data)
     return found.hexdigest()
+
+
+def form(dtype: torch.dtype, shape: torch.Size) -> str:
+    """A tensor's dtype and shape in words."""
+    return f"{dtype} {list(shape)}".removeprefix("torch.")
 
 
 def raw(tensor: torch.Tensor) -> torch.Tensor:

@@ -168,7 +168,3 @@ class Spec:
     def passes(self, settings: Settings) -> float:
         """Forward and backward passes that a step takes, on average."""
         return 1 + (PASSES[self.curvature] / settings.option("every") if self.curvature else 0)
-
-    def state_bytes(self, settings: Settings, shape: Shape) -> int:
-        """Bytes of the state of a parameter or matrix."""
-        return sum(held.nbytes for held in self.state(settings, shape).values())

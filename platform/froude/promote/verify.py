@@ -19,7 +19,7 @@ from froude.promote.recipe import Recipe
 from froude.promote.token_audit import account as token_account
 from froude.promote.token_audit import is_slot, misplaced, parts
 from froude.promote.witness import ABOUT, MOST_SKEW, compared
-from froude.runlog import LogReader, Record, expired, lineage, record_name
+from froude.runlog import LogReader, Record, disorder, expired, lineage, record_name
 from froude.schemas import TABLES
 from froude.store import Location, reported
 from froude.study import Study
@@ -72,8 +72,9 @@ def verify_run(
     # All that follows is said of these records: a run that goes on commits more meanwhile.
     records = log.records()
     head, line = records[-1], lineage(records)
-    device = _rerun_device(recipe, records, other_build=other_build) if rerun else None
-    yield Verdict("the log is one chain", True, f"{len(records)} records, {head.attempt} attempts")
+    device = _rerun_device(recipe, line or records, other_build=other_build) if rerun else None
+    odd = disorder(records)
+    yield Verdict("the log is one chain", not odd, odd or f"{len(records)} records, {head.attempt} attempts")
     yield _sealed(study.location, log, recipe, records)
     first = (run / "commits" / record_name(0)).modified()
     if (witness := compared(study.location, recipe, first)) is not None:
@@ -127,20 +128,24 @@ def _given_up(log: LogReader, records: list[Record]) -> set[int]:
 def _checkpoint(
     run: Run, log: LogReader, records: list[Record], last: Record, damage: str
 ) -> tuple[Verdict, str]:
-    """Whether the newest checkpoint is whole, and of the run's model; and its digest, if it is."""
+    """Whether the newest checkpoint is whole, and one of the run's model and optimizer; and its digest, if it is."""
     from froude.checkpoint.parts import Corrupt
     from froude.checkpoint.tensors import Tensors, digest
-    from froude.train import api
+    from froude.train.trainer import state_without_memory
+
+    def finite(name: str, tensor: torch.Tensor) -> None:
+        if name not in frozen and not tensor.isfinite().all():
+            raise Corrupt(f"`{name}` must be numbers, but some of it is NaN or infinite")
 
     bits = ""
     try:
         if not damage:
+            state = state_without_memory(run)
+            # A model may keep an infinity, as a mask, in a weight that is not trained.
+            frozen = {name for name, p in state.items() if name.startswith("model.") and not p.requires_grad}
             with Tensors(log.location, last) as tensors:
-                shapes = tensors.shapes
-            due = {f"model.{name}": p.shape for name, p in api.build_model(run, "meta").named_parameters()}
-            if other := [name for name in due if shapes.get(name) != due[name]]:
-                damage = f"`{other[0]}` must have shape {list(due[other[0]])}, but has {shapes.get(other[0])}"
-        bits = "" if damage else digest(log.location, last)
+                damage = tensors.unlike(state)
+        bits = "" if damage else digest(log.location, last, finite)
     except (Corrupt, ConfigError) as error:
         damage = "" if last.seq in _given_up(log, records) else str(error)
     seen = damage or (f"digest {bits}" if bits else "deleted since, when newer ones were kept")
@@ -251,7 +256,7 @@ def _ledger(study: Study, recipe: Recipe, line: list[Record], progress: Progress
 
 
 def _rerun_device(recipe: Recipe, records: Sequence[Record], *, other_build: bool) -> torch.device:
-    """Where the run can be trained again to the bit; ConfigError if it can't be here."""
+    """Where the run that came through `records` can be trained again to the bit; ConfigError if it can't be here."""
     import torch
 
     from froude.train import parallel
@@ -268,11 +273,13 @@ def _rerun_device(recipe: Recipe, records: Sequence[Record], *, other_build: boo
             f"--rerun needs a finished run, but {recipe.run.name} is at step {head.step}; train it to its end"
         )
     before = head.meta.get("build", {})
-    began = next((each["build"] for record in records if (each := record.meta).get("build")), before)
-    if not other_build and (how := environment.difference(began, before)):
+    builds = [record.meta["build"] for record in records if record.meta.get("build")]
+    others = [how for build in builds if (how := environment.difference(builds[0], build))]
+    if not other_build and others:
         raise ConfigError(
             f"--rerun compares bits, so the run must have had one build from its start, but {recipe.run.name} went on "
-            f"with --other-build: {how}; verify it without --rerun, or with --other-build to see how far it differs"
+            f"with --other-build: {others[0]}; verify it without --rerun, or with --other-build to see how far it "
+            "differs"
         )
     torch.set_num_threads(int(before.get("threads", torch.get_num_threads())))
     device = parallel.resolve_device("cpu" if before.get("device") == "cpu" else recipe.run.device)

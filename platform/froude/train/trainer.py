@@ -176,6 +176,16 @@ class Trainer:
             tensor.copy_(snapshot[name])
 
 
+def state_without_memory(run: Run) -> dict[str, Tensor]:
+    """Names, dtypes and shapes of what `Trainer(run).state()` has; weights require a gradient if they are trained."""
+    model = api.build_model(run, "meta")
+    state = optimizers.state_at_start(run, model)
+    if run.precision == "bf16_stochastic":
+        to_bf16(model)
+    weights = {f"model.{name}": parameter for name, parameter in model.named_parameters()}
+    return weights | {f"optimizer.{key}": tensor for key, tensor in state.items()}
+
+
 def only_trainer(run: Run, world: World, *, blank: bool = False) -> Trainer:
     """A trainer, once the memory of any before it is free: a sharded model lies in reference cycles."""
     collector.collect_all()

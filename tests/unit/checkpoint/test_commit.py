@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+import re
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 from froude.checkpoint.commit import CommitLog, Fenced, Finished
 from froude.config import ConfigError
-from froude.runlog import NO_BASE, BrokenLog, LogReader, Part, Record, lineage, record_name
+from froude.runlog import NO_BASE, BrokenLog, LogReader, Part, Record, disorder, lineage, record_name
 from froude.store import Location
 
 
@@ -82,6 +84,7 @@ def test_any_interleaving_of_two_attempts_is_one_chain(
     assert [record.digest for record in chain] == [record.digest for record in expected]
     assert [record.seq for record in chain] == list(range(len(chain)))
     assert [record.parent for record in chain] == [None, *(record.digest for record in chain)][: len(chain)]
+    assert disorder(chain) == ""
     attempts = [record.attempt for record in chain]
     assert attempts == sorted(attempts)
     assert len(set(attempts)) == sum(record.kind == "attempt" for record in chain)
@@ -287,6 +290,31 @@ def test_what_another_attempt_threw_away_is_not_in_the_lineage(place: Location) 
     records = CommitLog(place).records()
     assert [record.seq for record in lineage(records)] == [kept.seq, again.seq]
     assert lost.seq in [record.seq for record in records]
+
+
+@pytest.mark.parametrize(
+    ("seq", "changed", "said"),
+    [
+        (0, {"attempt": 7}, "record 0 opens attempt 7, but attempt 1 would be next"),
+        (2, {"attempt": 1}, "record 2 opens attempt 1, but attempt 2 would be next"),
+        (3, {"attempt": 1}, r"record 3 is of attempt 1 \(\w+\), but the newest is attempt 2"),
+        (3, {"generation": "other"}, r"record 3 is of attempt 2 \(other\), but the newest is attempt 2"),
+        (3, {"kind": "attempt"}, "record 3 opens attempt 2, but attempt 3 would be next"),
+        (0, {"kind": "checkpoint"}, "record 0 is of attempt 1 .*, but the newest is none"),
+        (1, {"kind": "finished"}, "record 2 follows record 1, with which the run is finished"),
+    ],
+)
+def test_what_no_writer_leaves_in_a_chain_is_named(
+    place: Location, seq: int, changed: dict[str, Any], said: str
+) -> None:
+    for step in (1, 2):
+        attempt = writer(place)
+        attempt.open()
+        attempt.save(step, kind="checkpoint" if step == 1 else "finished")
+    records = LogReader(place).records()
+    assert disorder(records) == ""
+    records[seq] = dataclasses.replace(records[seq], **changed)
+    assert re.match(said, disorder(records))
 
 
 def test_a_base_that_leads_nowhere_is_named(place: Location) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import shutil
@@ -20,8 +21,11 @@ from honest_run import FORECAST, failed, sealed, train
 
 from froude.checkpoint.manifest import Manifest
 from froude.checkpoint.parts import digest
+from froude.checkpoint.run_store import save_state
+from froude.checkpoint.tensors import Tensors
+from froude.config import ConfigError
 from froude.promote.verify import locate, verify_run
-from froude.runlog import LogReader, Part, Record
+from froude.runlog import LogReader, Part, Record, record_name
 from froude.schemas import SCHEMAS, to_bytes
 from froude.store import Location
 
@@ -97,6 +101,32 @@ def test_rows_that_another_run_commits_are_not_this_ones(study: Path) -> None:
     shutil.copytree(study / "runs" / "large", study / "runs" / "other")
     forge(study, "ledger", lambda rows: rows.head(0))
     assert failed(study) == [TRAINED]
+
+
+def append(folder: Path, record: Record, **changed: Any) -> None:
+    """This record once more, with some of it changed, at the log's end."""
+    newest = records(folder)[-1]
+    more = replace(record, seq=newest.seq + 1, parent=newest.digest, **changed)
+    (folder / "runs" / "large" / "commits" / record_name(more.seq)).write_bytes(more.to_bytes())
+
+
+def test_a_log_that_goes_on_after_its_end_is_caught(study: Path) -> None:
+    first, *_, last = records(study)
+    append(study, first, attempt=2, generation="more", step=last.step, tokens=last.tokens, base=last.seq)
+    append(study, last)
+    wrong = [check for check in verify_run(*locate(str(study))) if not check.passed]
+    assert [check.name for check in wrong] == ["the log is one chain"]
+    assert wrong[0].seen == "record 4 follows record 3, with which the run is finished"
+
+
+def test_a_rerun_of_what_had_another_build_in_between_is_refused(study: Path) -> None:
+    def other(record: Record) -> Record:
+        build = {**record.meta["build"], "torch": "1.0"}
+        return replace(record, meta={**record.meta, "build": build}) if record.seq == 2 else record
+
+    rewrite(study, other)
+    with pytest.raises(ConfigError, match=r"one build from its start, but large went on .*: torch is '1\.0'"):
+        failed(study, rerun=True)
 
 
 @pytest.mark.parametrize("late", [2, 3, 4])
@@ -242,6 +272,54 @@ def test_an_evaluation_that_was_rewritten_is_caught_by_a_rerun(study: Path) -> N
     forge(study, "evals", lambda rows: rows.with_columns(loss=pl.lit(1.298)))
     assert failed(study) == []
     assert failed(study, rerun=True) == ["and has the same losses at every step"]
+
+
+def without_moments(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: tensor for name, tensor in state.items() if not name.startswith("optimizer.")}
+
+
+def poisoned(name: str) -> Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]]:
+    """One number of that tensor is none."""
+
+    def change(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        state[name].view(-1)[-1] = math.nan
+        return state
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (without_moments, r"`optimizer\..*` must be float32 \[.*\], but is absent"),
+        (
+            lambda state: {name: tensor.half() for name, tensor in state.items()},
+            r"`model.embedding` must be float32 \[256, 32\], but is float16 \[256, 32\]",
+        ),
+        (
+            lambda state: {**state, "model.more": torch.zeros(2)},
+            r"`model.more` must be absent, but is float32 \[2\]",
+        ),
+        (poisoned("model.embedding"), "`model.embedding` must be numbers, but some of it is NaN"),
+        (
+            poisoned("optimizer.embedding.exp_avg"),
+            "`optimizer.embedding.exp_avg` must be numbers, but some of it is NaN",
+        ),
+    ],
+    ids=["no optimizer", "another dtype", "more", "weights that are NaN", "moments that are NaN"],
+)
+def test_a_checkpoint_that_no_such_run_has_is_caught(
+    study: Path, change: Callable[[dict[str, torch.Tensor]], dict[str, torch.Tensor]], said: str
+) -> None:
+    run, last = Location.parse(study) / "runs" / "large", records(study)[-1]
+    with Tensors(run, last) as tensors:
+        state = change(dict(tensors))
+    forged = save_state(run, "data/000000000005/forged.00000003", state)
+    kept = tuple(part for part in last.parts if part.kind not in ("data", "manifest"))
+    rewrite(study, lambda r: replace(r, parts=(*forged, *kept)) if r.seq == last.seq else r)
+    wrong = [check for check in verify_run(*locate(str(study))) if not check.passed]
+    assert [check.name for check in wrong] == ["the checkpoint of step 5 is whole"]
+    assert re.search(said, wrong[0].seen)
 
 
 def test_a_checkpoint_of_nothing_is_caught(study: Path) -> None:

@@ -20,7 +20,7 @@ from froude.train.optimizers import build, exactness
 from froude.train.optimizers.composed import Rows
 from froude.train.parallel import World
 from froude.train.probe.updates import probe
-from froude.train.trainer import Trainer
+from froude.train.trainer import Trainer, state_without_memory
 
 #: Optimizers of which muP says nothing, or nothing of their decay.
 WITHOUT_RULES = ("adafactor", "adam", "apollo", "galore_adamw", "rmsprop", "sgd", "sophia_g", "sophia_h")
@@ -74,6 +74,32 @@ def test_a_spec_has_the_state_with_which_the_class_starts(name: str) -> None:
     for key, tensor in theirs.items():
         assert torch.equal(ours[key], tensor), key
         assert (ours[key].dtype, ours[key].device) == (tensor.dtype, tensor.device)
+    assert forms(theirs) == forms(state_without_memory(run))
+
+
+def forms(state: dict[str, torch.Tensor]) -> dict[str, tuple[torch.dtype, torch.Size]]:
+    return {name: (tensor.dtype, tensor.shape) for name, tensor in state.items()}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        *(
+            (name, {"precision": "bf16_stochastic"})
+            for name, spec in OPTIMIZERS.items()
+            if not (spec.average or spec.curvature)
+        ),
+        *(("muon", {"optimizer.clipping": clipping}) for clipping in ("zclip", "adagc")),
+    ],
+)
+def test_what_a_checkpoint_has_is_known_without_memory(name: str, changes: dict[str, Any]) -> None:
+    sp = {"parametrization": "sp"} if name in WITHOUT_RULES else {}
+    run = run_with(name, **sp, **{"schedule.name": "constant", **changes})
+    trainer = Trainer(run)
+    trainer.step(run, 0)
+    known = state_without_memory(run)
+    assert forms(known) == forms(trainer.state())
+    assert all(tensor.is_meta for tensor in known.values() if tensor.ndim)
 
 
 @pytest.mark.slow

@@ -7,18 +7,22 @@ import functools
 import hashlib
 import json
 import os
+import shutil
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from froude.config import ConfigError, Scalar
-from froude.corpora import corpus, record
+from froude.corpora import corpus, listing, record
 from froude.corpora import tokenizer as tokenizers
+from froude.corpora.listing import Listed
 from froude.corpora.prepare import inputs as texts
 from froude.corpora.prepare.texts import begins_as_lines
 from froude.corpora.prepare.whole import Options, prepare
 from froude.corpora.record import Record
+from froude.corpora.verify import verify
 from froude.material.moved import lies_at
 from froude.store import Location, reported
 from froude.train.data import windows
@@ -119,13 +123,39 @@ def _cache(wanted: str) -> Location:
 
 
 def _cached(path: str, making: Options, folder: Location) -> Record:
-    """The tokens of the texts; made by the first process of a host that asks."""
+    """The tokens of the texts; made by the first process of a host that asks, and anew where they were changed."""
     if not folder.is_local:
         raise ConfigError(f"`data.options.cache` must be a local folder, but got {folder}; name one")
-    if (known := record.read(folder)) is not None:
-        return known
-    with reported(folder, "`data.options.cache` must be a folder that can be written"), _alone(folder.path):
-        return record.read(folder) or prepare([path], folder, making)
+    if _misfit(folder):
+        with (
+            reported(folder, "`data.options.cache` must be a folder that can be written"),
+            _alone(folder.path),
+        ):
+            if misfit := _misfit(folder):  # no other process has made it meanwhile
+                if (folder / record.FILE).exists():
+                    warnings.warn(f"the tokens in {folder} are made anew: {misfit}", stacklevel=2)
+                    shutil.rmtree(folder.path)
+                return prepare([path], folder, making)
+    known = record.read(folder)
+    assert known is not None
+    return known
+
+
+def _misfit(folder: Location) -> str:
+    """Why a folder's files are not those that its data.json lists, byte for byte; "" if they are."""
+    with reported(folder, "`data.options.cache` must be a folder that can be read"):
+        files = tuple(listing.at(folder)[0])
+    return _misfit_of(folder.url, files)
+
+
+@functools.lru_cache(maxsize=256)
+def _misfit_of(folder: str, files: tuple[Listed, ...]) -> str:
+    try:
+        return next((f"{seen.name} {seen.wrong}" for seen in verify(folder) if seen.wrong), "")
+    except (
+        ConfigError
+    ) as error:  # there is no data.json, or it can't be read, or another process removes them
+        return str(error)
 
 
 @contextmanager

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from froude.config import ConfigError, Optimizer, Run
+from froude.optimizers import Held
 from froude.optimizers.section import Rest
 from froude.train.api import Kind
 from froude.train.optimizers import offloaded
 from froude.train.optimizers.clipping import clipping
-from froude.train.optimizers.composed import Composed, Part, Rows, make
+from froude.train.optimizers.composed import Composed, Part, Rows, make, started
 from froude.train.optimizers.exactness import repeats, works_by_rows
 from froude.train.optimizers.fused import matrices
 from froude.train.optimizers.offloaded import Offloaded
@@ -66,12 +67,27 @@ def build(run: Run, model: nn.Module, world: World) -> Composed:
 
 def state_bytes(run: Run, model: nn.Module) -> int:
     """Bytes of the optimizer's state, of all workers together; the model may be one without memory."""
-    settings, spec = run.optimizer, run.optimizer.spec
+    return sum(held.nbytes for _, held, _ in _held(run, model))
+
+
+def state_at_start(run: Run, model: nn.Module) -> dict[str, Tensor]:
+    """The state with which the optimizer begins, of all workers together, in tensors without memory but for numbers."""
+    found = {name: started(held, weight) for name, held, weight in _held(run, model)}
+    trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    return found | {f"clipping.{key}": tensor for key, tensor in clipping(run, trained).state().items()}
+
+
+def _held(run: Run, model: nn.Module) -> Iterator[tuple[str, Held, Tensor]]:
+    """All that is kept, by name, each with the weight that it is kept of, without memory, as the class sees it."""
     owned = _owned(run, model)
-    total = sum(spec.state_bytes(settings, matrix.shape) for matrix in owned)
-    taken, by_rows = {matrix.parameter for matrix in owned}, settings.by_rows
-    left = (p for p in model.parameters() if p not in taken)
-    return total + sum(by_rows.spec.state_bytes(by_rows, tuple(p.shape)) for p in left)
+    taken = {matrix.parameter for matrix in owned}
+    left = [(name, p, tuple(p.shape)) for name, p in model.named_parameters() if p not in taken]
+    kept = [(run.optimizer, matrix.name, matrix.parameter, matrix.shape) for matrix in owned]
+    dtype = torch.float32 if run.precision == "bf16_stochastic" else None  # it is given copies
+    for settings, name, parameter, shape in [*kept, *((run.optimizer.by_rows, *each) for each in left)]:
+        weight = parameter.detach().new_empty(shape, dtype=dtype, device="meta")
+        for key, held in settings.spec.state(settings, shape).items():
+            yield f"{name}.{key}", held, weight
 
 
 def _implementation(run: Run, settings: Optimizer | Rest, world: World) -> str:

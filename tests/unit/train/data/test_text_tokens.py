@@ -166,6 +166,35 @@ def test_json_lines_under_the_name_of_a_plain_text_are_other_tokens(
     assert second.length < first.length  # no braces and no names of columns
 
 
+@pytest.mark.parametrize("damaged", ["train-*.bin", "validation-*.idx", "data.json"])
+def test_a_cache_that_was_changed_is_made_anew(tokens_run: TokensRun, tmp_path: Path, damaged: str) -> None:
+    run = tokens_run()
+    known = {split: build_source(run, split) for split in ("train", "validation")}
+    before = {split: source.read(0, source.length) for split, source in known.items()}
+    (file,) = (tmp_path / "cache").rglob(damaged)
+    made = {each.name: each.read_bytes() for each in file.parent.iterdir()}
+    content = bytearray(made[file.name])
+    content[-3] ^= 1  # of the same size
+    file.unlink()
+    file.write_bytes(content)
+    with pytest.warns(UserWarning, match=f"the tokens in {file.parent} are made anew: .*{file.name}"):
+        build_source(run, "train")
+    for split, source in known.items():
+        again = build_source(run, split)
+        assert again.sha256 == source.sha256
+        assert np.array_equal(again.read(0, again.length), before[split])
+    assert {each.name: each.read_bytes() for each in file.parent.iterdir()} == made
+
+
+def test_a_cache_that_can_only_be_read_serves(tokens_run: TokensRun, tmp_path: Path) -> None:
+    run = tokens_run()
+    source = build_source(run, "train")
+    (lock,) = (tmp_path / "cache").rglob("*.lock")
+    lock.unlink()
+    lock.mkdir()  # whoever would take it gets an error, root too
+    assert build_source(run, "train").length == source.length
+
+
 def test_another_tokenizer_under_the_same_name_is_another_run(tokens_run: TokensRun, tmp_path: Path) -> None:
     planned = tokens_run()
     before = material_of(planned)
