@@ -182,9 +182,9 @@ class Loop:
     def _load(self, at_most: int | None = None) -> tuple[int, Mapping[str, Any]]:
         position = self.store.load(self.trainer.state(), at_most)
         if at_most is not None and not position["step"]:  # the run's start is in no checkpoint
-            run, world = self.trainer.run, self.world
+            run, world, corpus = self.trainer.run, self.world, self.trainer.corpus
             del self.trainer
-            self.trainer = only_trainer(run, world)
+            self.trainer = only_trainer(run, world, corpus=corpus)
         if self.trainer.scaling:
             self.trainer.scaling.rewind(position["scalars"].get("loss_scale", {}))
         return position["step"], position["scalars"]
