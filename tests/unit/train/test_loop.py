@@ -230,6 +230,15 @@ class Tracker(Observer):
         self.losses.append(row["loss"])
 
 
+@pytest.mark.parametrize("names", [["stability"], ["loss_scale"], ["average"], ["mine", "", "mine"]])
+def test_no_observer_keeps_its_state_under_anothers_name(names):
+    """In a checkpoint one would replace the other; observers without a state have no name."""
+    watching = [type("Named", (Observer,), {"name": name})() for name in names]
+    with pytest.raises(ConfigError, match=f"but two states would be '{names[0]}'; rename the observer"):
+        Loop(BASE, Trainer(BASE), InMemory(), watching, ledger=False)
+    Loop(BASE, Trainer(BASE), InMemory(), [*watching[1:], Observer(), Observer()], ledger=False)
+
+
 @pytest.mark.slow
 def test_a_tracker_hears_of_every_step_and_changes_no_bit(tmp_path):
     run = BASE.replace({"reduction": "exact", "eval_every": 5}, name="tracked")
