@@ -184,13 +184,13 @@ class Loop:
             observer.rewind(scalars.get(observer.name, {}))
         for name in set(self.tables) - {"events"}:
             self.tables[name].clear()
-
-    def _load(self, at_most: int | None = None) -> tuple[int, Mapping[str, Any]]:
-        position = self.store.load(self.trainer.state(), at_most)
-        if at_most is not None and not position["step"]:  # the run's start is in no checkpoint
+        if at_most is not None and not self.step:  # the run's start is in no checkpoint
             run, world, corpus = self.trainer.run, self.world, self.trainer.corpus
             del self.trainer
             self.trainer = only_trainer(run, world, corpus=corpus)
+
+    def _load(self, at_most: int | None = None) -> tuple[int, Mapping[str, Any]]:
+        position = self.store.load(self.trainer.state(), at_most)
         if self.trainer.scaling:
             self.trainer.scaling.rewind(position["scalars"].get("loss_scale", {}))
         return position["step"], position["scalars"]

@@ -82,4 +82,8 @@ class Observer:
         return {}
 
     def rewind(self, state: Mapping[str, Any]) -> None:
-        """Go on from what a checkpoint kept; empty at the run's start."""
+        """Go on from what a checkpoint kept; empty at the run's start.
+
+        A run that goes back there builds its trainer anew after this: hold nothing of the old one, or there may be no
+        room for two.
+        """
