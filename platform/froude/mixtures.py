@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from froude.section import ConfigError, Section, did_you_mean
+from froude.section import ConfigError, Section, did_you_mean, without_secrets
 from froude.sections import Scalar
 
 MIXTURE = "froude.train.data.mixture:Mixture"
@@ -49,7 +49,12 @@ class Corpus(Section):
     @property
     def corpus(self) -> str:
         """What is trained on, for people: the source, and the file's name and the hash where there are any."""
-        marks = [os.path.basename(self.path), self.sha256 and f"sha256:{self.sha256[:12]}"]
+        # A URL's last part may have a password in it; names of files, and of objects below a host or bucket, have none.
+        plain = os.path.isabs(self.path) or re.match(r"\w+://[^/:@]+/[^?]*$", self.path)
+        marks = [
+            os.path.basename(self.path if plain else without_secrets(self.path)),
+            self.sha256 and f"sha256:{self.sha256[:12]}",
+        ]
         return " ".join([self.source, *filter(None, marks)])
 
     @property

@@ -98,6 +98,10 @@ class Reader:
         """Bytes of the whole object."""
         return int(self._file.size())
 
+    def version(self) -> str:
+        """What names the object that was opened (its ETag): another one once it is written again with other bytes."""
+        return str(self._file.metadata().get("ETag"))
+
     def read_at(self, length: int, offset: int) -> bytes:
         """`length` bytes from `offset`, fewer at the object's end."""
         with arrow_errors():

@@ -49,6 +49,29 @@ def test_it_reads_well_in_toml_and_comes_back_the_same() -> None:
     assert Run.from_toml(run.to_toml()).fingerprint == run.fingerprint
 
 
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("postgres://me:hunter2@db", "***@db"),
+        ("postgres://me:hunter2@db/corpus", "corpus"),
+        ("mysql://me:hunter2/@here@db", "***@db"),
+        ("https://hunter2@host", "***@host"),
+        ("https://host/corpus?token=hunter2", "corpus?token=***"),
+        ("host=db password=hunter2", "host=db password=***"),
+        ("s3://bucket/corpus@2", "corpus@2"),
+        ("s3://bucket/token=gpt2/[ab]*", "[ab]*"),
+        ("hf://datasets/one/corpus@main", "corpus@main"),
+        ("/data//old/corpus@2", "corpus@2"),
+        ("/data/token=gpt2", "token=gpt2"),
+        ("one/corpus@main", "corpus@main"),
+    ],
+)
+def test_rows_name_a_corpus_by_the_end_of_its_path_without_passwords(path: str, name: str) -> None:
+    """Plain names stay as they were: rows of earlier versions are compared with them."""
+    run = Run(tokens=768, data={"source": "mine.code:Src", "path": path})
+    assert run.data.corpus == f"mine.code:Src {name}"
+
+
 def test_its_fingerprint_is_of_all_but_its_paths(tmp_path: Path) -> None:
     runs = []
     for name, text in (("a", "same"), ("b", "same"), ("c", "other")):

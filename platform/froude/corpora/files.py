@@ -136,9 +136,16 @@ class Remote:
         """A block, from the store."""
         first = number * blocks.BLOCK
         wanted = min(blocks.BLOCK, self.size - first)
-        found = self._open().read_at(wanted, first)
+        source = self._open()
+        found = source.read_at(wanted, first)
         if len(found) != wanted:
             raise truncated(self, first, wanted)
+        # Asked after its bytes came: what was written again before or meanwhile is no longer what was opened.
+        if Location(self.url).reader().version() != source.version():
+            raise ConfigError(
+                f"a shard must stay as it is while it is read, but {self.url} was written again; restore it, or start "
+                "again"
+            )
         return found
 
     def _open(self) -> Reader:

@@ -181,13 +181,20 @@ class SweepSession:
 
 
 def settings(run: Run) -> dict[str, Any]:
-    """What a tracker is told of a run's settings: variables of a command's environment by name only."""
-    found = run.to_dict()
+    """What a tracker is told of a run's settings: no URL's password, a command's environment by name only."""
+    found: dict[str, Any] = _masked(run.to_dict())
     if environment := found.get("trainer", {}).get("environment"):
         found["trainer"] = {**found["trainer"], "environment": dict.fromkeys(environment, "***")}
-    if path := found.get("data", {}).get("path"):
-        found["data"] = {**found["data"], "path": without_secrets(path)}
     return found
+
+
+def _masked(value: Any) -> Any:
+    """A value without the secrets of any text in it."""
+    if isinstance(value, Mapping):
+        return {name: _masked(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_masked(each) for each in value]
+    return without_secrets(value) if isinstance(value, str) else value
 
 
 def rows_of(file: Location) -> list[Row]:
@@ -204,7 +211,7 @@ def chunked(found: list[Point]) -> Iterable[list[Point]]:
 def said(row: Mapping[str, Any]) -> Row:
     """What a trial's row has, as words and numbers; so `froude fit --from` reads it back."""
     return {
-        name: value if isinstance(value, int | float | str) else str(value)
+        name: value if isinstance(value, int | float) else without_secrets(str(value))
         for name, value in row.items()
         if value is not None
     }

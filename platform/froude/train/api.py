@@ -59,9 +59,9 @@ class Model(Protocol):
 
     `froude coordcheck` finds out whether it holds, and names the rule that does not.
 
-    A factory may have `content(run) -> Mapping[str, str]`, SHA-256 by name of files that the model is made of, and
-    `libraries`, packages whose versions count: both are recorded. A model may have `notes() -> Sequence[str]`, lines
-    for whoever starts the run.
+    A factory may have `content(run) -> Mapping[str, str]`, SHA-256 by name of files that the model is made of (not
+    corpus, train or validation, which name the run's data), and `libraries`, packages whose versions count: both are
+    recorded. A model may have `notes() -> Sequence[str]`, lines for whoever starts the run.
 
     For `compute.loss_chunk` a model has its forward pass in two: `features(tokens) -> [windows, context, width]` and
     `logits(features) -> [windows, context, vocab]`, of each position by itself, with all that is done to logits. For

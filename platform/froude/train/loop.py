@@ -14,7 +14,8 @@ import pyarrow as pa
 from torch import Tensor
 
 from froude import schemas
-from froude.config import Run
+from froude.config import ConfigError, Run
+from froude.section import listing
 from froude.train.data import ledger as token_ledger
 from froude.train.observers import Made, Observer
 from froude.train.rows import Row, eval_row, step_row
@@ -43,6 +44,10 @@ class Store(Protocol):
         background: bool = False,
     ) -> None:
         """Keep the state, with the rows since the last save and what else the run goes on from (JSON)."""
+
+
+#: Names under which a checkpoint keeps the loop's own scalars.
+OWN = ("stability", "loss_scale", "average")
 
 
 class Diverged(RuntimeError):
@@ -78,6 +83,7 @@ class Loop:
         ledger: bool = True,
         left_out: Sequence[tuple[int, int]] = (),
     ) -> None:
+        _check_names([observer.name for observer in observers if observer.name])
         self.run, self.trainer, self.store, self.observers = run, trainer, store, observers
         self.world, self.attempt = trainer.world, attempt
         self.tables: dict[str, list[Row]] = {name: [] for name in schemas.TABLES}
@@ -178,13 +184,13 @@ class Loop:
             observer.rewind(scalars.get(observer.name, {}))
         for name in set(self.tables) - {"events"}:
             self.tables[name].clear()
+        if at_most is not None and not self.step:  # the run's start is in no checkpoint
+            run, world, corpus = self.trainer.run, self.world, self.trainer.corpus
+            del self.trainer
+            self.trainer = only_trainer(run, world, corpus=corpus)
 
     def _load(self, at_most: int | None = None) -> tuple[int, Mapping[str, Any]]:
         position = self.store.load(self.trainer.state(), at_most)
-        if at_most is not None and not position["step"]:  # the run's start is in no checkpoint
-            run, world = self.trainer.run, self.world
-            del self.trainer
-            self.trainer = only_trainer(run, world)
         if self.trainer.scaling:
             self.trainer.scaling.rewind(position["scalars"].get("loss_scale", {}))
         return position["step"], position["scalars"]
@@ -203,3 +209,13 @@ class Loop:
             for observer in self.observers:
                 observer.decided(events)
         self.policy.events.clear()
+
+
+def _check_names(names: Sequence[str]) -> None:
+    """ConfigError where the states of two would stand under one name in a checkpoint."""
+    for name in names:
+        if name in OWN or names.count(name) > 1:
+            raise ConfigError(
+                f"an observer's `name` must be its own, and not {listing(OWN)}, but two states would be {name!r}; "
+                "rename the observer"
+            )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from froude.config import Run
 from froude.hardware.sizes import evaluated_windows
+from froude.material import Material
 from froude.train import api, kernels, optimizers, parallel
 from froude.train.attention import seen
 from froude.train.data import ledger
@@ -34,11 +36,19 @@ from froude.train.step import StepResult, train_step
 class Trainer:
     """Everything that a run needs between two steps; built from the run alone, the same on every rank.
 
-    `blank`: a checkpoint will be loaded, so weights need not be drawn; where they come late they are zeros.
+    `blank`: a checkpoint will be loaded, so weights need not be drawn; where they come late they are zeros. `corpus` is
+    what the splits must be, as Material has it; without it, what they are first.
     """
 
-    def __init__(self, run: Run, world: World | None = None, *, blank: bool = False) -> None:
-        self.run, self.world = run, world or World()
+    def __init__(
+        self,
+        run: Run,
+        world: World | None = None,
+        *,
+        blank: bool = False,
+        corpus: Mapping[str, str] | None = None,
+    ) -> None:
+        self.run, self.world, self.corpus = run, world or World(), dict(corpus or {})
         products.check(run, self.world.device)
         kernels.check(run, self.world.device)
         seen.check(run, self.world.device)
@@ -47,7 +57,7 @@ class Trainer:
         if run.reduction == "exact":
             environment.make_deterministic(self.world.device)
         self.draw_as(run)
-        validation = api.build_source(run, "validation")
+        validation = self._source(run, "validation")
         self.validation = self._held(validation, f"the validation split of {run.data.source}")
         sets = api.validation_sets(run, validation)
         self.sets = {
@@ -75,6 +85,13 @@ class Trainer:
         self.reduction = reduction(run, self.model, self.world, sharding)
         self.optimizer = optimizers.build(run, self.model, self.shards)
 
+    def _source(self, run: Run, split: api.Split) -> api.Source:
+        """The run's windows of a split; ConfigError unless they are those that it began with."""
+        source = api.build_source(run, split)
+        known = self.corpus.setdefault(split, self.corpus.get("corpus", source.sha256))
+        Material({split: source.sha256}).required({"corpus": {split: known}}, "what the run began with")
+        return source
+
     def _held(self, source: api.Source, name: str) -> Tensor:
         """The windows of every evaluation on a source."""
         windows = validation_windows(source, self.run.eval_windows, documented=self.run.model.documents)
@@ -84,7 +101,7 @@ class Trainer:
 
     def draw_as(self, run: Run) -> None:
         """From now on draw the batches of this run, which differs from the trainer's in its length only."""
-        source, documented = api.build_source(run, "train"), run.model.documents
+        source, documented = self._source(run, "train"), run.model.documents
         self.batches = Batches(source, run.seed, run.windows_per_slot, run.slots, documented=documented)
 
     def draw(self, batch: int, factor: int = 1) -> Drawn:
@@ -186,7 +203,9 @@ def state_without_memory(run: Run) -> dict[str, Tensor]:
     return weights | {f"optimizer.{key}": tensor for key, tensor in state.items()}
 
 
-def only_trainer(run: Run, world: World, *, blank: bool = False) -> Trainer:
+def only_trainer(
+    run: Run, world: World, *, blank: bool = False, corpus: Mapping[str, str] | None = None
+) -> Trainer:
     """A trainer, once the memory of any before it is free: a sharded model lies in reference cycles."""
     collector.collect_all()
-    return Trainer(run, world, blank=blank)
+    return Trainer(run, world, blank=blank, corpus=corpus)

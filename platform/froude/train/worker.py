@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from froude.config import Run
+from froude.material import Material
 from froude.train import parallel
 from froude.train.api import Supervisor
 from froude.train.loop import Diverged, Loop
@@ -37,10 +38,11 @@ def run_worker(
     `finished` record at the end, each with the ledger of every rank and the metrics of rank 0 since the last one.
     Where the loss or the gradient spikes, the run's policy decides (froude.train.stability.spikes). `left_out` are
     batches (from, up to) that are never trained; `observers` watch in addition to those of every run. Raises Diverged
-    when the policy gives up: what was committed stays.
+    when the policy gives up: what was committed stays. ConfigError for another corpus than the attempt's `material`.
     """
     world = World.current(parallel.resolve_device(device))
-    trainer = only_trainer(run, world, blank=world.size > 1 and store.has_checkpoint)
+    corpus = Material.from_dict(store.meta().get("material", {})).corpus
+    trainer = only_trainer(run, world, blank=world.size > 1 and store.has_checkpoint, corpus=corpus)
     watching = (*own_observers(), *observers)
     loop = Loop(run, trainer, store, watching, attempt=supervisor.attempt, left_out=left_out)
     del trainer  # a loop that goes back to the run's start builds another, once this one's memory is free

@@ -17,10 +17,12 @@ from froude.schemas import EVENTS, STEPS, table
 from froude.store import Location
 from froude.study import Study
 from froude.tracking.points import points
-from froude.tracking.session import RunSession
+from froude.tracking.session import RunSession, said, settings
 from froude.tracking.tracker import Point, Subject
+from froude.train.rows import describe
 
 RUN = Run(name="large", tokens=7680, stability="off")
+SECRET = "postgres://me:hunter2@db/corpus"
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -114,6 +116,26 @@ def test_a_users_name_may_be_that_of_a_rows_column() -> None:
     (point,) = points((), downstream=[{**row, "name": name, "value": 3.0} for name in names])
     assert (point.step, point.time) == (100, row["time"])
     assert point.values == {f"downstream/{name}": 3.0 for name in names}
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"path": SECRET},
+        {"options": {"url": SECRET}},
+        {"parts": [{"name": "web", "source": "mine.code:Src", "path": SECRET, "weight": 1}]},
+        {"parts": [{"name": "web", "source": "mine.code:Src", "options": {"url": SECRET}, "weight": 1}]},
+    ],
+)
+def test_no_password_of_a_corpus_reaches_a_tracker(data: dict[str, Any]) -> None:
+    run = RUN.replace(data={"source": "mine.code:Src"} | data)
+    told = [str(settings(run)), str(said(describe(run)))]
+    assert "hunter2" not in "".join(told)
+    assert "postgres://***@db/corpus" in told[0]
+    plain = RUN.replace(
+        data={"source": "mine.code:Src", "path": "s3://bucket/tokens", "options": {"of": "a:b@c"}}
+    )
+    assert settings(plain) == plain.to_dict()
 
 
 def losses(points: list[Point]) -> list[tuple[int, float]]:

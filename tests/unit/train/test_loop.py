@@ -2,18 +2,20 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from froude.checkpoint.run_store import RunStore
-from froude.config import Run
+from froude.config import ConfigError, Run
 from froude.space import Trial
 from froude.store import Location
 from froude.study import Study
-from froude.train.api import Unsupervised
+from froude.train.api import Unsupervised, material_of
+from froude.train.loop import Loop
 from froude.train.observers import Observer
 from froude.train.trainer import Trainer
-from froude.train.trial import run_trial
+from froude.train.trial import InMemory, run_trial
 from froude.train.worker import run_worker
 
 BASE = Run(
@@ -170,6 +172,48 @@ def test_a_proxy_and_an_elastic_run_of_one_worker_have_the_same_bits(tmp_path, r
     assert evals["loss"].to_list() == [outcome.trials[0]["loss"]]
 
 
+def on_shards(folder):
+    """A run on a folder of one shard."""
+    shard(folder / "a.bin", 20_000)
+    shard(folder.parent / "held.bin", 4_000)
+    options = {"validation": str(folder.parent / "held.bin")}
+    source = {"source": "froude.train.data.shards:Shards", "path": str(folder), "options": options}
+    return BASE.replace(name="large", data=source)
+
+
+def shard(path, tokens):
+    path.parent.mkdir(exist_ok=True)
+    np.random.default_rng(tokens).integers(0, 256, tokens).astype("<u2").tofile(path)
+
+
+class Held(Unsupervised):
+    """A group that is asked to hold after two steps, and released."""
+
+    def poll(self, step):
+        return "stop" if step == 2 else "none"
+
+
+def test_a_corpus_that_grows_while_its_run_is_held_is_refused(tmp_path):
+    """An attempt's workers open it anew when they are released, after the attempt said what it is made of."""
+    run = on_shards(tmp_path / "corpus")
+    store = RunStore(Location.parse(tmp_path) / "runs/large", "large")
+    held = Held(store.open_attempt("recipe", {"material": material_of(run).to_dict()}))
+    run_worker(run, store, held, device="cpu")
+    shard(tmp_path / "corpus" / "b.bin", 10_000)
+    with pytest.raises(ConfigError, match=r"must be what the run began with, but the training split is \w+…"):
+        run_worker(run, store, held, device="cpu")
+    (tmp_path / "corpus" / "b.bin").unlink()
+    assert math.isfinite(run_worker(run, store, held, device="cpu"))
+
+
+def test_a_corpus_that_grew_is_refused_when_the_run_goes_back_to_its_start(tmp_path):
+    run = on_shards(tmp_path / "corpus")
+    loop = Loop(run, Trainer(run), InMemory(), ledger=False)
+    shard(tmp_path / "corpus" / "b.bin", 10_000)
+    with pytest.raises(ConfigError, match="must be what the run began with, but the training split"):
+        loop.reload(0)
+
+
 class Tracker(Observer):
     """What a tracker is: it hears of every row."""
 
@@ -184,6 +228,15 @@ class Tracker(Observer):
 
     def evaluated(self, row):
         self.losses.append(row["loss"])
+
+
+@pytest.mark.parametrize("names", [["stability"], ["loss_scale"], ["average"], ["mine", "", "mine"]])
+def test_no_observer_keeps_its_state_under_anothers_name(names):
+    """In a checkpoint one would replace the other; observers without a state have no name."""
+    watching = [type("Named", (Observer,), {"name": name})() for name in names]
+    with pytest.raises(ConfigError, match=f"but two states would be '{names[0]}'; rename the observer"):
+        Loop(BASE, Trainer(BASE), InMemory(), watching, ledger=False)
+    Loop(BASE, Trainer(BASE), InMemory(), [*watching[1:], Observer(), Observer()], ledger=False)
 
 
 @pytest.mark.slow

@@ -107,11 +107,12 @@ def shares(
 
 def _pieces(source: Source, context: int) -> list[tuple[int, int]]:
     """First window and number of windows of what is searched of a source; no window is in two pieces."""
-    each = min(source.length, max(2, PIECE // context))
-    most, needed = max(1, SEARCHED // (each * context)), -(-source.length // each)
+    length = int(source.length)
+    each = min(length, max(2, PIECE // context))
+    most, needed = max(1, SEARCHED // (each * context)), -(-length // each)
     if needed <= most:
-        return [(first, min(each, source.length - first)) for first in range(0, source.length, each)]
-    return [(i * source.length // most, each) for i in range(most)]
+        return [(first, min(each, length - first)) for first in range(0, length, each)]
+    return [(i * length // most, each) for i in range(most)]
 
 
 def _text(rows: npt.NDArray[Any]) -> Ints:

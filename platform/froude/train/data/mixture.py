@@ -221,6 +221,8 @@ class Mixture:
         """Let the parts that read from afar begin to fetch these windows."""
         if not self._from_afar:
             return
+        if self._held is not None:
+            numbers = self._held[list(numbers)].tolist()
         wanted: dict[int, list[int]] = {}
         for number in numbers:
             part = bisect.bisect_right(self._bounds, number) - 1

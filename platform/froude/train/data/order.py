@@ -99,10 +99,11 @@ class Batches:
     def __init__(
         self, source: Source, seed: int, windows_per_slot: int, slots: int, *, documented: bool = False
     ) -> None:
-        if source.length < 1:
+        self.length = int(source.length)  # one of numpy's integers would overflow
+        if self.length < 1:
             raise ConfigError(
                 f"`data.source` must hold at least one window, but {type(source).__name__} has "
-                f"length {source.length}; use a longer corpus or a shorter `model.context`"
+                f"length {self.length}; use a longer corpus or a shorter `model.context`"
             )
         if windows_per_slot < 1 or slots < 1:
             raise ValueError(
@@ -125,9 +126,9 @@ class Batches:
         samples = range(first, first + factor * self.windows_per_slot)
         if self._own is not None:
             return [int(self._own(sample // CHUNK)[sample % CHUNK]) for sample in samples]
-        places = [divmod(sample, self.source.length) for sample in samples]
+        places = [divmod(sample, self.length) for sample in samples]
         return [
-            int(_chunk(self.seed, epoch, place // CHUNK, self.source.length)[place % CHUNK])
+            int(_chunk(self.seed, epoch, place // CHUNK, self.length)[place % CHUNK])
             for epoch, place in places
         ]
 
@@ -149,14 +150,10 @@ class Batches:
         """Windows of the samples of a chunk in the source's own order."""
         samples = np.arange(chunk * CHUNK, (chunk + 1) * CHUNK)
         found = np.asarray(self.source.numbers(self.seed, samples))  # type: ignore[attr-defined]
-        if (
-            found.shape != samples.shape
-            or found.dtype.kind not in "iu"
-            or not _within(found, self.source.length)
-        ):
+        if found.shape != samples.shape or found.dtype.kind not in "iu" or not _within(found, self.length):
             raise ConfigError(
                 f"numbers(seed, samples) of {type(self.source).__name__} must return as many integers from 0 to "
-                f"{self.source.length - 1}, but returned {found.dtype} {list(found.shape)}, {found.min()} to "
+                f"{self.length - 1}, but returned {found.dtype} {list(found.shape)}, {found.min()} to "
                 f"{found.max()}; correct `data.source`"
             )
         return found.astype(np.int64)
@@ -176,8 +173,9 @@ def validation_windows(source: Source, n: int, *, documented: bool = False) -> n
 
     With `documented` their documents are beside them.
     """
-    n = min(n, source.length)
-    numbers = [i * source.length // n for i in range(n)]
+    length = int(source.length)
+    n = min(n, length)
+    numbers = [i * length // n for i in range(n)]
     found = _gather(source, numbers)
     return documents.beside(found, _gather(source, numbers, "documents")) if documented else found
 

@@ -168,7 +168,7 @@ def _tokens(run: Run) -> tuple[Tensor, str]:
     """Inputs of a few validation windows; random ones where the data are elsewhere."""
     try:
         source = api.build_source(run, "validation")
-        n = min(WINDOWS, source.length)
+        n = min(WINDOWS, int(source.length))
         found = api.as_int64(validation_windows(source, n))[:, :-1]
         return found, f"{n} validation windows of {found.shape[1]} tokens"
     except (ConfigError, OSError):

@@ -38,7 +38,7 @@ class Dynamics(Observer):
 
     def around(self, step: int) -> AbstractContextManager[object]:
         every = self.loop.run.norms_every
-        self.due = every > 0 and step % every == 0
+        self.due, self.before = every > 0 and step % every == 0, {}
         return self._watching() if self.due else nullcontext()
 
     def gradients(self, step: int) -> None:
@@ -71,6 +71,9 @@ class Dynamics(Observer):
             for _, name, value in moments
             if value < LEAST
         ]
+
+    def rewind(self, state: Mapping[str, Any]) -> None:
+        self.before = {}
 
     @contextmanager
     def _watching(self) -> Iterator[None]:

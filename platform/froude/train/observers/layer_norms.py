@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
@@ -40,6 +40,9 @@ class LayerNorms(Observer):
             loop.tables["norms"] += [
                 {**here, "kind": kind, "name": name, "value": value} for kind, name, value in values
             ]
+
+    def rewind(self, state: Mapping[str, Any]) -> None:
+        self.norms = None
 
 
 class Norms:

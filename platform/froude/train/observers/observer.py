@@ -41,7 +41,8 @@ class Observer:
     """Told what the training loop does, on every rank alike, so that its methods may call collectives.
 
     It may add rows to the loop's `tables` (on rank 0; they are committed with the next checkpoint, and cleared when the
-    run goes back) and keep a state in checkpoints, as JSON under its `name`. All methods may be left as they are.
+    run goes back) and keep a state in checkpoints, as JSON under its `name`, which no other has. All methods may be
+    left as they are.
     """
 
     name: ClassVar[str] = ""  # empty: it has no state
@@ -81,4 +82,8 @@ class Observer:
         return {}
 
     def rewind(self, state: Mapping[str, Any]) -> None:
-        """Go on from what a checkpoint kept; empty at the run's start."""
+        """Go on from what a checkpoint kept; empty at the run's start.
+
+        A run that goes back there builds its trainer anew after this: hold nothing of the old one, or there may be no
+        room for two.
+        """

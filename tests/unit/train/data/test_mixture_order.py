@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import Counter
 from fractions import Fraction
 from itertools import accumulate
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from froude.config import Run
 from froude.train.data import mixture
-from froude.train.data.mixture import PERIOD, Deal, Stretch, apportioned
-from froude.train.data.order import mix
+from froude.train.data.mixture import PERIOD, Deal, Mixture, Stretch, apportioned
+from froude.train.data.order import mix, validation_windows
 
 SEEDS = st.integers(0, 2**31 - 1)
 WINDOWS = 10**6
@@ -141,3 +145,31 @@ def test_the_order_is_pinned() -> None:
     parts, turns = Deal(1, phases).at(np.arange(24))
     assert parts.tolist() == [0, 1, 1, 0, 0, 2, 0, 1, 0, 2, 1, 0, 0, 0, 2, 1, 0, 1, 2, 0, 2, 2, 2, 2]
     assert turns.tolist() == [0, 0, 1, 1, 2, 0, 3, 2, 4, 1, 3, 5, 6, 7, 2, 4, 8, 5, 3, 9, 4, 5, 6, 7]
+
+
+def test_an_evaluation_fetches_ahead_what_it_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The windows of the validation split are some of the parts', in an order of its own."""
+    asked: list[tuple[str, int]] = []
+    read: list[tuple[str, int]] = []
+
+    class Afar:
+        length, sha256 = 1000, "a" * 64
+
+        def __init__(self, run: Run, split: str) -> None:
+            self.name, self.context = str(run.data.options["name"]), run.model.context
+
+        def read(self, first: int, n: int) -> np.ndarray[Any, Any]:
+            read.extend((self.name, number) for number in range(first, first + n))
+            return np.zeros((n, self.context + 1), np.uint8)
+
+        def expect(self, numbers: list[int]) -> None:
+            asked.extend((self.name, number) for number in numbers)
+
+    module = ModuleType("afar")
+    module.Afar = Afar  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "afar", module)
+    parts = [{"name": name, "source": "afar:Afar", "options": {"name": name}, "weight": 1} for name in "ab"]
+    source = Mixture(Run(tokens=768, eval_windows=8, data={"parts": parts}), "validation")
+    validation_windows(source, 8)
+    assert sorted(asked) == sorted(read)
+    assert len({name for name, _ in asked}) == 2

@@ -11,6 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from froude.config import ConfigError
+from froude.train.data import leak
 from froude.train.data.order import CHUNK, Batches, permute, validation_windows
 
 SEEDS = st.integers(0, 2**31 - 1)
@@ -193,3 +194,13 @@ def test_a_malformed_foreign_source_is_an_error() -> None:
 
     with pytest.raises(ConfigError, match=r"of Flat must return an array \[1, context \+ 1\]"):
         Batches(Flat(3), 0, 1, 1).slot(0, 0)
+
+
+@pytest.mark.parametrize("integer", [np.int32, np.int64, np.uint64])
+def test_a_length_may_be_an_integer_of_numpys(integer: type[np.integer[Any]]) -> None:
+    """Neither is a number of a window: a product with it would overflow, its negative would wrap around."""
+    plain, source = Numbered(100_000_000), Numbered(100_000_000)
+    source.length = integer(100_000_000)  # type: ignore[assignment]
+    assert Batches(source, 0, 2, 2).windows(3, 1) == Batches(plain, 0, 2, 2).windows(3, 1)
+    assert (validation_windows(source, 768) == validation_windows(plain, 768)).all()
+    assert leak._pieces(source, 1000) == leak._pieces(plain, 1000)

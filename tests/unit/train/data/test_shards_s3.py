@@ -164,6 +164,23 @@ def test_an_object_that_became_shorter_is_an_error(tmp_path: Path, bucket: Locat
         fresh.read(0, 10)
 
 
+def test_an_object_that_was_written_again_is_an_error(
+    bucket: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With as many bytes, and after it was opened: its blocks would be other tokens under the same hash."""
+    monkeypatch.setattr(blocks, "BLOCK", 1 << 10)
+    monkeypatch.setattr(blocks, "CACHE", blocks.Cache(1 << 12))  # of which none is left when they are read
+    for name, value in (("a.bin", 7), ("held.bin", 9)):
+        (bucket / name).replace(np.full(20_000, value, "<u2").tobytes())
+    remote = source(bucket.url, validation="held.bin")
+    assert set(remote.read(10, 1)[0]) == {7}
+    (bucket / "a.bin").replace(np.full(20_000, 8, "<u2").tobytes())
+    with pytest.raises(ConfigError, match=r"must stay as it is .*a.bin was written again; restore it"):
+        remote.read(1000, 1)
+    (bucket / "a.bin").replace(np.full(20_000, 7, "<u2").tobytes())
+    assert set(remote.read(1000, 1)[0]) == {7}
+
+
 def test_no_such_bucket_is_an_error(bucket: Location) -> None:
     with pytest.raises(ConfigError, match=r"`data.path` must .*s3://"):
         source("s3://no-such-bucket-of-ours/x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -17,10 +18,16 @@ from froude.config import Run
 from froude.runlog import LogReader
 from froude.store import Location
 from froude.study import Study
+from froude.train import loop as loops
 from froude.train.api import Unsupervised
+from froude.train.loop import Loop
 from froude.train.observers.dynamics import Dynamics
-from froude.train.trainer import Trainer
-from froude.train.worker import run_worker
+from froude.train.parallel import World
+from froude.train.speed import collector
+from froude.train.stability.spikes import Decision, Place, SpikePolicy
+from froude.train.trainer import Trainer, only_trainer
+from froude.train.trial import InMemory
+from froude.train.worker import own_observers, run_worker
 
 RUN = Run(
     name="large",
@@ -92,6 +99,30 @@ def test_attention_logits_are_the_largest_that_softmax_is_given(tmp_path: Path) 
     scores = np.real(q @ k.conj().swapaxes(-1, -2)) * block.scale
     largest = scores[:, np.tril(np.ones((64, 64), bool))].max()
     assert values(study, "attention_logit", 1)["blocks.0"] == pytest.approx(largest, rel=1e-4)
+
+
+def test_a_run_that_goes_back_to_its_start_never_holds_two_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a step whose norms are due, of which the observers hold hooks, sums and a copy of each matrix."""
+    observers, left = own_observers(), list[object]()
+    loop = Loop(RUN, Trainer(RUN), InMemory(), observers, ledger=False)  # type: ignore[arg-type]
+    model = weakref.ref(loop.trainer.model)
+
+    def built(run: Run, world: World, **options: Any) -> Trainer:
+        collector.collect_all()
+        copies = [
+            tensor for each in observers if isinstance(each, Dynamics) for tensor in each.before.values()
+        ]
+        left.extend([model(), *copies])
+        return only_trainer(run, world, **options)
+
+    def judge(policy: SpikePolicy, step: int, loss: float, norm: float) -> Decision:
+        here = Place(step, policy.batch)
+        return policy._back(here, here, "it is high") if step == 2 and not left else Decision()
+
+    monkeypatch.setattr(loops, "only_trainer", built)
+    monkeypatch.setattr(SpikePolicy, "judge", judge)
+    assert [loop.advance(), loop.advance()] == [True, False]
+    assert (loop.step, left) == (0, [None])
 
 
 def test_a_pass_without_a_window_tells_nothing() -> None:
