@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -249,7 +250,7 @@ class RunStore:
         kind: str,
         group: dist.ProcessGroup | None,
     ) -> None:
-        rank, world = rank_and_world()
+        rank, _ = rank_and_world()
         head, attempt = self._head, self._attempt
         assert head is not None
         assert attempt is not None
@@ -261,23 +262,19 @@ class RunStore:
         def append() -> Record:
             records = self._log.records()
             given_up = self.keep.expiring(records, self._damaged)
-            record = self._log.append(
-                head,
-                run=self.run,
-                attempt=attempt.attempt,
-                generation=attempt.generation,
+            record = replace(
+                attempt,
                 kind=kind,
                 step=step,
                 tokens=tokens,
                 base=self._base,
-                world=world,
-                recipe=attempt.recipe,
-                scalars=scalars,
+                scalars=dict(scalars or {}),
                 meta={**attempt.meta, "expired": given_up} if given_up else attempt.meta,
                 parts=(*data, *(part for parts in written for part in parts)),
             )
+            committed = self._log.append(head, record)
             retention.delete(self.location, (records[seq] for seq in given_up))
-            return record
+            return committed
 
         self._head = on_rank_0(append, group)
         self._base = self._head.seq

@@ -3,10 +3,9 @@ from __future__ import annotations
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -35,20 +34,11 @@ class Writer:
 
     def save(self, step: int, kind: str = "checkpoint", parts: tuple[Part, ...] = ()) -> Record:
         assert self.opened
-        self.head = self.log.append(
-            self.head,
-            run="large",
-            attempt=self.opened.attempt,
-            generation=self.opened.generation,
-            kind=kind,
-            step=step,
-            tokens=10 * step,
-            base=self.base,
-            world=3,
-            recipe="recipe",
-            scalars={"x": 0.5},
-            parts=parts,
+        scalars = {"x": 0.5}
+        saved = replace(
+            self.opened, kind=kind, step=step, tokens=10 * step, base=self.base, scalars=scalars, parts=parts
         )
+        self.head = self.log.append(self.head, saved)
         self.base = self.head.seq
         return self.head
 
@@ -110,7 +100,7 @@ def test_one_of_eight_attempts_wins_each_number(tmp_path: Path) -> None:
             def compete(step: int, head: Record | None = head, gate: threading.Barrier = gate) -> str:
                 gate.wait()
                 try:
-                    return CommitLog(place).append(head, **_fields(step)).digest
+                    return CommitLog(place).append(head, _record(step)).digest
                 except Fenced:
                     return ""
 
@@ -118,18 +108,21 @@ def test_one_of_eight_attempts_wins_each_number(tmp_path: Path) -> None:
             assert won == [CommitLog(place).records()[number].digest]
 
 
-def _fields(step: int) -> dict[str, Any]:
-    return {
-        "run": "large",
-        "attempt": 1,
-        "generation": uuid.uuid4().hex,
-        "kind": "checkpoint",
-        "step": step,
-        "tokens": step,
-        "base": NO_BASE,
-        "world": 1,
-        "recipe": "recipe",
-    }
+def _record(step: int) -> Record:
+    return Record(
+        run="large",
+        seq=0,
+        parent=None,
+        base=NO_BASE,
+        attempt=1,
+        generation=uuid.uuid4().hex,
+        kind="checkpoint",
+        step=step,
+        tokens=step,
+        time=datetime.now(UTC),
+        world=1,
+        recipe="recipe",
+    )
 
 
 def test_a_checkpoint_that_slips_in_before_the_new_attempt_is_followed(place: Location) -> None:
