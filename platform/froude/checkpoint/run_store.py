@@ -23,7 +23,7 @@ from froude.checkpoint.commit import CommitLog
 from froude.checkpoint.manifest import Manifest, manifest_of
 from froude.checkpoint.parts import Corrupt, create_part, read_part
 from froude.checkpoint.retention import Keep
-from froude.checkpoint.writer import ParquetReader, ParquetWriter, check_tensors_only
+from froude.checkpoint.writer import ParquetReader, ParquetWriter, check_tensors_only, files
 from froude.runlog import NO_BASE, Part, Record, expired, lineage
 from froude.schemas import SCHEMAS, TABLES, to_bytes
 from froude.store import Location
@@ -256,8 +256,14 @@ class RunStore:
         assert attempt is not None
         # The number that this commit will have makes its folder unique, also when a step is saved twice.
         unique = f"{attempt.generation}.{head.seq + 1:08d}"
-        written = on_every_rank(lambda: self._write_tables(tables, unique, step, rank), group)
-        data = save_state(self.location, f"data/{step:012d}/{unique}", state, group)
+        folder = f"data/{step:012d}/{unique}"
+        paths = {kind: f"parts/{kind}-{unique}-{step:012d}-r{rank}.parquet" for kind in tables}
+        try:
+            written = on_every_rank(lambda: self._write_tables(tables, paths), group)
+            data = save_state(self.location, folder, state, group)
+        except OSError:  # told by all ranks to all, so no record follows; a broken connection is no OSError
+            retention.discard(self.location, [*paths.values(), *files(folder, rank)])
+            raise
 
         def append() -> Record:
             records = self._log.records()
@@ -279,7 +285,7 @@ class RunStore:
         self._head = on_rank_0(append, group)
         self._base = self._head.seq
 
-    def _write_tables(self, tables: Mapping[str, pa.Table], unique: str, step: int, rank: int) -> list[Part]:
+    def _write_tables(self, tables: Mapping[str, pa.Table], paths: Mapping[str, str]) -> list[Part]:
         written = []
         for kind, rows in tables.items():
             if kind not in TABLES or rows.schema != SCHEMAS[kind]:
@@ -287,6 +293,5 @@ class RunStore:
                     f"a table must be one of {', '.join(TABLES)} in its schema, but got {kind!r}: {rows.schema}"
                 )
             if rows.num_rows:
-                path = f"parts/{kind}-{unique}-{step:012d}-r{rank}.parquet"
-                written.append(create_part(self.location, kind, path, to_bytes(rows)))
+                written.append(create_part(self.location, kind, paths[kind], to_bytes(rows)))
         return written
