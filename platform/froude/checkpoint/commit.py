@@ -49,9 +49,9 @@ class CommitLog(LogReader):
         """Commit the record of a new attempt, which fences all earlier ones.
 
         Finished if the run is; ConfigError if the log is of another recipe; Fenced if another attempt opened at the
-        same time, or if the driver that `meta` names (`run_id`) was superseded by another one: a driver that was
-        suspended must not take the run back when its workers are restarted. A checkpoint that an earlier attempt still
-        commits meanwhile is followed, not fought.
+        same time (OSError if one of the same driver's did), or if the driver that `meta` names (`run_id`) was
+        superseded by another one: a driver that was suspended must not take the run back when its workers are
+        restarted. A checkpoint that an earlier attempt still commits meanwhile is followed, not fought.
         """
         generation = uuid.uuid4().hex
         first: int | None = None
@@ -71,7 +71,12 @@ class CommitLog(LogReader):
                 raise Fenced(f"another driver has taken over {run!r}; this one ends")
             attempt = max((record.attempt for record in records), default=0) + 1
             if first is not None and attempt != first:
-                raise Fenced(f"attempt {attempt - 1} of {run!r} was opened at the same time; this one ends")
+                told = f"attempt {attempt - 1} of {run!r} was opened at the same time"
+                if driver and driver in drivers:
+                    # One of the two hung, and only the driver knows which: it starts the group of the living one anew.
+                    # Fenced would end the run, and to try on here might fence the living one.
+                    raise OSError(f"{told} by another worker of the same driver")
+                raise Fenced(f"{told}; this one ends")
             first = attempt
             saved = next((record for record in reversed(records) if record.kind != "attempt"), None)
             opened = Record(

@@ -161,6 +161,33 @@ def test_of_two_attempts_that_open_at_once_one_ends(place: Location) -> None:
     assert [record.kind for record in CommitLog(place).records()] == ["attempt", "checkpoint"]
 
 
+def test_a_worker_that_its_own_driver_s_hung_one_overtakes_may_try_again(place: Location) -> None:
+    """Fenced would end the whole run; only the driver knows which of the two is the living one."""
+
+    def opened(log: CommitLog) -> Record:
+        return log.open_attempt("large", "recipe", 3, {"run_id": "driver"})
+
+    hung, living = CommitLog(place), CommitLog(place)
+    opened(hung)
+    read = living.records
+
+    def and_then_the_hung_one_wakes() -> list[Record]:
+        records = read()
+        if len(records) == 1:
+            opened(hung)
+        return records
+
+    living.records = and_then_the_hung_one_wakes  # type: ignore[method-assign]
+    with pytest.raises(
+        OSError, match=r"attempt 2 of 'large' was opened .* by another worker of the same driver"
+    ):
+        opened(living)
+    woken = hung.records()[-1]
+    assert opened(CommitLog(place)).attempt == 3
+    with pytest.raises(Fenced):
+        hung.append(woken, replace(woken, kind="checkpoint"))
+
+
 def test_a_superseded_driver_opens_no_attempt(place: Location) -> None:
     """Woken from a suspension it finds its workers gone, and would restart them."""
     for driver in ("first", "first", "second", "second", "third"):
