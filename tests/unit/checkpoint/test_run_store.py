@@ -196,14 +196,10 @@ def test_what_an_attempt_wrote_and_did_not_commit_is_swept_by_the_next(place, tr
 def test_a_save_that_finds_the_disk_full_leaves_nothing_there(tmp_path, train, monkeypatch, full):
     place = Location.parse(tmp_path)
     train(place, 2)
-    before, create = place.walk(), Location.create
-    store = RunStore(place, "large")
+    before, create, store = place.walk(), Location.create, RunStore(place, "large")
     store.open_attempt("recipe")
-    state = {"w": torch.zeros(1 << 16)}
-    tables = {
-        "steps": table(STEPS, [{"run": "large", "step": 3}]),
-        "ledger": table(LEDGER, [{"run": "large", "step": 3}]),
-    }
+    rows = [{"run": "large", "step": 3}]
+    tables = {"steps": table(STEPS, rows), "ledger": table(LEDGER, rows)}
 
     def fails(file: Location, *arguments: bytes) -> Any:
         if full in file.name:
@@ -213,9 +209,9 @@ def test_a_save_that_finds_the_disk_full_leaves_nothing_there(tmp_path, train, m
     with monkeypatch.context() as patch:
         patch.setattr(Location, "output" if full == "part" else "create", fails)
         with pytest.raises(OSError, match="No space left"):
-            store.save(state, step=3, tokens=30, tables=tables)
+            store.save(state(), step=3, tokens=30, tables=tables)
     assert place.walk() == sorted([*before, place / "commits" / record_name(2)], key=lambda file: file.url)
-    store.save(state, step=3, tokens=30, tables=tables)
+    store.save(state(), step=3, tokens=30, tables=tables)
     assert [damage for _, damage in tools.verify(place, LogReader(place).records())] == ["", ""]
 
 
