@@ -13,8 +13,6 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Self
 
-from froude.config import ConfigError
-
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
     from pyarrow.fs import FileSystem
@@ -161,28 +159,39 @@ def polars(settings: Settings) -> dict[str, Any]:
 
 
 class Refused(PermissionError):
-    """A server does not know the keys of this host's requests, or does not allow them what they ask for."""
+    """A server takes no requests of this host: for their keys, for what they ask for, or for its clock.
 
-    def __init__(self, code: str) -> None:
-        super().__init__(
-            f"an S3 server refuses the keys of host {socket.gethostname()} ({code}); check AWS_ACCESS_KEY_ID and "
-            "AWS_SECRET_ACCESS_KEY there, and the bucket's policy"
+    Another host may do better, and no other attempt of this one.
+    """
+
+
+def _refused(code: str) -> Refused:
+    host = socket.gethostname()
+    if code == "RequestTimeTooSkewed":
+        return Refused(
+            f"an S3 server refuses requests signed at a time that is not its own, but the clock of {host} says "
+            f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC; set it (NTP), then start again"
         )
+    return Refused(
+        f"an S3 server refuses the keys of host {host} ({code}); check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
+        "there, and the bucket's policy"
+    )
 
 
 @contextlib.contextmanager
 def os_errors() -> Iterator[None]:
     """Raise botocore's connection errors as OSError, which is what pyarrow raises for the same.
 
-    Refused if the server doesn't take the keys. ConfigError if it refuses the signature for its time: no other attempt
-    of this host would do better.
+    Refused if the server doesn't take the keys, or the signature for its time.
     """
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
 
     try:
         yield
     except (NoCredentialsError, PartialCredentialsError) as error:
-        raise Refused("it has none" if isinstance(error, NoCredentialsError) else "one is missing") from error
+        raise _refused(
+            "it has none" if isinstance(error, NoCredentialsError) else "one is missing"
+        ) from error
     except BotoCoreError as error:
         raise OSError(errno.EIO, " ".join(str(error).split())) from error
     except OSError as error:
@@ -190,13 +199,8 @@ def os_errors() -> Iterator[None]:
         if not isinstance(refusal, ClientError):
             raise
         code = refusal.response.get("Error", {}).get("Code")
-        if code == "RequestTimeTooSkewed":
-            raise ConfigError(
-                f"an S3 server refuses requests signed at a time that is not its own, but the clock of "
-                f"{socket.gethostname()} says {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC; set it (NTP), then start again"
-            ) from error
-        if isinstance(error, PermissionError) or code in RUN_OUT:
-            raise Refused(str(code)) from error
+        if isinstance(error, PermissionError) or code in (*RUN_OUT, "RequestTimeTooSkewed"):
+            raise _refused(str(code)) from error
         if error.args == (None,):  # the server said a code and nothing else
             raise type(error)(str(refusal)) from refusal
         raise
@@ -212,5 +216,5 @@ def arrow_errors() -> Iterator[None]:
         yield
     except OSError as error:
         if found := ARROW_REFUSALS.search(str(error)):
-            raise Refused(found[0]) from error
+            raise _refused(found[0]) from error
         raise

@@ -144,7 +144,7 @@ class Location:
         return datetime.fromtimestamp(info.mtime_ns / 1e9, UTC) if info.is_file else None
 
     def knock(self) -> None:
-        """Ask an S3 server for a name here: Refused if it does not take this host's keys, ConfigError for its clock."""
+        """Ask an S3 server for a name here: Refused if it takes no requests of this host."""
         if self.is_local:
             return
         filesystem, path = self.fsspec()

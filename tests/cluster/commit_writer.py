@@ -8,33 +8,36 @@ from __future__ import annotations
 
 import sys
 import uuid
+from datetime import UTC, datetime
 
 from froude.checkpoint.commit import CommitLog, Fenced
-from froude.runlog import NO_BASE
+from froude.runlog import NO_BASE, Record
 from froude.store import Location
 
 
 def commit_after_head(place: Location, number: int) -> str:
     log = CommitLog(place)
+    record = Record(
+        run="large",
+        seq=0,
+        parent=None,
+        base=NO_BASE,
+        attempt=1,
+        generation=uuid.uuid4().hex,
+        kind="checkpoint",
+        step=number,
+        tokens=number,
+        time=datetime.now(UTC),
+        world=1,
+        recipe="recipe",
+    )
     head = log.head()
     print("ready", flush=True)
     sys.stdin.readline()
     try:
-        record = log.append(
-            head,
-            run="large",
-            attempt=1,
-            generation=uuid.uuid4().hex,
-            kind="checkpoint",
-            step=number,
-            tokens=number,
-            base=NO_BASE,
-            world=1,
-            recipe="recipe",
-        )
+        return log.append(head, record).digest
     except Fenced:
         return ""
-    return record.digest
 
 
 for number, line in enumerate(sys.stdin):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -83,6 +85,12 @@ def save(rank: int, folder: Path, place: Location) -> None:
     # One rank's bad table is every rank's error, and commits nothing.
     bad = {"ledger": pa.table({"x": [1]}) if rank == 1 else rows}
     assert raises(ValueError, lambda: store.save(state, step=2, tokens=20, tables=bad))
+    # One rank's full disk is, too, and leaves nothing of any rank's.
+    full = mock.patch.object(Location, "output", side_effect=OSError(errno.ENOSPC, "full"))
+    with full if rank == 2 else nullcontext():
+        assert raises(OSError, lambda: store.save(state, step=2, tokens=20, tables={"ledger": rows}))
+    dist.barrier()
+    assert not [path for path in place.walk() if f"{2:012d}" in path.url]
     # A second checkpoint, damaged below in a block that only some ranks read.
     store.save(build(seed=2), step=3, tokens=30, tables={})
     if rank == 0:

@@ -28,6 +28,7 @@ from froude.checkpoint.run_store import RunStore
 from froude.checkpoint.tensors import digest
 from froude.config import ConfigError
 from froude.runlog import LogReader
+from froude.s3 import Refused
 from froude.schemas import LEDGER, table
 from froude.store import Location, probe_writable
 from froude.train.api import Unsupervised
@@ -240,7 +241,7 @@ def test_a_wrong_clock_is_named(s3: Location, monkeypatch: pytest.MonkeyPatch) -
     with monkeypatch.context() as wrong:
         wrong.setattr(botocore.auth, "get_current_datetime", lambda *a: real(*a) + timedelta(hours=3))
         with pytest.raises(
-            ConfigError, match=r"signed at a time that is not its own.* the clock of .*; set it \(NTP\)"
+            Refused, match=r"signed at a time that is not its own.* the clock of .*; set it \(NTP\)"
         ):
             save(store, 2)
         with pytest.raises(ConfigError, match="set it"):

@@ -64,6 +64,12 @@ def delete(run: Location, records: Iterable[Record]) -> None:
     _delete(run / part.path for part in parts if is_itself(run, part.path))
 
 
+def discard(run: Location, paths: Iterable[str]) -> None:
+    """Delete what no record will name: the next attempt's needs room. A bucket has room, and is swept by that one."""
+    if run.is_local:
+        _delete(run / path for path in paths)
+
+
 def _delete(places: Iterable[Location]) -> None:
     """Several at a time; not every store has S3's request for many. What stays is swept by later attempts."""
     waiting = SimpleQueue[Location]()

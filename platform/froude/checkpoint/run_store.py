@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from froude.checkpoint.manifest import Manifest, manifest_of
 from froude.checkpoint.parts import Corrupt, create_part, read_part
 from froude.checkpoint.retention import Keep
 from froude.checkpoint.tensors import form
-from froude.checkpoint.writer import ParquetReader, ParquetWriter, check_tensors_only
+from froude.checkpoint.writer import ParquetReader, ParquetWriter, check_tensors_only, files
 from froude.runlog import NO_BASE, Part, Record, expired, lineage
 from froude.schemas import SCHEMAS, TABLES, to_bytes
 from froude.store import Location
@@ -243,40 +244,42 @@ class RunStore:
         kind: str,
         group: dist.ProcessGroup | None,
     ) -> None:
-        rank, world = rank_and_world()
+        rank, _ = rank_and_world()
         head, attempt = self._head, self._attempt
         assert head is not None
         assert attempt is not None
         # The number that this commit will have makes its folder unique, also when a step is saved twice.
         unique = f"{attempt.generation}.{head.seq + 1:08d}"
-        written = on_every_rank(lambda: self._write_tables(tables, unique, step, rank), group)
-        data = save_state(self.location, f"data/{step:012d}/{unique}", state, group)
+        folder = f"data/{step:012d}/{unique}"
+        paths = {kind: f"parts/{kind}-{unique}-{step:012d}-r{rank}.parquet" for kind in tables}
+        try:
+            written = on_every_rank(lambda: self._write_tables(tables, paths), group)
+            data = save_state(self.location, folder, state, group)
+        except OSError:  # told by all ranks to all, so no record follows; a broken connection is no OSError
+            retention.discard(self.location, [*paths.values(), *files(folder, rank)])
+            raise
 
         def append() -> Record:
             records = self._log.records()
             given_up = self.keep.expiring(records, self._damaged)
-            record = self._log.append(
-                head,
-                run=self.run,
-                attempt=attempt.attempt,
-                generation=attempt.generation,
+            record = replace(
+                attempt,
                 kind=kind,
                 step=step,
                 tokens=tokens,
                 base=self._base,
-                world=world,
-                recipe=attempt.recipe,
-                scalars=scalars,
+                scalars=dict(scalars or {}),
                 meta={**attempt.meta, "expired": given_up} if given_up else attempt.meta,
                 parts=(*data, *(part for parts in written for part in parts)),
             )
+            committed = self._log.append(head, record)
             retention.delete(self.location, (records[seq] for seq in given_up))
-            return record
+            return committed
 
         self._head = on_rank_0(append, group)
         self._base = self._head.seq
 
-    def _write_tables(self, tables: Mapping[str, pa.Table], unique: str, step: int, rank: int) -> list[Part]:
+    def _write_tables(self, tables: Mapping[str, pa.Table], paths: Mapping[str, str]) -> list[Part]:
         written = []
         for kind, rows in tables.items():
             if kind not in TABLES or rows.schema != SCHEMAS[kind]:
@@ -284,6 +287,5 @@ class RunStore:
                     f"a table must be one of {', '.join(TABLES)} in its schema, but got {kind!r}: {rows.schema}"
                 )
             if rows.num_rows:
-                path = f"parts/{kind}-{unique}-{step:012d}-r{rank}.parquet"
-                written.append(create_part(self.location, kind, path, to_bytes(rows)))
+                written.append(create_part(self.location, kind, paths[kind], to_bytes(rows)))
         return written

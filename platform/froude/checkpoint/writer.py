@@ -37,7 +37,7 @@ from froude.checkpoint.reader import ParquetReader
 from froude.runlog import Part
 from froude.store import Location
 
-__all__ = ["ParquetReader", "ParquetWriter", "check_tensors_only"]
+__all__ = ["ParquetReader", "ParquetWriter", "check_tensors_only", "files"]
 
 # A larger block is split. From 32 MiB on each of the writer's copies is in fresh memory, whose pages cost more than the
 # copies: the Parquet writer takes four times as long as with 8 MiB. 4 MiB gain nothing.
@@ -86,6 +86,11 @@ def _bytes_of(data: torch.Tensor) -> Bytes:
     return data.contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
+def files(folder: str, rank: int) -> tuple[str, str]:
+    """Paths of a rank's part of a save and of its manifest."""
+    return f"{folder}/part-{rank:05d}.parquet", f"{folder}/{MANIFEST}"
+
+
 class ParquetWriter(StorageWriter):
     """DCP's writer into `run`/`folder`: one part a rank and, by the coordinator, the manifest; synchronous.
 
@@ -93,8 +98,8 @@ class ParquetWriter(StorageWriter):
     """
 
     def __init__(self, run: Location, folder: str, rank: int = 0) -> None:
-        self._run, self._folder = run, folder
-        self._path = f"{folder}/part-{rank:05d}.parquet"
+        self._run = run
+        self._path, self._manifest = files(folder, rank)
         self.parts: list[Part] = []
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -151,10 +156,9 @@ class ParquetWriter(StorageWriter):
             if isinstance(entry, TensorStorageMetadata)
         }
         manifest = Manifest(tensors, tuple(block for blocks, _ in found for block in blocks))
-        path = f"{self._folder}/{MANIFEST}"
-        files = {part.path: part for _, parts in found for part in parts}
-        self.parts = [files[name] for name in sorted(files)]
-        self.parts.append(create_part(self._run, "manifest", path, manifest.to_bytes()))
+        written = {part.path: part for _, parts in found for part in parts}
+        self.parts = [written[name] for name in sorted(written)]
+        self.parts.append(create_part(self._run, "manifest", self._manifest, manifest.to_bytes()))
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

@@ -93,6 +93,7 @@ def verb(function: Callable[P, int | None]) -> Callable[P, None]:
 def guarded(action: Callable[[], int | None], *, debug: bool = False, fresh: bool = False) -> int:
     """Run `action` and turn its outcome into an exit code; one that is `fresh` deletes what was there first."""
     from froude.config import ConfigError
+    from froude.s3 import Refused
 
     again = "the same command without --fresh resumes" if fresh else "the same command resumes"
     try:
@@ -109,7 +110,7 @@ def guarded(action: Callable[[], int | None], *, debug: bool = False, fresh: boo
     except Exception as error:  # noqa: BLE001  the one place where any error becomes an exit code
         if debug:
             traceback.print_exc()
-        if isinstance(error, ConfigError):
+        if isinstance(error, ConfigError | Refused):
             return say(str(error), USAGE)
         code = int(getattr(error, "exit_code", FAILED))
         if code == REFUSED:

@@ -9,12 +9,12 @@ import os
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from froude import schemas
-from froude.checkpoint.commit import CommitLog
+from froude.checkpoint.commit import CommitLog, Fenced, Finished
 from froude.checkpoint.parts import create_part
 from froude.config import Run
 from froude.external.metrics import TOLERANCE, Metrics, decoded, lines, ready
@@ -154,7 +154,7 @@ class Follower:
             )
         self.tail = Tail(file, self.run, _params(self.run), series)
         self.finished = head is not None and head.kind == "finished"
-        self._attempt: Record | None = None
+        self._head: Record | None = None  # the last record of this follower's attempt, while it is known
         self._steps, self._evals = self._committed(lineage(self.log.records()))
         self._monitor, self._fed, self._told = Monitor(recipe.forecast, self.run), 0, set[str]()
         self._saved = -math.inf
@@ -206,27 +206,37 @@ class Follower:
         )
 
     def _commit(self, metrics: Metrics, *, over: bool) -> None:
-        """A record of what is new, on top of the newest record that still holds; none where nothing is new."""
+        """A record of what is new; ConfigError where somebody else has begun to follow the run."""
         self._saved = time.monotonic()
+        try:
+            self._extend(metrics, over=over)
+        except (Fenced, Finished):
+            raise ConfigError(
+                f"a run must be followed by one `froude follow` at a time, but another has taken over {self.run.name}; "
+                "leave it to that one, or start this one again to take over"
+            ) from None
+
+    def _extend(self, metrics: Metrics, *, over: bool) -> None:
+        """A record on top of the newest one that still holds; none where nothing is new."""
+        line = lineage(self.log.records())
+        if self._head is None:  # another follower may have written more since
+            self._steps, self._evals = self._committed(line)
         back = min(
             (step for step, row in metrics.steps.items() if not _same(self._steps.get(step), row["loss"])),
             default=self.run.steps + 1,
         )
         changed = back <= max(self._steps, default=0)
-        line = lineage(self.log.records())
         if changed:
             line = [record for record in line if record.step < back]
             self._steps, self._evals = self._committed(line)
         first = max(self._steps, default=0)
         steps = [metrics.steps[step] for step in sorted(metrics.steps) if step > first]
         evals = {key: loss for key, loss in metrics.evals.items() if not _same(self._evals.get(key), loss)}
-        if self._attempt is None or changed:
+        if self._head is None or changed:
             if not (steps or evals or over) and self.log.head() is not None:
                 return
             about = {"trainer": EXTERNAL, "run_id": self._id}
-            self._attempt = self.log.open_attempt(
-                self.run.name, self.recipe.sha256, processes(self.run), about
-            )
+            self._head = self.log.open_attempt(self.run.name, self.recipe.sha256, processes(self.run), about)
         if steps or evals or over:
             step = self.run.steps if over else max([first, *(row["step"] for row in steps)])
             self._append(line, step, steps, evals, "finished" if over else "checkpoint")
@@ -242,38 +252,34 @@ class Follower:
         evals: dict[tuple[int, str], float],
         kind: str,
     ) -> None:
-        attempt, head = self._attempt, self.log.head()
-        assert attempt is not None
+        # Where this fails, nobody knows what became of the record: the log says so, to an attempt opened anew.
+        head, self._head = self._head, None
         assert head is not None
         seq = head.seq + 1
         rows = {
-            "steps": [step_row(self.run, attempt.attempt, row) for row in steps],
+            "steps": [step_row(self.run, head.attempt, row) for row in steps],
             "evals": [
-                eval_row(self.run, attempt.attempt, at, loss, split)
+                eval_row(self.run, head.attempt, at, loss, split)
                 for (at, split), loss in sorted(evals.items())
             ],
         }
         parts: list[Part] = []
         for name, found in rows.items():
             if found:
-                path = f"parts/{name}-{attempt.generation}.{seq:08d}-{step:012d}-r0.parquet"
+                path = f"parts/{name}-{head.generation}.{seq:08d}-{step:012d}-r0.parquet"
                 content = schemas.to_bytes(schemas.table(schemas.SCHEMAS[name], found))
                 parts.append(create_part(self.place, name, path, content))
-        self.log.append(
+        record = replace(
             head,
-            run=self.run.name,
-            attempt=attempt.attempt,
-            generation=attempt.generation,
             kind=kind,
             step=step,
             tokens=self.run.phases.tokens_at(step),
             base=line[-1].seq if line else NO_BASE,
-            world=attempt.world,
-            recipe=self.recipe.sha256,
             # Its state is the other trainer's affair, so there is none to be verified or loaded.
-            meta={**attempt.meta, "expired": [seq]},
+            meta={**head.meta, "expired": [seq]},
             parts=tuple(parts),
         )
+        self._head = self.log.append(head, record)
 
 
 def write_target(study: Location, run: Run) -> None:

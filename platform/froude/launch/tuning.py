@@ -158,8 +158,11 @@ class Queue(_Unpickled, Searcher):
         if self._next is None or not self._fits(self._next):
             return None
         trial, self._next = self._next, None
+        material = self.materials.of(trial.runs[-1])
         if changed := self.agenda.changed.pop(trial.name, None):
             trial_store.retire(self.study, [changed.trial], self.agenda.retired)
+        elif trial_store.begun_otherwise(self.study, trial, material):
+            trial_store.retire(self.study, [trial], self.agenda.retired)
         taken = {lane for _, lane in self._running.values()}
         wide = trial.workers > 1 or trial.runs[0].trainer.nodes > 1
         lane = -1 if wide else next(lane for lane in count() if lane not in taken)
@@ -167,8 +170,8 @@ class Queue(_Unpickled, Searcher):
         self.shares[trial.name] = 0.0
         # Only what was reserved: a process on a simulated cluster sees the GPUs of the machine all the same.
         device = "" if lane < 0 else device_of(worker_resources(trial.runs[0].device, self.room.resources))
-        material = self.materials.of(trial.runs[-1]).to_json()
-        task = Task(trial.name, trial.to_json(), self.study.url, device, lane, 1, material, os.getcwd())
+        words = material.to_json()
+        task = Task(trial.name, trial.to_json(), self.study.url, device, lane, 1, words, os.getcwd())
         return task.config()
 
     def _fits(self, trial: Trial) -> bool:

@@ -15,6 +15,7 @@ import pyarrow as pa
 from froude import schemas
 from froude.config import ConfigError
 from froude.material import Material
+from froude.runlog import BrokenLog, LogReader
 from froude.space import Trial
 from froude.store import Location, reported
 
@@ -126,13 +127,32 @@ def read_all(study: Location) -> dict[str, Stored]:
         return dict(zip(names, pool.map(lambda name: read(study, name), names), strict=True))
 
 
+def begun_otherwise(study: Location, trial: Trial, material: Material) -> bool:
+    """Whether a trial of several workers has a log of other settings, corpus or code, so one that it can't go on with.
+
+    Such a trial has failed, or was interrupted. A log that is broken is not judged: who goes on with it says so.
+    """
+    if trial.workers == 1:
+        return False
+    try:
+        head = LogReader(study / "runs" / trial.runs[0].name).head()
+    except BrokenLog:
+        return False
+    before = head.meta.get("material") if head else None
+    return head is not None and (
+        head.recipe != trial.runs[0].fingerprint
+        or bool(before and Material.from_dict(before).changes(material))
+    )
+
+
 def retire(study: Location, trials: Iterable[Trial], folder: str) -> None:
     """Move what the study has of these trials to `retired/FOLDER`, which `Study` can read, too.
 
-    A trial's rows go last: after an interruption it is found changed, and retired, once more.
+    A trial's rows go last, and a log's newest record goes first: after an interruption it is found changed, and
+    retired, once more.
     """
     for trial in trials:
-        runs = ((study / "runs" / run.name).walk() for run in trial.runs if trial.workers > 1)
+        runs = (reversed((study / "runs" / run.name).walk()) for run in trial.runs if trial.workers > 1)
         own = [study / kind / f"{trial.name}.parquet" for kind in ("steps", "evals", "trials")]
         for file in chain(*runs, own):
             file.move(study / "retired" / folder / file.url.removeprefix(f"{study.url}/"))

@@ -1,11 +1,10 @@
 from __future__ import annotations
 
-import dataclasses
 import re
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -37,20 +36,11 @@ class Writer:
 
     def save(self, step: int, kind: str = "checkpoint", parts: tuple[Part, ...] = ()) -> Record:
         assert self.opened
-        self.head = self.log.append(
-            self.head,
-            run="large",
-            attempt=self.opened.attempt,
-            generation=self.opened.generation,
-            kind=kind,
-            step=step,
-            tokens=10 * step,
-            base=self.base,
-            world=3,
-            recipe="recipe",
-            scalars={"x": 0.5},
-            parts=parts,
+        scalars = {"x": 0.5}
+        saved = replace(
+            self.opened, kind=kind, step=step, tokens=10 * step, base=self.base, scalars=scalars, parts=parts
         )
+        self.head = self.log.append(self.head, saved)
         self.base = self.head.seq
         return self.head
 
@@ -113,7 +103,7 @@ def test_one_of_eight_attempts_wins_each_number(tmp_path: Path) -> None:
             def compete(step: int, head: Record | None = head, gate: threading.Barrier = gate) -> str:
                 gate.wait()
                 try:
-                    return CommitLog(place).append(head, **_fields(step)).digest
+                    return CommitLog(place).append(head, _record(step)).digest
                 except Fenced:
                     return ""
 
@@ -121,18 +111,21 @@ def test_one_of_eight_attempts_wins_each_number(tmp_path: Path) -> None:
             assert won == [CommitLog(place).records()[number].digest]
 
 
-def _fields(step: int) -> dict[str, Any]:
-    return {
-        "run": "large",
-        "attempt": 1,
-        "generation": uuid.uuid4().hex,
-        "kind": "checkpoint",
-        "step": step,
-        "tokens": step,
-        "base": NO_BASE,
-        "world": 1,
-        "recipe": "recipe",
-    }
+def _record(step: int) -> Record:
+    return Record(
+        run="large",
+        seq=0,
+        parent=None,
+        base=NO_BASE,
+        attempt=1,
+        generation=uuid.uuid4().hex,
+        kind="checkpoint",
+        step=step,
+        tokens=step,
+        time=datetime.now(UTC),
+        world=1,
+        recipe="recipe",
+    )
 
 
 def test_a_checkpoint_that_slips_in_before_the_new_attempt_is_followed(place: Location) -> None:
@@ -169,6 +162,33 @@ def test_of_two_attempts_that_open_at_once_one_ends(place: Location) -> None:
         one.open()
     other.save(1)
     assert [record.kind for record in CommitLog(place).records()] == ["attempt", "checkpoint"]
+
+
+def test_a_worker_that_its_own_driver_s_hung_one_overtakes_may_try_again(place: Location) -> None:
+    """Fenced would end the whole run; only the driver knows which of the two is the living one."""
+
+    def opened(log: CommitLog) -> Record:
+        return log.open_attempt("large", "recipe", 3, {"run_id": "driver"})
+
+    hung, living = CommitLog(place), CommitLog(place)
+    opened(hung)
+    read = living.records
+
+    def and_then_the_hung_one_wakes() -> list[Record]:
+        records = read()
+        if len(records) == 1:
+            opened(hung)
+        return records
+
+    living.records = and_then_the_hung_one_wakes  # type: ignore[method-assign]
+    with pytest.raises(
+        OSError, match=r"attempt 2 of 'large' was opened .* by another worker of the same driver"
+    ):
+        opened(living)
+    woken = hung.records()[-1]
+    assert opened(CommitLog(place)).attempt == 3
+    with pytest.raises(Fenced):
+        hung.append(woken, replace(woken, kind="checkpoint"))
 
 
 def test_a_superseded_driver_opens_no_attempt(place: Location) -> None:
@@ -313,7 +333,7 @@ def test_what_no_writer_leaves_in_a_chain_is_named(
         attempt.save(step, kind="checkpoint" if step == 1 else "finished")
     records = LogReader(place).records()
     assert disorder(records) == ""
-    records[seq] = dataclasses.replace(records[seq], **changed)
+    records[seq] = replace(records[seq], **changed)
     assert re.match(said, disorder(records))
 
 

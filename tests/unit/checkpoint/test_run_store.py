@@ -16,7 +16,7 @@ from froude.checkpoint.parts import Corrupt
 from froude.checkpoint.retention import Keep
 from froude.checkpoint.run_store import RunStore, save_state
 from froude.config import ConfigError
-from froude.runlog import LogReader
+from froude.runlog import LogReader, record_name
 from froude.schemas import LEDGER, STEPS, table
 from froude.store import Location
 
@@ -190,6 +190,29 @@ def test_what_an_attempt_wrote_and_did_not_commit_is_swept_by_the_next(place, tr
     store.open_attempt("recipe")
     assert [item.step for item in tools.checkpoints(place)] == [2]
     assert store.load({"w": torch.zeros(3, 4), "n": torch.tensor(0)})["step"] == 2
+
+
+@pytest.mark.parametrize("full", ["part", "manifest", "ledger"])
+def test_a_save_that_finds_the_disk_full_leaves_nothing_there(tmp_path, train, monkeypatch, full):
+    place = Location.parse(tmp_path)
+    train(place, 2)
+    before, create, store = place.walk(), Location.create, RunStore(place, "large")
+    store.open_attempt("recipe")
+    rows = [{"run": "large", "step": 3}]
+    tables = {"steps": table(STEPS, rows), "ledger": table(LEDGER, rows)}
+
+    def fails(file: Location, *arguments: bytes) -> Any:
+        if full in file.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return create(file, *arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Location, "output" if full == "part" else "create", fails)
+        with pytest.raises(OSError, match="No space left"):
+            store.save(state(), step=3, tokens=30, tables=tables)
+    assert place.walk() == sorted([*before, place / "commits" / record_name(2)], key=lambda file: file.url)
+    store.save(state(), step=3, tokens=30, tables=tables)
+    assert [damage for _, damage in tools.verify(place, LogReader(place).records())] == ["", ""]
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.EISDIR])

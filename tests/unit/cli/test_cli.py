@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from froude import s3
 from froude.cli import common, main
 from froude.cli.app import app
 from froude.config import ConfigError
@@ -98,6 +99,7 @@ REFUSED = Refused([Check("lr_edge", False, "`edge` at width 64", "inside the gri
     ("error", "code", "lines"),
     [
         (ConfigError("`batch` must be a multiple of 64, but got 65; use 64"), 2, 1),
+        (s3.Refused("an S3 server refuses the keys of host a; check them there"), 2, 1),
         (ValueError("a bug\nof two lines"), 1, 1),
         (RuntimeError(), 1, 1),
         (NoProgress("three restarts in a row committed nothing"), 4, 1),

@@ -13,6 +13,7 @@ from tensorboardX import SummaryWriter
 
 from froude import Study
 from froude.attempts import history
+from froude.checkpoint.commit import CommitLog, Record
 from froude.cli import main
 from froude.config import Run
 from froude.external.follow import Follower, Tail
@@ -139,6 +140,48 @@ def test_a_trainer_that_goes_back_makes_a_new_attempt(tmp_path, follow):
     follower.poll(save=True)
     assert losses(tmp_path) == [3.0] * 15 + [2.95] * 10
     assert Study(tmp_path / "study").commits().collect()["attempt"].to_list() == [1, 1, 1, 1, 2, 2]
+
+
+def test_a_follower_that_another_has_taken_over_ends_and_leaves_no_trace(tmp_path, follow):
+    older, newer = follow(), follow()
+    tell(tmp_path, 1, 10)
+    older.poll(save=True)
+    tell(tmp_path, 11, 20)
+    newer.poll(save=True)
+    tell(tmp_path, 21, 30)
+    for act in (lambda: older.poll(save=True), older.save):
+        with pytest.raises(
+            ConfigError, match="by one `froude follow` at a time, but another has taken over large"
+        ):
+            act()
+    newer.poll(save=True)
+    tell(tmp_path, 31, 40, step=40, validation_loss=3.0)
+    newer.poll()
+    with pytest.raises(ConfigError, match="another has taken over"):
+        older.poll()
+    assert losses(tmp_path) == [3.0] * 40
+    commits = Study(tmp_path / "study").commits().collect()
+    assert commits["attempt"].to_list() == [1, 1, 2, 2, 2, 2]
+    assert commits["kind"].to_list().count("finished") == 1
+
+
+def test_a_record_whose_fate_was_unknown_is_not_written_again(tmp_path, follow, monkeypatch):
+    follower, append = follow(), CommitLog.append
+    tell(tmp_path, 1, 10)
+
+    def answer_is_lost(log: CommitLog, after: Record | None, record: Record) -> Record:
+        written = append(log, after, record)
+        if record.kind == "checkpoint":
+            raise OSError("the connection was lost")
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitLog, "append", answer_is_lost)
+        with pytest.raises(OSError, match="was lost"):
+            follower.poll()
+    tell(tmp_path, 11, 20)
+    follower.poll(save=True)
+    assert losses(tmp_path) == [3.0] * 20
 
 
 def test_what_leaves_the_band_is_an_alarm_once_and_a_nan_too(tmp_path, follow):

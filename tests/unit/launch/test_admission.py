@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import ray
 import torch
-from s3_server import refusing_server, s3, s3_server
+from s3_server import REFUSAL, refusing_server, s3, s3_server
 
 from froude.checkpoint.run_store import RunStore
 from froude.config import Run
@@ -50,6 +50,18 @@ def test_a_host_whose_keys_are_refused_takes_no_part_in_any_run(
     monkeypatch.setenv("AWS_ENDPOINT_URL", refusing_server)
     with pytest.raises(Unfit, match=r"host 10\.0\.0\.7: .*\(SignatureDoesNotMatch\).*AWS_SECRET_ACCESS_KEY"):
         admit(EXACT.replace(reduction="fast"), RunStore(s3 / "runs/large", "large"), CPU)
+
+
+def test_a_host_whose_clock_is_refused_takes_no_part_either(
+    refusing_server: str, s3: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a run's first worker meets in a save is no fatal error: the next group asks its host here."""
+    skewed = REFUSAL.replace(b"SignatureDoesNotMatch", b"RequestTimeTooSkewed")
+    monkeypatch.setattr("s3_server.REFUSAL", skewed)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", refusing_server)
+    store = RunStore(s3 / "runs/large", "large")
+    with pytest.raises(Unfit, match=r"host 10\.0\.0\.7: .*the clock of .*; set it \(NTP\)"):
+        admit(EXACT.replace(reduction="fast"), store, CPU)
 
 
 def test_of_many_unfit_hosts_a_few_are_named() -> None:

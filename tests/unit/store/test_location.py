@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import os
 import socket
 import threading
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from s3_server import empty_bucket
+from s3_server import REFUSAL, empty_bucket
 
 from froude.config import ConfigError
 from froude.s3 import Reader, Refused
@@ -212,6 +213,21 @@ def test_a_probe_that_is_refused_speaks_of_keys_and_not_of_the_endpoint(
         probe_writable(s3)
     assert "AWS_SECRET_ACCESS_KEY" in str(refusal.value)
     assert "AWS_ENDPOINT_URL" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("asked", ["create", "replace", "delete", "knock"])
+def test_a_wrong_clock_is_that_of_a_host(
+    refusing_server: str, s3: Location, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    skewed = REFUSAL.replace(b"SignatureDoesNotMatch", b"RequestTimeTooSkewed")
+    monkeypatch.setattr("s3_server.REFUSAL", skewed)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", refusing_server)
+    said = rf"but the clock of {socket.gethostname()} says .*; set it \(NTP\)"
+    with pytest.raises(Refused, match=said) as refusal:
+        ASKED[asked](s3 / "file")
+    assert str(copy.copy(refusal.value)) == str(refusal.value)  # as one from another process is made again
+    with pytest.raises(ConfigError, match=said):
+        probe_writable(s3)
 
 
 def test_absent_keys_are_named(s3: Location, monkeypatch: pytest.MonkeyPatch) -> None:

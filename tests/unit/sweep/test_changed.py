@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from played_sweep import outcome
 
+from froude.checkpoint.commit import CommitLog
 from froude.config import ConfigError, Run
 from froude.launch.sweep import open_study
+from froude.launch.tuning import Queue, Room
 from froude.material import Material
+from froude.runlog import LogReader
 from froude.space import Grid, Space, Trial, load_space
 from froude.store import Location
 from froude.study import Study
@@ -140,6 +143,31 @@ def test_other_settings_are_named_and_may_be_trained_again_too(mine, study):
     agenda = again(other, study, rerun_changed=True)
     assert set(agenda.changed) == {"a", "b"}
     assert not agenda.done
+
+
+@pytest.mark.parametrize("mended", ["code", "settings", "nothing"])
+def test_a_failed_trial_of_several_workers_begins_anew_where_it_was_mended(mine, study, mended):
+    base = made(mine / "corpus.bin").target.to_dict()
+
+    def wide(**settings):
+        run = Run.from_dict({**base, "name": "wide", "workers": 2, "slots": 2, **settings})
+        grid = Grid("g", lambda rows: [Trial("wide", (run,))], role="loss_law")
+        return Space("x", 0, (grid,), run.replace(name="large"))
+
+    (trial,) = wide().planned()["g"]
+    log, about = LogReader(study / "runs" / "wide"), {"material": material_of(trial.runs[0]).to_dict()}
+    CommitLog(log.location).open_attempt("wide", trial.runs[0].fingerprint, 2, about)
+    trial_store.write_failed(study, trial, error="a bug", attempts=3)
+    before = log.head()
+    if mended == "code":
+        (mine / "my_layers.py").write_text("SCALE = 2\n")
+    agenda = again(wide(**({"slots": 4} if mended == "settings" else {})), study)
+    assert Queue(agenda, study, None, lambda: Room({"CPU": 2}, False)).suggest("1")["name"] == "wide"
+    if mended == "nothing":
+        assert LogReader(log.location).head() == before
+        return
+    assert log.location.walk() == []
+    assert LogReader(study / "retired" / agenda.retired / "runs" / "wide").head() == before
 
 
 def test_other_versions_are_noted_and_nothing_more(mine, study):

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from froude.config import ConfigError, Run
+from froude.config import Run
 from froude.s3 import Refused
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _describe(store: RunStore, device: torch.device) -> Guest:
     try:
         store.location.knock()
         refusal = ""
-    except (Refused, ConfigError) as error:
+    except Refused as error:
         refusal = str(error)
     node = ray.get_runtime_context().get_node_id()
     return Guest(node, ray.util.get_node_ip_address(), environment.describe(device), refusal)
