@@ -54,6 +54,13 @@ def test_import_platform_is_the_standard_library_from_a_checkout(root: Path, pat
     assert root / "platform" / "froude" in Path(froude).resolve().parents
 
 
+@pytest.mark.parametrize("folder", ["docs/guide", "platform", "search_spaces"])
+def test_extras_are_installed_from_the_checkout_as_froude_is_on_no_index(root: Path, folder: str) -> None:
+    files = [path for path in (root / folder).rglob("*") if path.suffix in (".md", ".py", ".j2")]
+    assert files
+    assert not [path for path in files if re.search(r"install .*froude\[", path.read_text(encoding="utf-8"))]
+
+
 def test_no_file_outgrows_its_concept(root: Path) -> None:
     lengths = {
         path: len(path.read_text(encoding="utf-8").splitlines()) for path in sources(root, *LISTED_FOLDERS)

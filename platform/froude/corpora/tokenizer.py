@@ -74,7 +74,8 @@ def _library() -> Any:
         import tokenizers
     except ImportError:
         raise ConfigError(
-            "tokenizers need the library `tokenizers`, which is not installed; pip install 'froude[data]'"
+            "tokenizers need the library `tokenizers`, which is not installed; "
+            "pip install -e '.[data]' in froude's checkout"
         ) from None
     return tokenizers
 

@@ -161,7 +161,7 @@ class Spec:
         if self.extra and importlib.util.find_spec(self.library) is None:
             raise ConfigError(
                 f"{self.name} needs the package {self.library}, which is not installed; "
-                f"pip install 'froude[{self.extra}]'"
+                f"pip install -e '.[{self.extra}]' in froude's checkout"
             )
         return load(self.factory)
 

@@ -64,6 +64,6 @@ def check(targets: Iterable[str]) -> None:
         if importlib.util.find_spec(kind.package) is None:
             raise ConfigError(
                 f"--track {name} needs the package {kind.package}, which is not installed here; "
-                f"pip install 'froude[{name}]'"
+                f"pip install -e '.[{name}]' in froude's checkout"
             )
         kind.check(place)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import product
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 
 from froude.cli import main
@@ -55,3 +58,56 @@ def test_the_large_run_is_one(guide: str) -> None:
     run = Run.from_toml(content)
     assert run.precision == "bf16"
     assert f"{parameters(run) / 1e9:.2f}e9" in guide
+
+
+TARGET = """
+name = "large"
+batch = 768
+tokens = 1_536_000
+parametrization = "mup"
+model = { width = 192 }
+schedule = { name = "wsd", warmup_tokens = 15_360 }
+"""
+
+
+def table(widths: int, horizons: int, seeds: int, rates: int, swept: tuple[int, ...]) -> pl.DataFrame:
+    """Made-up runs, with rates half an octave apart at the horizons `swept`, in steps."""
+    rng, rows = np.random.default_rng(0), []
+    ladder = product((32, 48, 64, 96, 128)[:widths], (250, 500, 1000, 2000)[-horizons:], range(seeds))
+    for width, steps, seed in ladder:
+        for offset in (np.arange(rates) - rates // 2) / 2 if steps in swept else (0.0,):
+            params, tokens = 26 * width**2, 768 * steps
+            loss = 0.9 + 12 / params**0.35 + 30 / tokens**0.35 + 0.03 * offset**2
+            row = {"params": params, "tokens": tokens, "loss": loss * (1 + 0.002 * rng.standard_normal())}
+            row |= {"lr": 2 ** (-7.5 + offset), "batch": 768, "schedule": "wsd", "width": width, "seed": seed}
+            rows.append(row | {"precision": "fp32", "parametrization": "mup"})
+    return pl.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("runs", "left_out", "refused"),
+    [
+        (table(5, 4, 3, 9, (500, 2000)), [], []),
+        (table(4, 3, 2, 7, (2000,)), [], ["forecast_certified"]),
+        (table(4, 3, 2, 7, (2000,)), ["seed", "precision"], ["one_precision", "seeds", "forecast_certified"]),
+    ],
+    ids=["300 runs", "72 runs", "columns left out"],
+)
+def test_the_columns_that_the_guide_names_make_a_table_promotable(
+    guide: str,
+    runs: pl.DataFrame,
+    left_out: list[str],
+    refused: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    uses = re.findall(r"^\| (?:fit and forecast|be promoted.*?) \| (.*?) \|", guide, re.MULTILINE)
+    named = re.findall(r"`(\w+)`", " ".join(uses))
+    assert f"{runs.height} runs" in guide.replace("\n", " ")
+    monkeypatch.chdir(tmp_path)
+    Path("large.toml").write_text(TARGET, encoding="utf-8")
+    runs.select(name for name in named if name in runs.columns and name not in left_out).write_csv("runs.csv")
+    assert main(["fit", "--from", "runs.csv", "--out", "history", "--target", "large.toml"]) == 0
+    assert main(["promote", "history", "--for", "external"]) == (3 if refused else 0)
+    assert re.findall(r"^  (\w+): ", capsys.readouterr().err, re.MULTILINE) == refused

@@ -121,5 +121,5 @@ def test_random_merges_a_missing_file_and_a_missing_library_are_refused(
     with pytest.raises(ConfigError, match=r"--vocab must be at least 257"):
         trained(TEXTS, 256)
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(ConfigError, match=r"pip install 'froude\[data\]'"):
+    with pytest.raises(ConfigError, match=r"pip install -e '\.\[data\]'"):
         Tokenizer(tokenizer.read_bytes() + b" ", "t.json")

@@ -71,7 +71,9 @@ def test_a_project_is_planned_as_it_was_written(tmp_path: Path, capsys: pytest.C
         "runtime_env.yaml",
         "search_space.py",
     ]
-    assert len((tmp_path / "tank" / "README.md").read_text().split("\n\n")[1].splitlines()) == 5
+    readme = (tmp_path / "tank" / "README.md").read_text()
+    assert len(readme.split("\n\n")[1].splitlines()) == 5
+    assert "a cluster that has froude installed on every node" in readme  # only its folder travels with a job
     text = planned(tmp_path / "tank")
     assert "loss_law" in text
     assert "probe: 1 model and 1 data source sound" in text

@@ -213,7 +213,7 @@ def test_without_its_package_nothing_starts(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "schedulefree", None)
     said = (
         "schedule_free_adamw needs the package schedulefree, which is not installed; "
-        "pip install 'froude[optimizers]'"
+        "pip install -e '.[optimizers]' in froude's checkout"
     )
     for start in (material_of, Trainer, lambda run: check_code_and_corpus([run], trust=False)):
         with pytest.raises(ConfigError) as error:

@@ -25,7 +25,7 @@ def events(file: Path) -> Iterator[Any]:
     except ImportError:
         raise ConfigError(
             "TensorBoard's files need the package tensorboardX, which is not installed here; "
-            "pip install 'froude[tensorboard]'"
+            "pip install -e '.[tensorboard]' in froude's checkout"
         ) from None
     content, at = file.read_bytes(), 0
     while at + LENGTH.size <= len(content):

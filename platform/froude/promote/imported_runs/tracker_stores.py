@@ -83,7 +83,8 @@ def _of_mlflow(uri: str) -> list[dict[str, Any]]:
         from mlflow.tracking import MlflowClient
     except ImportError:
         raise ConfigError(
-            "an MLflow store needs the package mlflow, which is not installed here; pip install 'froude[mlflow]'"
+            "an MLflow store needs the package mlflow, which is not installed here; "
+            "pip install -e '.[mlflow]' in froude's checkout"
         ) from None
     runs, token = [], None
     try:

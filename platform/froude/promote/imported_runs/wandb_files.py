@@ -84,7 +84,8 @@ def _take(file: Location, runs: dict[str, OfflineRun]) -> None:
         from wandb.proto import wandb_internal_pb2
     except ImportError:
         raise ConfigError(
-            "W&B's files need the package wandb, which is not installed here; pip install 'froude[wandb]'"
+            "W&B's files need the package wandb, which is not installed here; "
+            "pip install -e '.[wandb]' in froude's checkout"
         ) from None
     with reported(file, "a W&B file must be readable"):
         content = file.read()

@@ -55,7 +55,7 @@ def transformers() -> Any:
     except ImportError as error:
         raise ConfigError(
             f"models of Hugging Face need the package transformers, but importing it gave: {error}; "
-            "pip install 'froude[hf]'"
+            "pip install -e '.[hf]' in froude's checkout"
         ) from None
 
 
