@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from froude.config import Run
-from froude.promote.imported_runs.history import ROLE
+from froude.promote.imported_runs.history import holds_table
 from froude.space import Trial
 from froude.study import Study
 from froude.sweep import trial_store
@@ -29,7 +29,7 @@ def trained_flops(trials: Iterable[trial_store.Stored]) -> float:
 
 def proxy_flops(study: Study) -> float:
     """FLOPs of all that was trained for the study; of an imported run those of its last checkpoint in the table."""
-    if any(stage["role"] == ROLE for stage in study.meta.get("stages", {}).values()):
+    if holds_table(study.meta):
         runs = study.trials().group_by("trial").agg(pl.col("flops").max()).collect()
         return float(runs["flops"].sum())
     return trained_flops(trial_store.read_all(study.location).values())

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from froude.checkpoint.run_store import RunStore
 from froude.cli import main
 from froude.config import ConfigError
 from froude.launch import cluster, readiness
+from froude.promote.imported_runs.history import make_study
 from froude.store import Location
 from froude.sweep import preflight
 
@@ -130,6 +132,32 @@ def test_a_cluster_named_twice_is_refused_before_anything_is_deleted(
     command = sweep(tmp_path, '"precision": "fp32"')
     assert "drop one" in refused([*command, "--fresh", "--address", "auto"], capsys)
     assert sorted((tmp_path / "study").rglob("*.parquet")) == before
+
+
+@pytest.mark.parametrize("fresh", [[], ["--fresh"]])
+def test_nothing_is_swept_into_a_study_made_of_a_table(
+    fresh: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs.csv").write_text("params,tokens,loss\n1e6,1e8,3.1\n2e6,2e8,2.9\n")
+    make_study(str(tmp_path / "runs.csv"), str(tmp_path / "study"))
+    (tmp_path / "study" / "recipe.toml").write_text("sealed")
+    before = {file: file.read_bytes() for file in (tmp_path / "study").rglob("*.*")}
+    said = refused([*sweep(tmp_path, '"precision": "fp32"'), *fresh], capsys)
+    assert "made of a table by `froude fit --from`; sweep into another --out" in said
+    assert "--fresh" not in said
+    assert {file: file.read_bytes() for file in (tmp_path / "study").rglob("*.*")} == before
+
+
+@pytest.mark.parametrize("more", [[], ["--write-jobs", "jobs"]])
+def test_a_begun_run_of_the_target_is_not_deleted_to_start_over(
+    more: list[str], tmp_path: Path, small_study: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(small_study, tmp_path / "study")
+    RunStore(Location.parse(tmp_path / "study" / "runs" / "large"), "large").open_attempt("recipe")
+    before = sorted((tmp_path / "study").rglob("*"))
+    said = refused([*sweep(tmp_path, '"precision": "fp32"'), "--fresh", *more], capsys)
+    assert "the target's run 'large' has begun" in said
+    assert sorted((tmp_path / "study").rglob("*")) == before
 
 
 def test_a_local_study_of_several_hosts_is_refused(

@@ -186,11 +186,13 @@ def test_csv_and_parquet_give_the_same_study(tmp_path: Path) -> None:
 
 def test_a_history_can_be_planned_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made(tmp_path, grid(schedule="wsd", parametrization="mup", seed=3), TARGET)
-    command = ["plan", "--next", str(tmp_path / "study"), "--write", str(tmp_path / "next.py"), "--json"]
+    command = ["plan", "--next", str(tmp_path / "study"), "--json"]
     assert main(command) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["chosen"][0]["width"] % 16 == 0
-    assert (tmp_path / "next.py").exists()
+    assert main([*command, "--write", str(tmp_path / "next.py")]) == 2
+    assert "was made of a table, into which nothing can be swept" in capsys.readouterr().err
+    assert not (tmp_path / "next.py").exists()
 
 
 ROW = {"params": 1e6, "tokens": 1e7, "loss": 3.0}

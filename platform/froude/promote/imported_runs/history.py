@@ -87,6 +87,11 @@ def _replaceable(study: Study) -> bool:
     return not study.exists or set(study.meta.get("stages", {})) == {ROLE}
 
 
+def holds_table(meta: Mapping[str, Any]) -> bool:
+    """Whether the study of this study.json was made of a table."""
+    return any(stage.get("role") == ROLE for stage in meta.get("stages", {}).values())
+
+
 def best(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows for the loss law: of each (params, tokens) all seeds of the settings with the least mean loss.
 
