@@ -151,6 +151,10 @@ def promote(
     print("\n".join(told))
     if not recipe.trainer and (note := unnamed_data(found.meta["stages"], recipe.run)):
         print(f"warning   data: {note}")
+    if not recipe.run.schedule.warmup_tokens and not fits.tells(fits.best, "warmup_tokens"):
+        print(
+            "warning   warmup: none, since neither target nor table tells one; set schedule.warmup_tokens there"
+        )
     for name, each in forecast.sets.items():
         print(f"on set    {name}: {each.words()}")
     for check in recipe.checks:
