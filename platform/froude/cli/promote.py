@@ -143,7 +143,7 @@ def promote(
         print(f"knob      {knob.line()}")
     print(
         f"forecast  {forecast.loss:.3f} nats per token, {100 * forecast.level:.0f}% in [{forecast.low:.3f}, "
-        f"{forecast.high:.3f}], {'certified' if forecast.certified else 'not certified'} ({forecast.status})"
+        f"{forecast.high:.3f}], {'certified' if forecast.certified else 'not certified'}; loss law {forecast.status}"
     )
     told = beside(
         forecast.others, recipe.extrapolation, cost=forecast.proxies_over_target, noise=forecast.noise

@@ -11,6 +11,7 @@ from froude.promote.imported_runs.history import holds_table
 from froude.space import Trial
 from froude.study import Study
 from froude.sweep import trial_store
+from froude.train.size import size_of
 from froude.train.speed.timing import step_flops
 
 
@@ -41,5 +42,10 @@ def run_flops(run: Run) -> float:
 
 
 def proxies_over_target(study: Study, target: Run) -> float:
-    """FLOPs of all proxies over the target's."""
-    return proxy_flops(study) / run_flops(target)
+    """FLOPs of all proxies over the target's, counted as theirs are: 6·params·tokens where a table tells none."""
+    whole = run_flops(target)
+    if holds_table(study.meta):
+        by_size = pl.col("flops") == 6 * pl.col("params").cast(pl.Float64) * pl.col("tokens")
+        if study.trials().select(by_size.all()).collect().item():
+            whole = 6.0 * size_of(target).params * target.tokens
+    return proxy_flops(study) / whole
