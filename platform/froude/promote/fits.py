@@ -238,9 +238,7 @@ def fit(study: Study, loss: str = "loss") -> Fits:
     `loss` is the column that counts as loss (froude.promote.ladder.measured_in).
     """
     if not study.exists:
-        raise ConfigError(
-            f"a study must have been begun by `froude sweep`, but there is none at {study.location}"
-        )
+        raise study.missing()
     meta = study.meta
     target = Run.from_dict(meta["target"]) if "target" in meta else None
     evaluated = validation_sets.evaluations(study, loss)

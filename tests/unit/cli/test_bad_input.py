@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -10,12 +11,13 @@ import pytest
 
 from froude.checkpoint.run_store import RunStore
 from froude.cli import main
-from froude.config import ConfigError
+from froude.config import ConfigError, Run
 from froude.launch import cluster, readiness
 from froude.promote.imported_runs.history import make_study
 from froude.store import Location
 from froude.sweep import preflight
 
+VERBS = ("fit", "status", "report", "promote")
 SPACE = """
 from froude.config import Run
 from froude.space import Grid, Space, Trial
@@ -160,6 +162,66 @@ def test_a_begun_run_of_the_target_is_not_deleted_to_start_over(
     assert sorted((tmp_path / "study").rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    ("verb", "place", "words"),
+    [
+        *(
+            (verb, "none", "or made of a table by `froude fit --from`, but there is none at")
+            for verb in VERBS
+        ),
+        *((verb, "runs.csv", "did you mean `froude fit --from") for verb in VERBS),
+        *((verb, "h/recipe.toml", "did you mean its folder") for verb in VERBS),
+        *((verb, "mine", "is a project (it has search_space.py); name the study below it") for verb in VERBS),
+    ],
+)
+def test_what_is_no_study_is_said_with_what_was_meant(
+    verb: str,
+    place: str,
+    words: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs.csv", "h/recipe.toml", "mine/search_space.py", "mine/README.md"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).touch()
+    assert words in refused([verb, place], capsys)
+
+
+def test_a_folder_that_cannot_be_written_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert "must be writable" in refused(["init", str(tmp_path / "file" / "new")], capsys)
+
+
+@pytest.mark.parametrize("option", [["--trainer", ""], ["--context", "0"], ["--vocab", "0"]])
+def test_an_option_that_is_given_nothing_is_refused(
+    option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", str(tmp_path / "new"), *option]) == 2
+    assert option[0] in capsys.readouterr().err
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_wrong_value_is_cut_where_nobody_reads_on() -> None:
+    with pytest.raises(ConfigError, match=r"`tokens` must be .* but got '1000") as error:
+        Run.from_dict({"name": "a", "tokens": "1000" * 1000})
+    assert len(str(error.value)) < 400
+
+
+def test_ctrl_c_while_modules_are_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str, *more: object) -> object:
+        if name == "froude.cli.app":
+            raise KeyboardInterrupt
+        return imported(name, *more)
+
+    imported = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    assert main(["--version"]) == 130
+
+
 def test_a_local_study_of_several_hosts_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -186,10 +248,10 @@ def test_a_recipe_edited_by_hand_is_refused(
 ) -> None:
     study = tmp_path / "study"
     shutil.copytree(small_study, study)
-    names = ("lr_points", "forecast_certified")
+    names = ("lr_points", "forecast_certified")  # the first passes
     overrides = [word for name in names for word in ("--override", name, "--reason", "a test")]
     assert main(["promote", str(study), *overrides]) == 0
-    capsys.readouterr()
+    assert "override  lr_points: not needed, since it passes" in capsys.readouterr().out
     recipe = study / "recipe.toml"
     recipe.write_text(recipe.read_text().replace("beta1 = 0.9", "beta1 = 0.8"))
     assert "as it was sealed" in refused(["train", str(recipe), "--simulate", "1"], capsys)

@@ -12,6 +12,10 @@ from froude.promote import gate
 from froude.promote.fits import fit
 from froude.promote.imported_runs.history import make_study
 from froude.promote.promotion import promote
+from froude.report.narrative import subject
+from froude.report.tables import stages
+from froude.report.text import NOTHING
+from froude.report.view import gather
 
 RATE = 2.0**-7
 TARGET = Run(name="large", batch=768, slots=12, tokens=768 * 1300, model={"width": 192})
@@ -104,3 +108,9 @@ def test_what_a_table_does_not_tell_is_said_to_be_the_targets_own(
     assert any(beta2 in line for line in said.splitlines() if "knob      optimizer.beta2" in line)
     assert any(warmup in line for line in said.splitlines() if "knob      schedule.warmup_tokens" in line)
     assert ("warning   warmup: none" in said) == (not warm and not more)
+    # Nothing of froude's trained these runs, or will train the target, and nobody knows how long they took.
+    view = gather(study, fits=fits)
+    assert subject(view) == "Runs that froude did not train, from runs.parquet."
+    table = stages(view)
+    assert table is not None
+    assert table.rows[0][-1] == NOTHING

@@ -107,7 +107,7 @@ def test_points_of_survivors_alone_are_not_certified(tmp_path: Path) -> None:
     fits = fit(made(tmp_path, [*LADDER, *lost]))
     assert not certified(fits)
     (doubt,) = fits.doubts
-    assert doubt.startswith("at 1 sizes and horizons (e.g. params 3.6e+08, tokens 2.88e+10) at least half")
+    assert doubt.startswith("at 1 size and horizon (e.g. params 3.6e+08, tokens 2.88e+10) at least half")
 
 
 def test_a_point_at_which_every_run_diverged_is_not_offered(tmp_path: Path) -> None:

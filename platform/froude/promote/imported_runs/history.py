@@ -39,18 +39,16 @@ def make_study(
     `columns` maps froude's names (those of `trials()`) to the file's, where they differ, or to "" to ignore a column;
     params, tokens and loss must be there, batch is in tokens; a column `loss_<name>` has losses on another validation
     set. Rows of one `run` at several tokens are one trial. A null, NaN or infinite loss means diverged. `target` is
-    what the study is for. `fresh` replaces a study that was made of a table and that nothing was added to. ConfigError
-    for a file of another kind, a missing column, a value out of range, rows that come twice, and where there is
-    anything else at `out` already.
+    what the study is for. `fresh` replaces a study that was made of a table and that nothing was added to; one of the
+    same table stays. ConfigError for a file of another kind, a missing column, a value out of range, rows that come
+    twice, and where there is anything else at `out` already.
     """
     place = Location.parse(out)
     study = Study(place)
-    if (place.children() and not fresh) or (fresh and not _replaceable(study)):
-        hint = ", or replace that study with --fresh" if not fresh and _replaceable(study) else ""
+    if not _replaceable(study):
         what = "more than a study that was made of a table" if fresh else "something"
         raise ConfigError(
-            f"a study of imported runs must be new, but there is {what} at {place} already; "
-            f"choose another directory{hint}"
+            f"a study of imported runs must be new, but there is {what} at {place} already; choose another directory"
         )
     read = read_table(source, columns or {})
     rows = read.rows.with_columns(stage=pl.lit(ROLE))
@@ -66,15 +64,23 @@ def make_study(
     }
     if target is not None:
         content["target"] = target.to_dict()
-    table = rows.to_arrow().cast(schemas.TRIALS)
+    tables = {"trials": rows.to_arrow().cast(schemas.TRIALS)}
+    if read.sets.height:
+        tables["evals"] = read.sets.to_arrow().cast(schemas.EVALS)
+    files = {f"{kind}/{ROLE}.parquet": schemas.to_bytes(table) for kind, table in tables.items()}
+    files["study.json"] = json.dumps(content, indent=1).encode() + b"\n"
+    if study.exists and not fresh:
+        if all((place / name).exists() and (place / name).read() == held for name, held in files.items()):
+            return study
+        raise ConfigError(
+            f"a study of imported runs must be new, but there is one of another table at {place} already; choose "
+            "another directory, or replace that study with --fresh"
+        )
     with reported(place, "a study must be writable"):
         (place / REPORT).delete()  # of the study that this one replaces
         (place / "evals" / f"{ROLE}.parquet").delete()
-        (place / "trials" / f"{ROLE}.parquet").replace(schemas.to_bytes(table))
-        if read.sets.height:
-            losses = read.sets.to_arrow().cast(schemas.EVALS)
-            (place / "evals" / f"{ROLE}.parquet").replace(schemas.to_bytes(losses))
-        (place / "study.json").replace(json.dumps(content, indent=1).encode() + b"\n")
+        for name, held in files.items():
+            (place / name).replace(held)
     return study
 
 
@@ -138,8 +144,9 @@ def _survivors(rows: pl.DataFrame) -> tuple[str, ...]:
     if alone.is_empty():
         return ()
     first, points = alone.row(0, named=True), alone.select(POINT).n_unique()
+    where = "1 size and horizon" if points == 1 else f"{points} sizes and horizons"
     return (
-        f"at {points} sizes and horizons (e.g. params {first['params']:g}, tokens {first['tokens']:g}) at least half "
+        f"at {where} (e.g. params {first['params']:g}, tokens {first['tokens']:g}) at least half "
         "of the runs of each setting diverged, and the losses are those of the luckier ones: add runs that finish, at "
         "a lower rate or with a longer warmup, or leave these out",
     )
