@@ -69,6 +69,9 @@ UNITS = {
 }
 
 
+LONGEST = 200  # characters of a wrong value in an error
+
+
 class ConfigError(ValueError):
     """A value that a user can correct: one or two lines with the rule, the value and the remedy."""
 
@@ -104,6 +107,12 @@ def one_of(value: object, names: Collection[str]) -> object:
     return value
 
 
+def _shown(value: Any) -> str:
+    """A value as Python writes it, cut where nobody would read on."""
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}…"
+
+
 def _explain(error: ValidationError, section: str, known: Mapping[str, list[str]]) -> str:
     lines = []
     for item in error.errors():
@@ -121,7 +130,7 @@ def _explain(error: ValidationError, section: str, known: Mapping[str, list[str]
         else:
             rule = re.sub(r"^\w+ should ", "must ", item["msg"])
             remedy = _remedy(item["type"], item.get("ctx", {}), item["input"])
-            lines.append(f"`{key}` {rule}, but got {item['input']!r}{f'; {remedy}' if remedy else ''}")
+            lines.append(f"`{key}` {rule}, but got {_shown(item['input'])}{f'; {remedy}' if remedy else ''}")
     return "; ".join(dict.fromkeys(lines))
 
 

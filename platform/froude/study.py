@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 FILES = re.compile(r"(study|target|recipe|forecast|summary|report)([.-][\w.-]+)?")
 CHAOS = re.compile(r"chaos-\d+")  # where `froude chaos` trains a recipe again: a study of its own
 FOLDERS = ("trials", "steps", "evals", "runs", "retired", "logs", "ray", "external")
+PROJECT = "search_space.py"  # of a folder that `froude init` made
 _SUFFIX = ".parquet"
 
 
@@ -41,7 +42,13 @@ class Study:
     def __init__(self, url: str | os.PathLike[str] | Location) -> None:
         self.location = Location.parse(url)
         self._logs: dict[str, LogReader] = {}
-        for name in self._names():
+        names = self._names()
+        if PROJECT in names:
+            raise ConfigError(
+                f"a study's directory must hold only its own files, but {self.location} is a project (it has "
+                f"{PROJECT}); name the study below it, such as {self.location / 'runs/study'}"
+            )
+        for name in names:
             own = name in FOLDERS or FILES.fullmatch(name) or CHAOS.fullmatch(name)
             if not (name.startswith(".") or own):
                 raise _foreign(self.location / name)
@@ -53,6 +60,19 @@ class Study:
     def exists(self) -> bool:
         """Whether a sweep has begun here."""
         return (self.location / "study.json").exists()
+
+    def missing(self) -> ConfigError:
+        """The error of what needs a study where none has begun."""
+        place = self.location
+        suffix, hint = place.name.rpartition(".")[2], ""
+        if suffix in ("csv", "tsv", "parquet", "json", "jsonl", "ndjson"):
+            hint = f"; did you mean `froude fit --from {place} --out STUDY`?"
+        elif suffix == "toml":
+            hint = f"; did you mean its folder, {place.parent}?"
+        return ConfigError(
+            "a study must have been begun by `froude sweep`, or made of a table by `froude fit --from`, but there is "
+            f"none at {place}{hint}"
+        )
 
     @property
     def meta(self) -> dict[str, Any]:

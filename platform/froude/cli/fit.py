@@ -81,7 +81,7 @@ def fit(
     from froude.cli.options import point
     from froude.config import ConfigError
     from froude.promote.fits import fit as fit_study
-    from froude.promote.imported_runs.history import ROLE
+    from froude.promote.imported_runs.history import holds_table
     from froude.promote.imported_runs.reading import reading
     from froude.promote.ladder import measured_in
     from froude.promote.ladder.unfinished import none_finished
@@ -96,8 +96,7 @@ def fit(
     if table is not None and not as_json:
         print("\n".join(table.lines()), flush=True)
     counts = dict(found.trials().group_by("status").len().collect().iter_rows())
-    past = all(stage["role"] == ROLE for stage in found.meta.get("stages", {}).values())
-    if nothing := none_finished(counts, str(found.location), table=past):
+    if nothing := none_finished(counts, str(found.location), table=holds_table(found.meta)):
         return say(nothing, FAILED)
     fits = fit_study(found, measured_in.check(loss))
     unit = measured_in.UNITS[loss]
@@ -183,11 +182,11 @@ def _diagnoses(study: Study, fits: Fits, *, trust: bool, quiet: bool) -> list[Di
     from froude.config import ConfigError
     from froude.launch.display import Display
     from froude.promote.diagnosis.diagnose import diagnose
-    from froude.promote.imported_runs.history import ROLE
+    from froude.promote.imported_runs.history import holds_table
     from froude.sweep.trial_store import read_all
     from froude.train.api import check_trust
 
-    if any(stage["role"] == ROLE for stage in study.meta["stages"].values()):
+    if holds_table(study.meta):
         raise ConfigError(
             "a diagnosis trains a study's own proxies, but these were trained elsewhere; drop --diagnose"
         )

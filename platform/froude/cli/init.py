@@ -38,20 +38,22 @@ def init(
     ] = "",
     column: Annotated[str, typer.Option(metavar="NAME", help="Key or column that holds the text.")] = "text",
     trainer: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="COMMAND", help="Your own trainer, which trains each run.", show_default="froude's"
         ),
-    ] = "",
-    context: Annotated[int, typer.Option(min=0, help="Tokens of a window.", show_default="128")] = 0,
+    ] = None,
+    context: Annotated[
+        int | None, typer.Option(min=1, help="Tokens of a window.", show_default="128")
+    ] = None,
     vocab: Annotated[
-        int,
+        int | None,
         typer.Option(
-            min=0,
+            min=1,
             help="Size of the vocabulary, and of a tokenizer that is trained.",
             show_default="the data's, else the model's; of a new tokenizer 1024",
         ),
-    ] = 0,
+    ] = None,
     as_json: Json = False,
     debug: Debug = False,
 ) -> None:
@@ -63,12 +65,15 @@ def init(
     """
     from pathlib import Path
 
+    from froude.config import ConfigError
     from froude.launch.display import Display
     from froude.starter.project import Wishes, write
 
+    if trainer is not None and not trainer.strip():
+        raise ConfigError("--trainer must be a command, but is empty; name one, or leave it out")
     display = Display(quiet=as_json)
     display.stage("tokenizer")
-    wishes = Wishes(model, data, tokenizer, trainer, context, vocab, column)
+    wishes = Wishes(model, data, tokenizer, trainer or "", context or 0, vocab or 0, column)
     made = write(Path(folder).expanduser(), wishes, display.update)
     if as_json:
         emit({"files": [str(file) for file in made]})
@@ -77,5 +82,6 @@ def init(
         display.line(f"wrote     {file}")
     own = "own" in (model, data)
     trust = " --trust" if trainer or own else ""
-    found_by = " && export PYTHONPATH=$PWD" if own else ""
-    display.line(f"next      cd {folder}{found_by} && froude plan search_space.py{trust}")
+    steps = [] if Path(folder).resolve() == Path.cwd() else [f"cd {folder}"]
+    steps += ["export PYTHONPATH=$PWD"] if own else []
+    display.line(f"next      {' && '.join([*steps, f'froude plan search_space.py{trust}'])}")

@@ -223,6 +223,7 @@ def _next(
     from froude.promote.planner.next_space import space_source
     from froude.promote.planner.words import LINE
     from froude.promote.promotion import parameters
+    from froude.store import Location, reported
     from froude.study import Study
     from froude.sweep.spent import proxies_over_target, proxy_flops
 
@@ -271,7 +272,8 @@ def _next(
     )
     if write:
         text = space_source(found, template=template, fits=fits, meta=study.meta, study=url, file=write)
-        Path(write).write_text(text)
+        with reported(Location.parse(write), "--write must be in a folder that can be written to"):
+            Path(write).write_text(text)
     batch = _batch(study, fits, trust=trust) if own is not None else ""
     if as_json:
         emit(found.to_dict(top) | ({"space": write} if write else {}) | ({"batch": batch} if batch else {}))

@@ -143,7 +143,7 @@ def promote(
         print(f"knob      {knob.line()}")
     print(
         f"forecast  {forecast.loss:.3f} nats per token, {100 * forecast.level:.0f}% in [{forecast.low:.3f}, "
-        f"{forecast.high:.3f}], {'certified' if forecast.certified else 'not certified'} ({forecast.status})"
+        f"{forecast.high:.3f}], {'certified' if forecast.certified else 'not certified'}; loss law {forecast.status}"
     )
     told = beside(
         forecast.others, recipe.extrapolation, cost=forecast.proxies_over_target, noise=forecast.noise
@@ -151,9 +151,15 @@ def promote(
     print("\n".join(told))
     if not recipe.trainer and (note := unnamed_data(found.meta["stages"], recipe.run)):
         print(f"warning   data: {note}")
+    if not recipe.run.schedule.warmup_tokens and not fits.tells(fits.best, "warmup_tokens"):
+        print(
+            "warning   warmup: none, since neither target nor table tells one; set schedule.warmup_tokens there"
+        )
     for name, each in forecast.sets.items():
         print(f"on set    {name}: {each.words()}")
     for check in recipe.checks:
+        if check.name in names and check.passed:
+            print(f"override  {check.name}: not needed, since it passes")
         if check.overridden:
             print(f"override  {check.name} ({check.value}): {check.reason}")
         elif not check.passed:

@@ -23,16 +23,13 @@ def report(
 
     Example: froude report runs/quickstart
     """
-    from froude.config import ConfigError
     from froude.report import write
     from froude.store import probe_writable
     from froude.study import Study
 
     found = Study(study)
     if not found.exists:
-        raise ConfigError(
-            f"a study must have been begun by `froude sweep`, but there is none at {found.location}"
-        )
+        raise found.missing()
     probe_writable(found.location)
     kept = None
     if register:

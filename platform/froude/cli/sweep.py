@@ -36,7 +36,10 @@ def sweep(
     out: Annotated[str, typer.Option(metavar="STUDY", help="Path or s3:// URL of the study to write.")],
     seed: Annotated[int, typer.Option(min=0, help="Seed of every run and every choice.")] = 0,
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Delete the study's results and start over.")
+        bool,
+        typer.Option(
+            "--fresh", help="Delete the study's results and start over; not where its target's run has begun."
+        ),
     ] = False,
     rerun_changed: Annotated[
         bool,
@@ -75,7 +78,7 @@ def sweep(
     from contextlib import nullcontext
 
     from froude.launch.status import find_bad_trials, told
-    from froude.launch.sweep import check_inputs, open_study
+    from froude.launch.sweep import check_fresh, check_inputs, open_study
     from froude.launch.sweep import sweep as run_sweep
     from froude.promote.ladder.unfinished import earlier_line, is_earlier, none_finished
     from froude.space import load_space
@@ -91,6 +94,8 @@ def sweep(
     study = Location.parse(out)
     found = load_space(space, seed=seed)
     skip = skipped(skip_probe)
+    if fresh:
+        check_fresh(Study(study))
     if write_jobs:
         return _write_jobs(found, study, write_jobs, trust, fresh, rerun_changed, skip, as_json)
     if fresh:  # what it deletes is deleted when a cluster is there to make it again

@@ -11,6 +11,7 @@ from froude.hardware.ways import DevicePlan, Way, offloaded
 
 GB = 1e9
 NOTE = "; of sending what is more than the computing beside it, all of it where there is none"
+NARROWEST = 2048  # of the models whose speeds were compared
 #: What no number of workers takes away from one, and what does.
 LEFT = {
     ("gathered", "copies", "gradients", "reducing"): (
@@ -101,16 +102,30 @@ def _choice(plan: DevicePlan) -> list[str]:
     return [
         f"cheapest that fits: {compute.strategy}, checkpointing {compute.checkpointing}, micro_batch "
         f"{way.run.micro_batch or '0 (all at once)'}: {way.memory.needed / GB:.1f} of {plan.device.memory_gb:g} GB, "
-        f"{way.step.seconds:.3g} s a step, {plan.days(way):.3g} days, {_dollars(plan.cost(way), '$')} at "
+        f"{way.step.seconds:.3g} s a step, {_time(plan.days(way))}, {_dollars(plan.cost(way), '$')} at "
         f"${plan.dollars:g} a device and hour",
         *(
             [f"offload takes {offloaded(way.memory.host, plan.place)}"]
             if way.run.compute.offload and plan.device.is_gpu
             else []
         ),
-        f"bound by {way.step.bound}; times by a roofline, within a factor of {ERROR} of the published speeds "
-        "that set it; without evaluations, checkpoints and restarts",
+        f"bound by {way.step.bound}; times by a roofline, {_tested(plan)}; without evaluations, checkpoints and "
+        "restarts",
     ]
+
+
+def _tested(plan: DevicePlan) -> str:
+    """How far the times are to be believed."""
+    if not plan.device.is_gpu:
+        return "which was not held against any CPU"
+    if plan.run.model.width < NARROWEST:
+        return f"tested from width {NARROWEST} on: a smaller model takes longer, by launches that are not counted"
+    return f"within a factor of {ERROR} of the published speeds that set it"
+
+
+def _time(days: float) -> str:
+    """In days, and what is less than a tenth of one in minutes."""
+    return f"{days:.3g} days" if days >= 0.1 else f"{days * 24 * 60:.3g} minutes"
 
 
 def _nowhere(plan: DevicePlan) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from froude.config import ConfigError, Run
+from froude.config import Run
 from froude.promote.ladder.unfinished import earlier_line
 from froude.runlog import LogReader, lineage
 from froude.section import printable
@@ -137,9 +137,7 @@ def status(url: str | os.PathLike[str] | Location) -> Status:
     """The state of the study at `url`; ConfigError if there is none."""
     study = Study(url)
     if not study.exists:
-        raise ConfigError(
-            f"a study must exist to have a status, but there is none at {study.location}; run `froude sweep`"
-        )
+        raise study.missing()
     meta = study.meta
     ended: dict[str, list[str]] = {name: [] for name in meta["stages"]}
     trials = study.trials().select("trial", "stage", "status").collect()

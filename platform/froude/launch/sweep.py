@@ -13,6 +13,8 @@ from pathlib import Path
 from froude.checkpoint.retention import is_itself
 from froude.config import ConfigError
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster, environment
+from froude.promote.imported_runs import history
+from froude.runlog import LogReader
 from froude.space import Space, Trial
 from froude.store import Location, probe_writable
 from froude.study import FILES, FOLDERS, Study
@@ -150,13 +152,29 @@ def check_inputs(space: Space, study: Location, *, trust: bool, skip_probe: Coll
     from froude.train.probe.contract import check_code_and_corpus
     from froude.train.size import size_of
 
+    opened = Study(study)  # refuses a folder with foreign files in it
+    if history.holds_table(opened.meta):
+        raise ConfigError(
+            f"a sweep needs a study of its own, but {study} was made of a table by `froude fit --from`; sweep into "
+            "another --out"
+        )
     check_code_and_corpus(
         [space.target, *(r for ts in space.planned().values() for t in ts for r in t.runs)], trust, skip_probe
     )
     if space.target.trainer.command:
         size_of(space.target)
     probe_writable(study)
-    return Study(study)  # refuses a folder with foreign files in it
+    return opened
+
+
+def check_fresh(study: Study) -> None:
+    """ConfigError where starting over would delete the log of the target's run, which its forecast is scored by."""
+    target = study.meta.get("target", {}).get("name")
+    if target and LogReader(study.location / "runs" / target).head() is not None:
+        raise ConfigError(
+            f"--fresh deletes a sweep's results, but the target's run {target!r} has begun in {study.location}; sweep "
+            "into another --out, or delete the study yourself"
+        )
 
 
 def clear(study: Location) -> None:

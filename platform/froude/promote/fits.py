@@ -48,7 +48,8 @@ class Fits:
     `exponents` move the rate (`USED`); `horizons` are critical batches at each loss that one was measured at,
     `critical` the one at the lowest. The loss law's rows have a `regret` (froude.promote.ladder.regret), which is
     taken off their losses before the law sees them. `cost` is that of the target's precision, where it is not the
-    proxies'. `settled` is the stage that `best` is of, "" for the search.
+    proxies'. `settled` is the stage that `best` is of, "" for the search. `untold` has run and name of each setting of
+    the search's rows that a table does not tell: there the row has the target's own.
     """
 
     large: Run | None
@@ -66,6 +67,7 @@ class Fits:
     horizons: tuple[CriticalBatch, ...] = ()
     cost: precision_cost.Cost | None = None
     settled: str = ""
+    untold: frozenset[tuple[str, str]] = frozenset()
 
     def of_rows(self, fingerprints: Mapping[str, str]) -> bool:
         """Whether these are fingerprints of the same rows, by this version or an earlier one."""
@@ -104,12 +106,16 @@ class Fits:
         batch = (self.best or {}).get("batch")
         return f" (batch {batch:,}, the nearest searched)" if own and batch and batch not in own else ""
 
+    def tells(self, row: Mapping[str, Any] | None, name: str) -> bool:
+        """Whether a row's setting is the run's own, not the target's for want of it."""
+        return row is not None and row[name] is not None and (row["run"], name) not in self.untold
+
     def _best_words(self, best: Mapping[str, Any]) -> str:
         """Its settings; a table of runs need not tell more than the rate."""
         parts = [f"lr {best['lr']:.3g}{self._elsewhere}"]
-        if best["beta2"] is not None:
+        if self.tells(best, "beta2"):
             parts.append(f"beta2 {best['beta2']:.3g}{' (prior)' * self.beta2_is_prior}")
-        if best["warmup_tokens"] is not None:
+        if self.tells(best, "warmup_tokens"):
             parts.append(f"warmup {100 * best['warmup_tokens'] / best['tokens']:.0f}%")
         return ", ".join(parts)
 
@@ -156,7 +162,7 @@ class Fits:
         for key, row in (("best", self.best), ("best_overall", self.best_overall)):
             if row is not None:
                 names = ("run", "lr", "warmup_tokens", "tokens", "beta2", "batch", "schedule", "loss")
-                content[key] = {name: row[name] for name in names if row[name] is not None}
+                content[key] = {name: row[name] for name in names if self.tells(row, name)}
         if self.half_life:
             status = "prior" if self.beta2_is_prior else "ok"
             content["beta2"] = {"half_life": self.half_life, "status": status}
@@ -232,9 +238,7 @@ def fit(study: Study, loss: str = "loss") -> Fits:
     `loss` is the column that counts as loss (froude.promote.ladder.measured_in).
     """
     if not study.exists:
-        raise ConfigError(
-            f"a study must have been begun by `froude sweep`, but there is none at {study.location}"
-        )
+        raise study.missing()
     meta = study.meta
     target = Run.from_dict(meta["target"]) if "target" in meta else None
     evaluated = validation_sets.evaluations(study, loss)
@@ -314,6 +318,7 @@ def fit_trials(
             *shape.doubts(ladder, target, batches and batches.law, cost),
         ),
         sets={name: loss_law(own) for name, own in ladders.items()},
+        untold=history.untold(past),
         exponents=exponents,
         cost=cost,
         fingerprints={name: fingerprint(frame) for name, frame in seen.items() if frame.height},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import polars as pl
@@ -218,7 +218,7 @@ def predict(fits: Fits, params: int) -> Forecast | None:
         level=prediction.level,
         certified=prediction.certified,
         status=law.status,
-        reasons=_distinct([*prediction.reasons, *law.reasons]),
+        reasons=prediction.reasons,
         naive=largest["loss"],
         comparator=prediction.comparator,
         compute_line=prediction.compute_line,
@@ -303,12 +303,3 @@ def parameters(run: Run, *, trust: bool = False) -> int:
 
     check_imports(run, trust)
     return size_of(run).params
-
-
-def _distinct(reasons: Sequence[str]) -> tuple[str, ...]:
-    """Each reason once, without those that another one only says more fully."""
-    return tuple(
-        reason
-        for reason in dict.fromkeys(reasons)
-        if not any(other != reason and other.startswith(reason) for other in reasons)
-    )

@@ -13,8 +13,7 @@ from froude.config import Run
 from froude.laws import LossLaw
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.forecast import Forecast
-from froude.promote.imported_runs.history import ROLE as HISTORY
-from froude.promote.imported_runs.history import unnamed_data
+from froude.promote.imported_runs.history import holds_table, unnamed_data
 from froude.promote.recipe import Recipe
 from froude.report import text
 from froude.report.view import View
@@ -190,9 +189,8 @@ def _prior_words(view: View, forecast: Forecast) -> str:
 
 def subject(view: View) -> str:
     """What was trained on what: the model's class and the corpus of the run that the study is for; empty if unknown."""
-    run = view.run
-    if run is None:
-        source = view.meta.get("source")
+    run, source = view.run, view.meta.get("source")
+    if run is None or (source and view.recipe is not None and view.recipe.trainer):
         return f"Runs that froude did not train, from {source}." if source else ""
     return f"{_imported(run.model.factory)} on {corpus(run)}."
 
@@ -297,7 +295,7 @@ def critical(view: View) -> list[Tile]:
 
 def ladder(view: View) -> str:
     """What the loss law's rows are."""
-    if any(stage["role"] == HISTORY for stage in view.meta.get("stages", {}).values()):
+    if holds_table(view.meta):
         return "the table's runs: for each size and horizon those with the best settings"
     assert view.fits is not None
     rows = view.fits.rows["loss_law"].filter(pl.col("status") == "finished")

@@ -223,9 +223,9 @@ def stages(view: View) -> Table | None:
     frame = (
         view.trials.with_columns(trial=pl.coalesce("trial", "run"))
         .group_by("stage", "trial", maintain_order=True)
-        .agg(*counts, longest, pl.col("seconds").sum())
+        .agg(*counts, longest, _known("seconds"))
         .group_by("stage", maintain_order=True)
-        .agg(pl.len().alias("trials"), pl.exclude("trial").sum())
+        .agg(pl.len().alias("trials"), pl.exclude("trial", "seconds").sum(), _known("seconds"))
     )
     order = stage_order(view)
     ranked = sorted(frame.iter_rows(named=True), key=lambda row: order.get(row["stage"], len(order)))
@@ -243,6 +243,11 @@ def stages(view: View) -> Table | None:
     ]
     columns = ("stage", "trials", *names, "tokens", "FLOPs", "time of trials")
     return Table(columns, rows, frozenset(range(1, 9)))
+
+
+def _known(column: str) -> pl.Expr:
+    """The sum of what is known, null where nothing is."""
+    return pl.when(pl.col(column).count() > 0).then(pl.col(column).sum())
 
 
 def stage_order(view: View) -> dict[str, int]:

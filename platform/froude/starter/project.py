@@ -19,7 +19,7 @@ from froude.material import commands
 from froude.starter.data import Corpus, corpus
 from froude.starter.model import Shape, shape
 from froude.starter.tokenizer import Progress, quiet
-from froude.store import Location
+from froude.store import Location, reported
 
 WINDOWS = 24  # of a step: divided evenly by one to four workers
 TARGET = (
@@ -145,9 +145,10 @@ def write(folder: Path, wishes: Wishes, progress: Progress = quiet) -> list[Path
             f"a project needs a new or an empty folder, but got {folder}; name another, or empty it"
         )
     made = list(files(folder.name, wishes, progress))
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, content in made:
-        Location.parse(folder / name).replace(content)
+    with reported(Location.parse(folder), "a project's folder must be writable"):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in made:
+            Location.parse(folder / name).replace(content)
     return [folder / name for name, _ in made]
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 import polars as pl
 
 from froude.config import Run
-from froude.promote.imported_runs.history import ROLE
+from froude.promote.imported_runs.history import holds_table
 from froude.space import Trial
 from froude.study import Study
 from froude.sweep import trial_store
+from froude.train.size import size_of
 from froude.train.speed.timing import step_flops
 
 
@@ -29,7 +30,7 @@ def trained_flops(trials: Iterable[trial_store.Stored]) -> float:
 
 def proxy_flops(study: Study) -> float:
     """FLOPs of all that was trained for the study; of an imported run those of its last checkpoint in the table."""
-    if any(stage["role"] == ROLE for stage in study.meta.get("stages", {}).values()):
+    if holds_table(study.meta):
         runs = study.trials().group_by("trial").agg(pl.col("flops").max()).collect()
         return float(runs["flops"].sum())
     return trained_flops(trial_store.read_all(study.location).values())
@@ -41,5 +42,10 @@ def run_flops(run: Run) -> float:
 
 
 def proxies_over_target(study: Study, target: Run) -> float:
-    """FLOPs of all proxies over the target's."""
-    return proxy_flops(study) / run_flops(target)
+    """FLOPs of all proxies over the target's, counted as theirs are: 6·params·tokens where a table tells none."""
+    whole = run_flops(target)
+    if holds_table(study.meta):
+        by_size = pl.col("flops") == 6 * pl.col("params").cast(pl.Float64) * pl.col("tokens")
+        if study.trials().select(by_size.all()).collect().item():
+            whole = 6.0 * size_of(target).params * target.tokens
+    return proxy_flops(study) / whole

@@ -111,7 +111,8 @@ def read(study: Location, name: str, trial: Trial | None = None) -> Stored:
         rows = schemas.conformed(table, schemas.TRIALS)
     except ValueError:
         raise ConfigError(
-            f"a trial must have been written by this version's sweep, but {place} was not; use --fresh"
+            f"a trial must have been written by this version's sweep, but {place} was not; sweep into another "
+            "--out"
         ) from None
     material = Material.from_dict(json.loads(metadata[_MATERIAL])) if _MATERIAL in metadata else None
     trial = trial or Trial.from_json(metadata[_KEY].decode())

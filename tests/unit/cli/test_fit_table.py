@@ -33,7 +33,9 @@ def test_a_table_is_fitted_and_stays_a_study(
     assert "params 3.49×" in printed
     assert main(["fit", out, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["loss_law"]["status"] == "ok"
-    assert main(command) == 2
+    assert main(command) == 0, "the same table stays"
+    other = ["--columns", MAPPING.replace("params_N", "params_N_no_embed")]
+    assert main([*command, *other]) == 2
     assert "choose another directory" in capsys.readouterr().err
 
 

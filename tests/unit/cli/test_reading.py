@@ -162,6 +162,17 @@ def test_a_wrong_mapping_is_replaced_with_fresh(tmp_path: Path, capsys: pytest.C
     assert not (tmp_path / "study" / "report.html").exists()
 
 
+def test_an_import_that_was_interrupted_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, command = imported(tmp_path, TABLE, "--columns", "params=N,status=State")
+    assert (code, main(command)) == (0, 0), "the table is there as it was read"
+    (tmp_path / "study" / "study.json").unlink()
+    assert main(command) == 0, "what an import left that was ended before its end"
+    (tmp_path / "runs.csv").write_text(TABLE.replace("3.1", "3.2"))
+    capsys.readouterr()
+    assert main(command) == 2
+    assert "one of another table" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("held", ["recipe.toml", "runs/large/log", "trials/other.parquet"])
 def test_fresh_replaces_nothing_but_a_table(
     held: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

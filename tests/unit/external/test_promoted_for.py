@@ -43,6 +43,11 @@ def test_a_study_of_froudes_own_proxies_is_promoted_for_another_trainer(
     assert main(["train", str(study / "recipe.toml"), "--simulate", "1"]) == 2
     assert "a recipe for an external trainer is not trained by froude" in capsys.readouterr().err
 
+    assert main(["report", str(study)]) == 0
+    report = (study / "report.html").read_text()
+    assert "Another trainer trains it" in report
+    assert "froude train recipe.toml" not in report
+
     metrics = tmp_path / "large.jsonl"
     told = [{"step": step, "loss": 3.0, "lr": recipe.run.optimizer.lr} for step in (1, recipe.run.steps)]
     told.append({"step": recipe.run.steps, "validation_loss": recipe.forecast.loss})

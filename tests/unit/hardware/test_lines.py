@@ -56,6 +56,19 @@ def test_what_the_run_must_set_to_train_so_is_told_together():
     assert notes(planned(run, sizes_of(run), "1x4")) == []
 
 
+def test_times_promise_what_was_tested():
+    """The published speeds are of widths from 2048 on, and of GPUs."""
+    assert "within a factor of 1.5" in told(planned(SEVEN, sizes_of(SEVEN)))[-1]
+    small = SEVEN.replace({"model.width": 256, "model.depth": 2, "tokens": 2**22})
+    chosen, last = told(planned(small, sizes_of(small), "1x1"))[-2:]
+    assert "tested from width 2048 on: a smaller model takes longer" in last
+    assert "factor" not in last
+    assert " minutes, " in chosen
+    small = small.replace({"batch": 1024, "precision": "fp32", "model.context": 256})
+    cpu = plan(small, sizes_of(small), Place.parse("1x1"), tables.device("cpu"), tables.price("cpu"))
+    assert "which was not held against any CPU" in told(cpu)[-1]
+
+
 def test_the_arithmetic_ends_in_the_tables_speed():
     plan = planned(SEVEN, sizes_of(SEVEN))
     speed = f"{plan.chosen.step.tokens_per_second:,.0f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from froude.config import ConfigError, Run
 from froude.promote import gate
 from froude.promote.fits import fit
 from froude.promote.imported_runs.history import best, make_study, rates, settings
-from froude.promote.promotion import promote
+from froude.promote.promotion import predict, promote
 from froude.report import write as write_report
 from froude.study import Study
 
@@ -186,11 +187,13 @@ def test_csv_and_parquet_give_the_same_study(tmp_path: Path) -> None:
 
 def test_a_history_can_be_planned_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made(tmp_path, grid(schedule="wsd", parametrization="mup", seed=3), TARGET)
-    command = ["plan", "--next", str(tmp_path / "study"), "--write", str(tmp_path / "next.py"), "--json"]
+    command = ["plan", "--next", str(tmp_path / "study"), "--json"]
     assert main(command) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["chosen"][0]["width"] % 16 == 0
-    assert (tmp_path / "next.py").exists()
+    assert main([*command, "--write", str(tmp_path / "next.py")]) == 2
+    assert "was made of a table, into which nothing can be swept" in capsys.readouterr().err
+    assert not (tmp_path / "next.py").exists()
 
 
 ROW = {"params": 1e6, "tokens": 1e7, "loss": 3.0}
@@ -288,6 +291,12 @@ def test_few_rows_take_the_prior_and_say_so(tmp_path: Path) -> None:
     fits = fit(made(tmp_path, grid().filter(pl.col("width") < 60, pl.col("lr") == BEST_LR)))
     assert fits.loss is not None
     assert fits.loss.status == "prior_driven"
+    # A forecast under a prior can be certified: the prior is the law's status, and no reason against it.
+    forecast = predict(replace(fits, large=TARGET), 26 * 192**2)
+    assert forecast is not None
+    assert (forecast.status, forecast.certified) == ("prior_driven", False)
+    assert forecast.reasons
+    assert not any("prior" in reason for reason in forecast.reasons)
     truth = law(26 * 64**2, 768_000)
     assert fits.predict(params=26 * 64**2, tokens=768_000).loss == pytest.approx(truth, rel=0.02)
     with pytest.raises(ConfigError, match="too_few_points"):

@@ -80,6 +80,7 @@ def test_the_set_keeps_to_the_budget_and_names_no_run_twice(planned: NextRuns) -
 
 def test_the_gates_failing_checks_are_named(planned: NextRuns) -> None:
     assert "forecast_certified" in planned.failing
+    assert "`froude promote` makes all of them" in planned.paragraph()
     assert "forecast_certified" in planned.paragraph()
     far = next_runs_far(planned)
     assert far == {"extrapolation_params", "extrapolation_tokens", "extrapolation_compute"}
@@ -239,8 +240,8 @@ def test_the_written_space_joins_the_study(
 
 def test_a_space_needs_to_know_the_whole_run(small_study: Path, planned: NextRuns) -> None:
     study = Study(small_study)
-    imported = {key: value for key, value in study.meta.items() if key != "target"}
-    for meta, message in ((imported, r"--target target\.toml"), (study.meta, "the size of every width")):
+    imported = study.meta | {"stages": {"history": {"role": "history"}}}
+    for meta, message in ((imported, "made of a table"), (study.meta, "the size of every width")):
         with pytest.raises(ConfigError, match=message):
             space_source(planned, template=None, fits=fit(study), meta=meta, study="s", file="f")
 

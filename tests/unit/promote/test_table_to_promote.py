@@ -1,4 +1,4 @@
-"""A table of other people's runs that can't be promoted: what it must say, or have, is named."""
+"""What a table of other people's runs must say, or have, to be promoted, and what a recipe says where it does not."""
 
 from pathlib import Path
 from typing import Any
@@ -6,9 +6,16 @@ from typing import Any
 import polars as pl
 import pytest
 
+from froude.cli import main
 from froude.config import ConfigError, Run
+from froude.promote import gate
+from froude.promote.fits import fit
 from froude.promote.imported_runs.history import make_study
 from froude.promote.promotion import promote
+from froude.report.narrative import subject
+from froude.report.tables import stages
+from froude.report.text import NOTHING
+from froude.report.view import gather
 
 RATE = 2.0**-7
 TARGET = Run(name="large", batch=768, slots=12, tokens=768 * 1300, model={"width": 192})
@@ -66,3 +73,44 @@ def test_what_a_table_lacks_to_be_promoted_is_named(
         promote(study)
     assert said in str(error.value)
     assert "froude sweep" not in str(error.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("more", "warm", "beta2", "warmup"),
+    [
+        ({}, 13, "the target's own: the table", "the target's own, 1.0% of the tokens: the table"),
+        ({}, 0, "the target's own: the table", "the target has none: the table"),
+        ({"beta2": 0.97, "warmup_tokens": 7680}, 0, "best trial", "1.0% of the tokens, the share"),
+    ],
+)
+def test_what_a_table_does_not_tell_is_said_to_be_the_targets_own(
+    more: dict[str, Any],
+    warm: int,
+    beta2: str,
+    warmup: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    grid(schedule="wsd", parametrization="mup", **more).write_parquet(tmp_path / "runs.parquet")
+    target = TARGET.replace({"schedule.warmup_tokens": 768 * warm})
+    study = make_study(str(tmp_path / "runs.parquet"), str(tmp_path / "study"), target=target)
+    fits = fit(study)
+    assert ("beta2" in fits.lines()[0], "warmup" in fits.lines()[0]) == (bool(more), bool(more))
+    for name in ("best", "best_overall"):
+        assert ({"beta2", "warmup_tokens"} <= set(fits.summary()[name])) == bool(more)
+    with pytest.raises(gate.Refused) as refusal:
+        promote(study)
+    refused = [check.name for check in refusal.value.checks if check.refuses]
+    given = [text for check in refused for text in ("--override", check, "--reason", "a history")]
+    assert main(["promote", study.location.url, "--for", "external", *given]) == 0
+    said = capsys.readouterr().out
+    assert any(beta2 in line for line in said.splitlines() if "knob      optimizer.beta2" in line)
+    assert any(warmup in line for line in said.splitlines() if "knob      schedule.warmup_tokens" in line)
+    assert ("warning   warmup: none" in said) == (not warm and not more)
+    # Nothing of froude's trained these runs, or will train the target, and nobody knows how long they took.
+    view = gather(study, fits=fits)
+    assert subject(view) == "Runs that froude did not train, from runs.parquet."
+    table = stages(view)
+    assert table is not None
+    assert table.rows[0][-1] == NOTHING

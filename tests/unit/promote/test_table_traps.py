@@ -15,7 +15,7 @@ from froude.promote.case import Case
 from froude.promote.checks.rates import nearest_diverged
 from froude.promote.checks.rows import unfinished
 from froude.promote.fits import Fits, fit
-from froude.promote.imported_runs.history import best, make_study, rates, unnamed_data
+from froude.promote.imported_runs.history import best, doubts, make_study, rates, unnamed_data
 from froude.promote.imported_runs.reading import reading
 from froude.promote.planner.candidates import candidates, warmup
 from froude.study import Study
@@ -57,6 +57,28 @@ def certified(fits: Fits) -> bool:
 LADDER = [row(width, each, corpus="web") for width in SIZES for each in (10, 20, 40, 80)]
 
 
+@pytest.mark.parametrize("name", ["lr", "schedule"])
+def test_an_empty_cell_does_not_make_other_settings(name: str, tmp_path: Path) -> None:
+    value = {"lr": 0.003, "schedule": "wsd"}[name]
+    seeds = [row(64, 10, **{name: value}, seed=seed, loss=3.0 + seed / 100) for seed in range(3)]
+    seeds[1][name] = None
+    study = made(tmp_path, seeds)
+    assert best(counted(study))["seed"].to_list() == [0, 1, 2]
+    assert best(counted(study)).columns == counted(study).columns
+    assert not reading(study).warnings
+
+
+def test_runs_that_only_an_empty_cell_tells_apart_are_not_certified(tmp_path: Path) -> None:
+    rows = [row(64, 10, lr=lr, loss=3.0 + n / 100) for n, lr in enumerate((0.003, None))]
+    assert "does not say how several runs" in doubts(counted(made(tmp_path, rows)))[0]
+
+
+def test_an_empty_cell_among_several_values_is_pointed_out(tmp_path: Path) -> None:
+    rows = [row(64, 10, lr=lr, run=f"r{n}") for n, lr in enumerate((0.003, None, 0.006))]
+    (warning,) = reading(made(tmp_path, rows)).warnings
+    assert "run 'r1' does not say its lr" in warning
+
+
 def test_a_ladder_of_two_corpora_is_not_certified(tmp_path: Path) -> None:
     (tmp_path / "one").mkdir()
     assert certified(fit(made(tmp_path / "one", LADDER)))
@@ -85,7 +107,7 @@ def test_points_of_survivors_alone_are_not_certified(tmp_path: Path) -> None:
     fits = fit(made(tmp_path, [*LADDER, *lost]))
     assert not certified(fits)
     (doubt,) = fits.doubts
-    assert doubt.startswith("at 1 sizes and horizons (e.g. params 3.6e+08, tokens 2.88e+10) at least half")
+    assert doubt.startswith("at 1 size and horizon (e.g. params 3.6e+08, tokens 2.88e+10) at least half")
 
 
 def test_a_point_at_which_every_run_diverged_is_not_offered(tmp_path: Path) -> None:

@@ -62,6 +62,14 @@ def planned(folder: Path, *more: str, path: str = "") -> str:
     return found.stdout
 
 
+def test_a_project_here_needs_no_change_of_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["init", "."]) == 0
+    assert "next      froude plan search_space.py" in capsys.readouterr().out
+
+
 @pytest.mark.long
 def test_a_project_is_planned_as_it_was_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", str(tmp_path / "tank")]) == 0

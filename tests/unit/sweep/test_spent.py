@@ -9,9 +9,11 @@ import pytest
 from froude import Study, schemas
 from froude.config import Run
 from froude.promote.fits import fit
+from froude.promote.imported_runs.history import make_study
 from froude.space import Trial
 from froude.sweep.spent import proxies_over_target, run_flops, trained_flops
 from froude.sweep.trial_store import Stored
+from froude.train.size import size_of
 from froude.train.speed.timing import model_size
 
 
@@ -46,3 +48,16 @@ def test_proxies_are_held_against_the_whole_target(small_study: Path) -> None:
     assert cost == pytest.approx(
         2 * proxies_over_target(Study(small_study), target.replace({"tokens": 2 * target.tokens}))
     )
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_a_tables_proxies_are_held_against_the_target_as_they_are_counted(told: bool, tmp_path: Path) -> None:
+    target = Run(name="large", batch=768, tokens=768 * 100, model={"width": 64})
+    flops = ",9e12" if told else ""
+    (tmp_path / "runs.csv").write_text(
+        f"params,tokens,loss{',flops' * told}\n1e4,1e6,3.1{flops}\n2e4,2e6,2.9{flops}\n"
+    )
+    study = make_study(str(tmp_path / "runs.csv"), str(tmp_path / "study"), target=target)
+    params = size_of(target).params
+    expected = 18e12 / run_flops(target) if told else (1e10 + 4e10) / (params * target.tokens)
+    assert proxies_over_target(study, target) == pytest.approx(expected)

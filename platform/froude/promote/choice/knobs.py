@@ -32,6 +32,7 @@ from froude.schedules import SCHEDULES
 WARMUP_TOKENS_SD = 0.25
 EQUAL = 0.005  # of the loss: the gate's bound on a drift of the rate, and as much as another seed of a small proxy
 TOLD = 5e-4  # nats: less is not worth a word
+UNTOLD = "the table does not tell it"
 UNCOMPARED = "schedules were not compared, each at its own best rate, at two horizons"
 UNCOMPARED_TAILS = "tails of other lengths were not compared"
 
@@ -110,6 +111,9 @@ def _batch(fits: Fits, run: Run, priced: Batches | None, prefer: Prefer | None) 
 def _beta2(fits: Fits, run: Run, target: Run, found: Found | None, loss: float) -> Knob:
     """beta2 by its half-life, whose own exponent over batch is believed to be about 0."""
     value, size, own = run.optimizer.beta2, run.batch, searched_batch(fits)
+    if not fits.tells(fits.best, "beta2"):
+        kept = "" if run.phases == target.phases else ", by its half-life in tokens at the new batch"
+        return Knob("optimizer.beta2", value, "set by you", rule=f"the target's own{kept}: {UNTOLD}")
     moved = size != own
     rule = f"that of {_taken_from(fits)}"
     if run.optimizer.beta2_half_life:
@@ -196,6 +200,13 @@ def _decay(fits: Fits, run: Run, params: float, target: Run, loss: float) -> Kno
 def _warmup(fits: Fits, run: Run, found: Found | None, loss: float) -> Knob:
     assert fits.best is not None
     name, tokens = "schedule.warmup_tokens", run.schedule.warmup_tokens
+    if not fits.tells(fits.best, "warmup_tokens"):
+        share = (
+            f"the target's own, {100 * tokens / run.tokens:.1f}% of the tokens"
+            if tokens
+            else "the target has none"
+        )
+        return Knob(name, tokens, "set by you", rule=f"{share}: {UNTOLD}")
     set_by_you = tried_one(fits.rows["search"], "warmup_tokens")
     of = "of every trial of the search" if set_by_you else f"of {_taken_from(fits)}"
     rule = f"{100 * tokens / run.tokens:.1f}% of the tokens, the share {of}"

@@ -20,6 +20,8 @@ ROLE = "history"
 REPORT = "report.html"
 RATES = 3  # that make a curve of loss against learning rate
 MANY = 0.5  # of a setting's runs that diverged, from which on the others are the lucky ones
+POINT = ["params", "tokens"]
+_TOLD = {name: f"_{name}" for name in SETTINGS}
 #: What rows must say of a run to tell a role.
 TOLD = {"search": ("lr", "batch", "schedule"), "lr_transfer": ("lr", "width")}
 
@@ -37,18 +39,16 @@ def make_study(
     `columns` maps froude's names (those of `trials()`) to the file's, where they differ, or to "" to ignore a column;
     params, tokens and loss must be there, batch is in tokens; a column `loss_<name>` has losses on another validation
     set. Rows of one `run` at several tokens are one trial. A null, NaN or infinite loss means diverged. `target` is
-    what the study is for. `fresh` replaces a study that was made of a table and that nothing was added to. ConfigError
-    for a file of another kind, a missing column, a value out of range, rows that come twice, and where there is
-    anything else at `out` already.
+    what the study is for. `fresh` replaces a study that was made of a table and that nothing was added to; one of the
+    same table stays. ConfigError for a file of another kind, a missing column, a value out of range, rows that come
+    twice, and where there is anything else at `out` already.
     """
     place = Location.parse(out)
     study = Study(place)
-    if (place.children() and not fresh) or (fresh and not _replaceable(study)):
-        hint = ", or replace that study with --fresh" if not fresh and _replaceable(study) else ""
+    if not _replaceable(study):
         what = "more than a study that was made of a table" if fresh else "something"
         raise ConfigError(
-            f"a study of imported runs must be new, but there is {what} at {place} already; "
-            f"choose another directory{hint}"
+            f"a study of imported runs must be new, but there is {what} at {place} already; choose another directory"
         )
     read = read_table(source, columns or {})
     rows = read.rows.with_columns(stage=pl.lit(ROLE))
@@ -64,15 +64,23 @@ def make_study(
     }
     if target is not None:
         content["target"] = target.to_dict()
-    table = rows.to_arrow().cast(schemas.TRIALS)
+    tables = {"trials": rows.to_arrow().cast(schemas.TRIALS)}
+    if read.sets.height:
+        tables["evals"] = read.sets.to_arrow().cast(schemas.EVALS)
+    files = {f"{kind}/{ROLE}.parquet": schemas.to_bytes(table) for kind, table in tables.items()}
+    files["study.json"] = json.dumps(content, indent=1).encode() + b"\n"
+    if study.exists and not fresh:
+        if all((place / name).exists() and (place / name).read() == held for name, held in files.items()):
+            return study
+        raise ConfigError(
+            f"a study of imported runs must be new, but there is one of another table at {place} already; choose "
+            "another directory, or replace that study with --fresh"
+        )
     with reported(place, "a study must be writable"):
         (place / REPORT).delete()  # of the study that this one replaces
         (place / "evals" / f"{ROLE}.parquet").delete()
-        (place / "trials" / f"{ROLE}.parquet").replace(schemas.to_bytes(table))
-        if read.sets.height:
-            losses = read.sets.to_arrow().cast(schemas.EVALS)
-            (place / "evals" / f"{ROLE}.parquet").replace(schemas.to_bytes(losses))
-        (place / "study.json").replace(json.dumps(content, indent=1).encode() + b"\n")
+        for name, held in files.items():
+            (place / name).replace(held)
     return study
 
 
@@ -87,28 +95,41 @@ def _replaceable(study: Study) -> bool:
     return not study.exists or set(study.meta.get("stages", {})) == {ROLE}
 
 
+def holds_table(meta: Mapping[str, Any]) -> bool:
+    """Whether the study of this study.json was made of a table."""
+    return any(stage.get("role") == ROLE for stage in meta.get("stages", {}).values())
+
+
 def best(rows: pl.DataFrame) -> pl.DataFrame:
     """Rows for the loss law: of each (params, tokens) all seeds of the settings with the least mean loss.
 
     Settings that diverge often (MANY) are passed over where another does not. Of a point at which every run diverged
     these are kept, so that nobody is told to run it again.
     """
-    point = ["params", "tokens"]
     finished = pl.col("status") == "finished"
     steady = finished & ~pl.col("_shaky")
-    used = steady | (finished & ~steady.any().over(point))
+    used = steady | (finished & ~steady.any().over(POINT))
     marked = _marked(rows)
-    mean = pl.when(finished).then("loss").mean().over(*point, *SETTINGS)
+    mean = pl.when(finished).then("loss").mean().over(*POINT, *_TOLD.values())
     marked = marked.with_columns(_mean=pl.when(used).then(mean))
-    least = pl.col("_mean") == pl.col("_mean").min().over(point)
-    return marked.filter(least.fill_null(value=False) | ~finished.any().over(point)).drop("_mean", "_shaky")
+    least = pl.col("_mean") == pl.col("_mean").min().over(POINT)
+    kept = marked.filter(least.fill_null(value=False) | ~finished.any().over(POINT))
+    return kept.select(rows.columns)
 
 
 def _marked(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows that count, and whether many runs of their settings diverged (`_shaky`)."""
+    """Rows that count, their settings (`_TOLD`), and whether many runs of these diverged (`_shaky`).
+
+    An empty cell is what the others of the same size and horizon say, where they say one thing.
+    """
     ended = rows.filter(pl.col("status").is_in(["finished", "diverged"]))
-    share = (pl.col("status") == "diverged").mean().over("params", "tokens", *SETTINGS)
-    return ended.with_columns(_shaky=share >= MANY)
+    one = {name: pl.col(name).min() == pl.col(name).max() for name in SETTINGS}
+    told = ended.with_columns(
+        pl.when(one[name].over(POINT)).then(pl.col(name).max().over(POINT)).otherwise(name).alias(key)
+        for name, key in _TOLD.items()
+    )
+    share = (pl.col("status") == "diverged").mean().over(*POINT, *_TOLD.values())
+    return told.with_columns(_shaky=share >= MANY)
 
 
 def doubts(rows: pl.DataFrame) -> tuple[str, ...]:
@@ -119,12 +140,13 @@ def doubts(rows: pl.DataFrame) -> tuple[str, ...]:
 def _survivors(rows: pl.DataFrame) -> tuple[str, ...]:
     """The reason where at some points every setting diverges often."""
     finished = _marked(rows).filter(pl.col("status") == "finished")
-    alone = finished.filter(pl.col("_shaky").all().over("params", "tokens")).sort("params", "tokens")
+    alone = finished.filter(pl.col("_shaky").all().over(POINT)).sort(POINT)
     if alone.is_empty():
         return ()
-    first, points = alone.row(0, named=True), alone.select("params", "tokens").n_unique()
+    first, points = alone.row(0, named=True), alone.select(POINT).n_unique()
+    where = "1 size and horizon" if points == 1 else f"{points} sizes and horizons"
     return (
-        f"at {points} sizes and horizons (e.g. params {first['params']:g}, tokens {first['tokens']:g}) at least half "
+        f"at {where} (e.g. params {first['params']:g}, tokens {first['tokens']:g}) at least half "
         "of the runs of each setting diverged, and the losses are those of the luckier ones: add runs that finish, at "
         "a lower rate or with a longer warmup, or leave these out",
     )
@@ -132,13 +154,13 @@ def _survivors(rows: pl.DataFrame) -> tuple[str, ...]:
 
 def _untold(rows: pl.DataFrame) -> tuple[str, ...]:
     """The reason where the table does not say how runs differ."""
-    same = ["params", "tokens", *SETTINGS, "seed"]
-    finished = rows.filter(pl.col("status") == "finished")
-    untold = finished.filter(pl.struct(same).is_duplicated()).sort("params", "tokens")
+    same = [*POINT, *_TOLD.values(), "seed"]
+    finished = _marked(rows).filter(pl.col("status") == "finished")
+    untold = finished.filter(pl.struct(same).is_duplicated()).sort(POINT)
     if untold.is_empty():
         return ()
     first = untold.row(0, named=True)
-    points = untold.select("params", "tokens").n_unique()
+    points = untold.select(POINT).n_unique()
     return (
         f"the table does not say how several runs of one size and horizon differ ({points} of these, e.g. params "
         f"{first['params']:g}, tokens {first['tokens']:g}): badly tuned ones may be averaged as seeds; map lr, or seed",
@@ -219,4 +241,13 @@ def settings(rows: pl.DataFrame, target: Run | None) -> pl.DataFrame:
         # At another batch as at the target's: by one half-life in tokens.
         pl.col("beta2").fill_null(target.optimizer.beta2 ** (pl.col("batch") / target.batch).fill_null(1.0)),
         pl.col("warmup_tokens").fill_null((share * pl.col("tokens")).round().cast(pl.Int64)),
+    )
+
+
+def untold(rows: pl.DataFrame) -> frozenset[tuple[str, str]]:
+    """Run and name of each setting that `settings` takes from the target, since the table does not tell it."""
+    return frozenset(
+        (run, name)
+        for name in ("beta2", "warmup_tokens")
+        for run in rows.filter(pl.col(name).is_null())["run"]
     )

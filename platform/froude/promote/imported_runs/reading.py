@@ -27,6 +27,7 @@ IGNORED = {
 FEW_EACH = 0.1  # tokens per parameter: where no run has more, tokens are probably in a larger unit
 FEW = 1e4  # parameters or tokens: fewer are probably millions or billions
 LONGEST_SEQUENCE_BATCH = 4096  # a batch below it is probably in sequences
+EVERY_RUN_HAS = ("width", "depth", "batch", "lr")  # of the settings
 RANGES = ("params", "tokens", "loss", "batch")
 
 
@@ -89,6 +90,7 @@ def reading(study: Study) -> Reading:
             *_overlooked(columns, ignored, said["dropped"]),
             *_units(ranges, stepless=not counted["steps"].count()),
             *_few_tokens(counted),
+            *_empty(counted),
         ),
     )
 
@@ -124,3 +126,17 @@ def _few_tokens(counted: pl.DataFrame) -> list[str]:
         f"no run has more than {most:.2g} tokens per parameter; are tokens thousands, or millions? They are read as "
         "plain counts"
     ]
+
+
+def _empty(counted: pl.DataFrame) -> list[str]:
+    """Where a run does not say what sets the others of its size and horizon apart: it counts as one more setting."""
+    found = []
+    for name in EVERY_RUN_HAS:
+        several = pl.col(name).drop_nulls().n_unique().over("params", "tokens") > 1
+        odd = counted.filter(pl.col(name).is_null() & several)
+        if odd.height:
+            found.append(
+                f"run {odd['run'][0]!r} does not say its {name}, by which others of its size and horizon differ"
+                f"{f' ({odd.height} such runs)' if odd.height > 1 else ''}; fill it in, or the law may leave it out"
+            )
+    return found

@@ -141,7 +141,9 @@ class NextRuns:
         ]
         if self.failing:
             checks = "; ".join(f"{name} ({why})" for name, why in self.failing.items())
-            said.append(f"Of the gate's checks on it these would fail: {checks}.")
+            said.append(
+                f"Of the gate's checks on the forecast (`froude promote` makes all of them) these would fail: {checks}."
+            )
         best = named(first["params"], first["tokens"])
         most = f"the most per {self.unit.removesuffix('s')} of {self.ranked.height} candidates"
         narrows = f"narrow the interval by {100 * first['shrink']:.2g}% of itself"

@@ -7,6 +7,7 @@ from typing import Any
 
 from froude.config import ConfigError, Run
 from froude.promote.fits import Fits
+from froude.promote.imported_runs import history
 from froude.promote.planner.candidates import warmup
 from froude.promote.planner.next_runs import NextRuns
 
@@ -67,12 +68,13 @@ def space_source(
     """Python source of a space with the plan's set: the template's settings, the study's target.
 
     Under SP each width has the rate that the study's transfer law gives it, else all have the template's. `meta` is
-    the study's. ConfigError without a template: then nobody knows what else the runs consist of.
+    the study's. ConfigError where that was made of a table, and without a template: then nobody knows what else the
+    runs consist of.
     """
-    if "target" not in meta:
+    if history.holds_table(meta):
         raise ConfigError(
-            "a search space needs every setting of a run, but this study holds imported runs without a target; leave "
-            "--write out, or make the study with --target target.toml"
+            f"--write is for a study that `froude sweep` made, but {study} was made of a table, into which nothing can "
+            "be swept; leave --write out, and add the runs to the table"
         )
     if template is None:
         raise ConfigError(
