@@ -174,7 +174,7 @@ def test_a_package_that_is_lacking_is_named_and_what_has_just_begun_tells_nothin
     assert "it has nothing" in read(tmp_path, RUN).lacking()
     (tmp_path / "events.out.tfevents.1").touch()
     monkeypatch.setitem(sys.modules, "tensorboardX.proto.event_pb2", None)
-    with pytest.raises(ConfigError, match=r"need the package tensorboardX, .* 'froude\[tensorboard\]'"):
+    with pytest.raises(ConfigError, match=r"need the package tensorboardX, .* '\.\[tensorboard\]'"):
         read(tmp_path, RUN)
 
 

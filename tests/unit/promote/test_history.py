@@ -27,14 +27,8 @@ pytestmark = pytest.mark.slow
 
 GEMSTONES = {"params": "params_N", "tokens": "tokens_D", "run": "run_name"}
 BEST_LR = 2**-7.5
-TARGET = Run(
-    name="large",
-    batch=768,
-    slots=12,
-    tokens=768 * 1300,
-    schedule={"warmup_tokens": 768 * 13},
-    model={"width": 192},
-)
+LARGE: dict[str, Any] = {"schedule": {"warmup_tokens": 768 * 13}, "model": {"width": 192}}
+TARGET = Run(name="large", batch=768, slots=12, tokens=768 * 1300, **LARGE)
 
 
 def law(params: float, tokens: float) -> float:

@@ -89,7 +89,9 @@ def test_a_run_has_the_losses_of_plain_kernels_but_for_rounding(precision, bound
     ]
     plain, quick = ([side.step(side.run, i).loss for i in range(10)] + [side.evaluate()] for side in sides)
     assert quick == pytest.approx(plain, rel=bound)
-    assert quick != plain
+    # In fp32 on a CPU without AVX-512 the library's quicker products are the plain ones.
+    if precision == "bf16" or torch.backends.cpu.get_cpu_capability() == "AVX512":
+        assert quick != plain
 
 
 def test_the_processs_setting_is_put_back_also_after_an_error(monkeypatch):

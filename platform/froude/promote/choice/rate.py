@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,9 +142,14 @@ def exponent(fits: Fits, name: str) -> tuple[float, float, Source]:
     return (law.posterior.value, law.posterior.se, law.source) if law is not None else (mean, sd, "prior")
 
 
+def token_step(grid: pl.DataFrame, run: Run) -> float:
+    """How far, in ln, the run's horizon lies from the grid's."""
+    return _apart(grid, "tokens", run.tokens)
+
+
 def horizon(fits: Fits, grid: pl.DataFrame, run: Run) -> Part | None:
     """From the grid's horizon to the run's: by the exponent over tokens, and by rates swept at other horizons."""
-    far = _apart(grid, "tokens", run.tokens)
+    far = token_step(grid, run)
     if not far:
         return None
     mean, sd, source = exponent(fits, "lr_tokens")
@@ -154,6 +160,12 @@ def horizon(fits: Fits, grid: pl.DataFrame, run: Run) -> Part | None:
         source = "measured" if its < error else source
         shift, error = shift + weight * (own - shift), math.sqrt(1 - weight) * error
     return Part("horizon", shift, error, source, "a stage Exponents over three horizons")
+
+
+def shape_error(tokens: Iterable[float], far: float) -> float:
+    """What BIAS becomes over the way `far`, in ln, from rates at horizons of so many tokens; infinite for one."""
+    span = float(np.ptp(np.log([*tokens])))
+    return BIAS * abs(far) / span if span > SAME else math.inf
 
 
 def _drift(fits: Fits, grid: pl.DataFrame, far: float) -> tuple[float, float] | None:
@@ -170,8 +182,8 @@ def _drift(fits: Fits, grid: pl.DataFrame, far: float) -> tuple[float, float] | 
     found = lr_drift(rates, at=at, to={**at, "tokens": at["tokens"] * math.exp(far)})
     if not math.isfinite(found.high - found.low):
         return None
-    span = float(np.ptp(np.log(rates["tokens"].to_numpy())))
-    return found.shift, math.hypot((found.high - found.low) / 2 / NORMAL, BIAS * far / span)
+    error = math.hypot((found.high - found.low) / 2 / NORMAL, shape_error(rates["tokens"], far))
+    return found.shift, error
 
 
 def batch_step(grid: pl.DataFrame, run: Run) -> float:

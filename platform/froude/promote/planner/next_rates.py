@@ -14,7 +14,7 @@ from froude.config import Run
 from froude.laws.loss.design import WORTH
 from froude.laws.lr.drift import COST, Drift, More
 from froude.promote.checks.drift import LR_TRANSFERS, drift, in_words, lacks_power
-from froude.promote.choice.rate import Rate, rate
+from froude.promote.choice.rate import BIAS, Rate, rate, shape_error, token_step
 from froude.promote.fits import Fits
 from froude.promote.gate import Profile
 from froude.promote.planner.words import LINE, short
@@ -142,10 +142,13 @@ def next_rates(
     doubtful = moved is not None and lacks_power(moved, regret)
     sets: list[RateRuns] = []
     fails, settles = "", None
+    grid = fits.rows[f"lr_transfer_{run.parametrization}"]
+    far = token_step(grid, run)
+    swept: list[float] = fits.rows.get(f"lr_drift_{run.parametrization}", grid)["tokens"].to_list()
 
     def offered(more: More, found: Drift) -> RateRuns:
-        tokens, flops = _cost(fits.rows[f"lr_transfer_{run.parametrization}"], more)
-        off = (now - _square(_with(known, found, more))) / whole
+        tokens, flops = _cost(grid, more)
+        off = (now - _square(_with(known, found, more, swept, far))) / whole
         cost = {"tokens": tokens, "flops": flops}[unit]
         return RateRuns(in_words(more, found), more, tokens, flops, cost, max(off, 0.0))
 
@@ -171,19 +174,26 @@ def _square(known: Rate) -> float:
     return known.regret**2 + known.deviation**2
 
 
-def _with(known: Rate, found: Drift, more: More) -> Rate:
+def _with(known: Rate, found: Drift, more: More, swept: list[float], far: float) -> Rate:
     """What would be known of the rate with more runs, whatever their losses turn out to be.
 
-    The line's error shrinks as that of the optimum in the joint fit of all rates does. The shift over the horizon keeps
-    what other runs and the prior tell of it, and gains in precision what these rates do.
+    The line's error shrinks as that of the optimum in the joint fit of all rates does, but for what a curve's shape
+    does to it. The shift over the horizon (`far`, in ln tokens, from those `swept`) keeps what other runs and the prior
+    tell of it, and gains in precision what these rates do.
     """
+
+    def error(more: More | None) -> float:
+        new = [sizes["tokens"] for sizes in more.sizes] if more else []
+        return math.hypot(found.error("tokens", more), shape_error([*swept, *new], far))
+
     parts = []
     for part in known.parts:
         sd = part.sd
         if part.name == "line" and math.isfinite(before := found.error()):
-            sd *= min(found.error(added=more) / before, 1.0)
+            noise = math.sqrt(max(sd**2 - BIAS**2, 0.0)) * min(found.error(added=more) / before, 1.0)
+            sd = math.hypot(noise, BIAS)
         elif part.name == "horizon":
-            gained = found.error("tokens", more) ** -2 - found.error("tokens") ** -2
+            gained = error(more) ** -2 - error(None) ** -2
             sd = (sd**-2 + max(gained, 0.0)) ** -0.5
         parts.append(replace(part, sd=sd))
     return replace(known, parts=tuple(parts), sd=math.sqrt(sum(part.sd**2 for part in parts)))
