@@ -31,8 +31,9 @@ PRIOR = WEAK
 LEVEL = 0.9  # of a forecast's interval
 #: What a recipe makes of exponents over tokens and batch.
 USED = (
-    "promote moves the rate of stage lr_transfer to the target's horizon and batch by the first two; it keeps the "
-    "decay's timescale and the half-life of beta2, whatever the other two say"
+    "promote moves the rate of stage lr_transfer to the target's horizon and batch by the first two, and the loss "
+    "law's rows lose what their rate cost by the first; it keeps the decay's timescale and the half-life of beta2, "
+    "whatever the other two say"
 )
 
 
