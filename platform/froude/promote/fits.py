@@ -292,8 +292,7 @@ def fit_trials(
         rows["transfer_exponents"], exponents = moved, laws.exponents(moved)
     ladder, loss = pl.concat([of("loss_law"), history.best(past)]), None
     if ladder.height:
-        over_tokens = exponents.knobs.get("lr_tokens") if exponents is not None else None
-        rows["loss_law"] = with_regret(ladder, transfer, over_tokens)
+        rows["loss_law"] = with_regret(ladder, transfer, exponents)
         loss = loss_law(corrected(rows["loss_law"]))
     if (scheduled := of("schedule")).height:
         rows["schedule"] = scheduled

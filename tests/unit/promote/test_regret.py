@@ -100,7 +100,8 @@ def test_a_best_rate_that_goes_with_the_tokens_is_followed_where_that_is_measure
     for source, off in (("measured", 0.0), ("prior", 1.0)):
         power = SimpleNamespace(source=source, posterior=SimpleNamespace(value=-0.5, se=0.01))
         rows = runs(-1.0, tokens=4000)  # half the rate, as four times the tokens ask for
-        found = with_regret(rows, {"sp": law}, power)["regret"].item()  # type: ignore[arg-type]
+        exponents: Any = SimpleNamespace(knobs={"lr_tokens": power})
+        found = with_regret(rows, {"sp": law}, exponents)["regret"].item()
         assert found == pytest.approx(lost(off) - 1.8, abs=1e-3)
 
 

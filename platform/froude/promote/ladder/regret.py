@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from froude.laws import LrTransfer
+from froude.laws import Exponents, LrTransfer
 from froude.laws.lr.exponent import Exponent
 from froude.parametrizations import PARAMETRIZATIONS, STANDARD
 from froude.promote.ladder.rates import best_rate, middle
@@ -56,13 +56,14 @@ class Corrected:
 
 
 def with_regret(
-    rows: pl.DataFrame, transfer: Mapping[str, LrTransfer], over_tokens: Exponent | None = None
+    rows: pl.DataFrame, transfer: Mapping[str, LrTransfer], exponents: Exponents | None = None
 ) -> pl.DataFrame:
     """Return the loss law's rows with `regret`, nats per token: what the rate cost, 0 where that is not known.
 
-    `over_tokens` is the exponent by which the best rate goes with the tokens; one that is not measured moves none.
+    The best rate goes with the tokens by the study's exponent, where it has measured one.
     """
-    moves = over_tokens if over_tokens is not None and over_tokens.source == "measured" else None
+    law = exponents.knobs.get("lr_tokens") if exponents is not None else None
+    moves = law if law is not None and law.source == "measured" else None
     shares = [_share(row, transfer, moves) for row in rows.iter_rows(named=True)]
     share = pl.Series(shares, dtype=pl.Float64)
     return rows.with_columns(regret=(pl.col("loss") * share / (1 + share)).fill_null(0.0))
