@@ -37,18 +37,16 @@ def drift(fits: Fits) -> Drift | None:
     width = read_at(fits.transfer[name], fits.target.model.width, stays=fits.target.width_rules.transfers)
     at, to = _apart(grid, rates, fits.target, width)
     step = horizon(fits, grid, fits.target)
-    if step is None:
-        return lr_drift(rates, at=at, to=to)
-    if step.source == "measured" and rates["tokens"].n_unique() == 1:
-        others = [axis for axis in to if axis != "tokens"]
-        found = lr_drift(
-            rates, at={axis: at[axis] for axis in others}, to={axis: to[axis] for axis in others}
-        )
-        half = math.hypot(found.high - found.shift, NORMAL * step.sd)
-        return replace(found, low=found.shift - half, high=found.shift + half)
+    elsewhere = step is not None and step.source == "measured" and rates["tokens"].n_unique() == 1
+    if elsewhere:
+        del at["tokens"], to["tokens"]
     found = lr_drift(rates, at=at, to=to)
-    ends = {name: getattr(found, name) - step.shift for name in ("shift", "low", "high")}
-    return replace(found, **ends)
+    if step is None:
+        return found
+    shift, half = found.shift - step.shift, found.high - found.shift
+    if elsewhere:
+        shift, half = found.shift, math.hypot(half, NORMAL * step.sd)
+    return replace(found, shift=shift, low=shift - half, high=shift + half)
 
 
 def _planned_drift(plan: Planned) -> Drift | None:
