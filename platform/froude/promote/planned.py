@@ -60,7 +60,12 @@ class Planned:
     @cached_property
     def batch_exponent(self) -> bool:
         """Whether it would be measured how the best rate goes with the batch: at three batches or more."""
-        return self._of("transfer_exponents")["batch"].n_unique() >= MIN_SIZES
+        return self._exponents_at("batch") >= MIN_SIZES
+
+    @cached_property
+    def horizon_exponent(self) -> bool:
+        """Whether it would be measured how the best rate goes with the tokens: at three horizons or more."""
+        return self._exponents_at("tokens") >= MIN_SIZES
 
     @cached_property
     def ladder(self) -> pl.DataFrame:
@@ -84,6 +89,11 @@ class Planned:
         """The largest share of a run's validation windows in its training split; None where commands read them."""
         own = [run for run in self.runs if not run.trainer.command]
         return max(map(leaked, own)) if own else None
+
+    def _exponents_at(self, over: str) -> int:
+        """At how many values a stage Exponents has rates; those within a percent are one, as in its law."""
+        values: pl.Series = self._of("transfer_exponents")[over].log().round(2)
+        return values.n_unique()
 
     def _of(self, role: str) -> pl.DataFrame:
         stages = [stage.name for stage in self.space.stages if stage.role == role]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,7 @@ from froude.promote.checks.rates import LR_POINTS
 from froude.promote.checks.rows import SEEDS
 from froude.promote.gate import PRODUCTION, Profile
 from froude.promote.gate_preview import Foretold, foretell
-from froude.space import Grid, Space, Trial
+from froude.space import Exponents, Grid, Space, Trial
 
 RUN = Run(name="x", model={"width": 32}, tokens=768 * 400, eval_windows=64)
 TARGET = RUN.replace({"model.width": 96}, tokens=768 * 800, name="large")
@@ -96,6 +97,18 @@ def test_a_grid_that_cannot_tell_a_drift_is_said() -> None:
     follows = {"parametrization": "sp", "tokens": RUN.tokens}  # under SP the rate follows the width
     one = space(target=TARGET.replace(follows), change=lambda run: run.replace(follows))
     assert "lr_transfers" not in names(told(one))
+
+
+@pytest.mark.parametrize("horizons", [2, 3])
+def test_an_exponent_over_three_horizons_may_tell_what_rates_at_one_do_not(horizons: int) -> None:
+    made = space(change=lambda run: run.replace(tokens=RUN.tokens))
+    assert "lr_transfers" in names(told(made))
+    stage = Exponents(
+        "rates", RUN, rates=(-1, 0, 1, 2), horizons=(1, 2, 4)[:horizons], batches=(0.5,), seeds=1
+    )
+    found = told(replace(made, stages=(*made.stages, stage)))
+    assert ("lr_transfers" in names(found)) == (horizons < 3)
+    assert ("lr_transfers" in found.unknown) == (horizons == 3)
 
 
 def test_a_corpus_that_leaks_is_said() -> None:

@@ -56,6 +56,8 @@ def _planned_drift(plan: Planned) -> Drift | None:
     stays = plan.target.width_rules.transfers
     width = middle(plan.grid, "width") if stays else float(plan.target.model.width)
     at, to = _apart(plan.grid, plan.rates, plan.target, width)
+    if plan.horizon_exponent and plan.rates["tokens"].n_unique() == 1:
+        del at["tokens"], to["tokens"]  # a stage Exponents may tell, as in `drift`
     lacking = missing(plan.rates, at=at, to=to)
     return Drift(missing=lacking) if lacking else None
 
