@@ -70,9 +70,9 @@ class Minimum:
 def budgets_of(sample: Sample) -> list[Budget]:
     """Return the budgets of a sample with flops, params and loss, ascending.
 
-    Where a budget is wider than ROUNDED its rows are brought to the compute of its middle one, by how the least loss goes
-    with compute from budget to budget. At the best size a run's loss goes with its own tokens in the same way (the
-    envelope theorem).
+    Where a budget is wider than ROUNDED its rows are brought to the compute of its middle one, by how the least loss
+    goes with compute from budget to budget. At the best size a run's loss goes with its own tokens in the same way
+    (the envelope theorem).
     """
     log_c, log_n, y = (np.log(sample[name]) for name in ("flops", "params", "loss"))
     weight = sample.weights
