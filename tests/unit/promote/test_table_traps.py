@@ -119,6 +119,33 @@ def test_a_point_at_which_every_run_diverged_is_not_offered(tmp_path: Path) -> N
     assert offered.filter(params=SIZES[384], tokens=40 * SIZES[384]).height == 1
 
 
+@pytest.mark.parametrize(
+    ("schedule", "share", "believed"),
+    [
+        ("cosine", None, False),
+        ("Linear", 1.0, False),
+        ("wsd", None, False),
+        ("wsd", 0.2, True),
+        ("constant_with_warmup", None, True),
+        ("inverse-sqrt", None, True),
+        (None, None, True),
+    ],
+)
+def test_checkpoints_of_a_falling_rate_are_no_ends_of_runs(
+    schedule: str | None, share: float | None, believed: bool, tmp_path: Path
+) -> None:
+    more = {"schedule": schedule, "decay_fraction": share}
+    fits = fit(made(tmp_path, [{**each, "run": f"w{each['width']}", **more} for each in LADDER]))
+    assert certified(fits) == believed
+    assert [doubt for doubt in fits.doubts if "12 of these, e.g. run 'w128'" in doubt] == [*fits.doubts]
+    assert len(fits.doubts) == (not believed)
+
+
+def test_ends_of_runs_under_a_cosine_are_certified(tmp_path: Path) -> None:
+    rows = [{**each, "run": f"r{n}", "schedule": "cosine"} for n, each in enumerate(LADDER)]
+    assert certified(fit(made(tmp_path, rows)))
+
+
 @pytest.mark.parametrize("how", [{"loss": None}, {"status": "running"}])
 def test_a_largest_size_of_which_nothing_finished_is_named(tmp_path: Path, how: dict[str, Any]) -> None:
     rows = [{**each, "status": "finished"} for each in LADDER]

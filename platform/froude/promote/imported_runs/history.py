@@ -11,6 +11,7 @@ import polars as pl
 from froude import schemas
 from froude.config import ConfigError, Data, Run
 from froude.parametrizations import STANDARD
+from froude.promote.imported_runs.points import run_name
 from froude.promote.imported_runs.run_table import SETTINGS
 from froude.promote.imported_runs.run_table import read as read_table
 from froude.store import Location, probe_writable, reported
@@ -21,6 +22,8 @@ REPORT = "report.html"
 RATES = 3  # that make a curve of loss against learning rate
 MANY = 0.5  # of a setting's runs that diverged, from which on the others are the lucky ones
 POINT = ["params", "tokens"]
+#: Schedules under which a checkpoint is the end of a shorter run, by the names that trainers give them.
+STEADY = r"(?i)^(constant|inv(erse)?[-_ ]?sqrt|noam|schedule[-_ ]?free)"
 _TOLD = {name: f"_{name}" for name in SETTINGS}
 #: What rows must say of a run to tell a role.
 TOLD = {"search": ("lr", "batch", "schedule"), "lr_transfer": ("lr", "width")}
@@ -133,8 +136,32 @@ def _marked(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def doubts(rows: pl.DataFrame) -> tuple[str, ...]:
-    """Why a forecast from these rows is not to be certified: runs not told apart, and points of lucky survivors."""
-    return (*_untold(rows), *_survivors(rows))
+    """Why a forecast from these rows is not to be certified.
+
+    Runs not told apart, points of lucky survivors, and checkpoints in the middle of a decay.
+    """
+    return (*_untold(rows), *_survivors(rows), *_undecayed(rows))
+
+
+def _undecayed(rows: pl.DataFrame) -> tuple[str, ...]:
+    """The reason where checkpoints are no ends: their rate had still to fall.
+
+    Rows that tell the share of their tail (`decay_fraction`) are branches that decayed to their ends.
+    """
+    falling = ~pl.col("schedule").str.contains(STEADY)
+    whole = (pl.col("decay_fraction") > 0) & (pl.col("decay_fraction") < 1)
+    finished = rows.filter(pl.col("status") == "finished").with_columns(_name=run_name())
+    early = finished.filter(
+        falling & ~whole.fill_null(False) & (pl.col("tokens") < pl.col("tokens").max().over("_name"))
+    ).sort("_name", "tokens")
+    if early.is_empty():
+        return ()
+    first = early.row(0, named=True)
+    return (
+        f"checkpoints before the end of a run count as ends ({early.height} of these, e.g. run {first['_name']!r} "
+        f"at {first['tokens']:g} tokens, schedule {first['schedule']}), but their rate had still to fall, so their "
+        "losses are too high: give the last row of each run only",
+    )
 
 
 def _survivors(rows: pl.DataFrame) -> tuple[str, ...]:
