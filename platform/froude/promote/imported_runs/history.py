@@ -11,6 +11,7 @@ import polars as pl
 from froude import schemas
 from froude.config import ConfigError, Data, Run
 from froude.parametrizations import STANDARD
+from froude.promote.imported_runs import repeated_data
 from froude.promote.imported_runs.points import run_name
 from froude.promote.imported_runs.run_table import SETTINGS
 from froude.promote.imported_runs.run_table import read as read_table
@@ -54,6 +55,7 @@ def make_study(
             f"a study of imported runs must be new, but there is {what} at {place} already; choose another directory"
         )
     read = read_table(source, columns or {})
+    stage = {"role": ROLE, "trials": read.rows["trial"].n_unique(), "extends": False}
     rows = read.rows.with_columns(stage=pl.lit(ROLE))
     probe_writable(place)
     content: dict[str, Any] = {
@@ -61,7 +63,7 @@ def make_study(
         "schema": 1,
         "space": place.name,
         "seed": 0,
-        "stages": {ROLE: {"role": ROLE, "trials": rows["trial"].n_unique(), "extends": False}},
+        "stages": {ROLE: stage | ({"repeated": read.repeated} if read.repeated else {})},
         "source": Location.parse(source).name,
         "table": {"columns": read.columns, "ignored": read.ignored, "dropped": read.dropped},
     }
@@ -135,12 +137,13 @@ def _marked(rows: pl.DataFrame) -> pl.DataFrame:
     return told.with_columns(_shaky=share >= MANY)
 
 
-def doubts(rows: pl.DataFrame) -> tuple[str, ...]:
-    """Why a forecast from these rows is not to be certified.
+def doubts(rows: pl.DataFrame, stages: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[str, ...]:
+    """Why a forecast from these rows, of a study of these stages, is not to be certified.
 
-    Runs not told apart, points of lucky survivors, and checkpoints in the middle of a decay.
+    Runs not told apart, points of lucky survivors, checkpoints in the middle of a decay, and repeated data.
     """
-    return (*_untold(rows), *_survivors(rows), *_undecayed(rows))
+    repeated = repeated_data.doubts((stages or {}).get(ROLE, {}))
+    return (*_untold(rows), *_survivors(rows), *_undecayed(rows), *repeated)
 
 
 def _undecayed(rows: pl.DataFrame) -> tuple[str, ...]:
