@@ -17,7 +17,7 @@ from froude.laws.stats import frames, mixtures_of_experts
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import repeated_data, table_file
 from froude.promote.imported_runs.set_columns import SET_LOSS, is_set
-from froude.promote.imported_runs.table_columns import Table, numbers_of
+from froude.promote.imported_runs.table_columns import Table, numbers_of, words_of
 from froude.section import listing
 from froude.store import Location
 
@@ -38,6 +38,7 @@ OPTIONAL = (
     *SETTINGS,
     *("seed", "flops", "seconds"),
 )
+WORDED = {field.name for field in schemas.TRIALS if field.type == pa.string()}
 #: Parameters that a token passes through: the name of ours for a column that `mixtures_of_experts` does not know.
 ACTIVE = "active_params"
 #: What a tracker or a scheduler (W&B, MLflow, Optuna, Slurm) calls each status, in small letters. Other words are
@@ -99,9 +100,7 @@ def _rows(table: Table, source: str) -> pl.DataFrame:
     counted = typed["status"].is_in(["finished", "diverged"])
     _words(table)
     for name in typed.columns:
-        if schemas.TRIALS.field(name).type == pa.string():
-            typed = typed.with_columns(pl.col(name).cast(pl.String))
-        else:
+        if name not in WORDED:
             numbers = numbers_of(table, name)
             _check(table, name, numbers, counted)
             typed = typed.with_columns(numbers.alias(name))
@@ -171,8 +170,10 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> Ta
         pl.col(theirs).alias(name) for name, theirs in mapping.items() if theirs in table.columns
     )
     # both letters that look like mu
-    letters = pl.col("^parametrization$").cast(pl.String).str.to_lowercase().str.replace("^(μ|µ)", "mu")
-    return Table(named.with_columns(letters), source, mapping)
+    letters = pl.col("^parametrization$").str.to_lowercase().str.replace("^(μ|µ)", "mu")
+    read = Table(named, source, mapping)
+    words = [words_of(read, name) for name in named.columns if name in WORDED]
+    return Table(named.with_columns(words).with_columns(letters), source, mapping)
 
 
 def _status(table: Table) -> pl.Series:
@@ -180,7 +181,7 @@ def _status(table: Table) -> pl.Series:
     frame = table.frame
     if "status" not in frame.columns:
         return pl.repeat("finished", frame.height, eager=True)
-    words = frame["status"].cast(pl.String).str.strip_chars().str.to_lowercase()
+    words = frame["status"].str.strip_chars().str.to_lowercase()
     words = words.str.replace(r"^cancelled by .*", "cancelled")  # sacct's
     found = words.replace_strict(WORDS, default=None, return_dtype=pl.String)
     odd = found.is_null().arg_true()
@@ -298,9 +299,7 @@ def _names(rows: pl.DataFrame, source: str) -> pl.DataFrame:
             f"{twice.filter(pl.struct(same) == pl.struct(same).first())['_row'][1]} are both {what} at "
             f"{twice['tokens'][0]:g} tokens; drop one, or give the runs different names"
         )
-    trial = (
-        pl.col("trial").cast(pl.String).fill_null(pl.col("run")) if "trial" in rows.columns else pl.col("run")
-    )
+    trial = pl.col("trial").fill_null(pl.col("run")) if "trial" in rows.columns else pl.col("run")
     several = pl.col("run").is_duplicated()
     at = pl.concat_str("run", pl.lit("@"), pl.col("tokens").round().cast(pl.Int64).cast(pl.String))
     return rows.with_columns(trial=trial, run=pl.when(several).then(at).otherwise(pl.col("run"))).drop("_row")

@@ -74,3 +74,15 @@ def _plainly(text: str) -> str:
     if unit := UNIT.fullmatch(text):
         return f"{unit[1]}e{EXPONENTS[unit[2].lower()]}"
     return "a plain number such as 1300000 or 1.3e6, without units or commas, or leave it empty"
+
+
+def words_of(table: Table, name: str) -> pl.Series:
+    """The column as text; ConfigError for what is none, such as lists, or bytes that are no UTF-8."""
+    column = table.frame[name]
+    try:
+        return column.cast(pl.String)
+    except pl.exceptions.PolarsError:
+        raise ConfigError(
+            f"{table.column(name)} must be text, but is {column.dtype}; write words, or leave it out with "
+            f"--columns {name}="
+        ) from None
