@@ -216,6 +216,15 @@ def test_tokens_in_millions_are_pointed_out(tmp_path: Path) -> None:
     assert any("0.08 tokens per parameter" in said for said in reading(made(tmp_path, small)).warnings)
 
 
+@pytest.mark.parametrize(
+    ("unit", "warned"), [(1.0, False), (1.3, False), (4.0, False), (1e-15, True), (1e-3, True), (1e3, True)]
+)
+def test_flops_in_another_unit_are_pointed_out(unit: float, warned: bool, tmp_path: Path) -> None:
+    rows = [{**each, "flops": unit * 6.0 * each["params"] * each["tokens"]} for each in LADDER]
+    rows += [{**row(64, 15), "flops": None}] * (not warned)
+    assert any(said.startswith("flops are") for said in reading(made(tmp_path, rows)).warnings) == warned
+
+
 def test_the_data_that_froude_would_train_on_are_named_where_the_target_names_none() -> None:
     assert "KingJames" in unnamed_data({"history": {}}, TARGET)
     assert not unnamed_data({"loss_law": {}}, TARGET)
