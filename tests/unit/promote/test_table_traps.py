@@ -18,6 +18,8 @@ from froude.promote.fits import Fits, fit
 from froude.promote.imported_runs.history import best, doubts, make_study, rates, unnamed_data
 from froude.promote.imported_runs.reading import reading
 from froude.promote.planner.candidates import candidates, warmup
+from froude.report.narrative import notes, subject
+from froude.report.view import gather
 from froude.study import Study
 
 SIZES = {64: 10**7, 128: 4 * 10**7, 256: 16 * 10**7, 384: 36 * 10**7}
@@ -229,6 +231,15 @@ def test_the_data_that_froude_would_train_on_are_named_where_the_target_names_no
     assert "KingJames" in unnamed_data({"history": {}}, TARGET)
     assert not unnamed_data({"loss_law": {}}, TARGET)
     assert not unnamed_data({"history": {}}, TARGET.replace({"data.source": "mine:Web"}))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_report_of_a_table_names_no_data_that_nobody_used(named: bool, tmp_path: Path) -> None:
+    target = TARGET.replace({"data.source": "mine:Web"}) if named else TARGET
+    view = gather(made(tmp_path, LADDER, target))
+    assert subject(view) == "Runs that froude did not train, from runs.parquet."
+    said = [note.words for note in notes(view) if note.title == "Data not named"]
+    assert [words.startswith("The target names none") for words in said] == [True] * (not named)
 
 
 def test_the_report_tells_the_doubts_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
