@@ -153,7 +153,7 @@ def train(
     check_nodes([run])
     resources = worker_resources(run.device, ray.cluster_resources(), run.compute.threads)
     channel = ControlChannel(location.url)
-    channel.clear()
+    channel.clear(head.attempt if head else 0)
     # That of a driver which was killed before its first record is in the channel alone.
     for dead in {str(head.meta.get("run_id", "")) if head else "", channel.reservation()} - {""}:
         ray_internals.cancel_reservation(dead)
