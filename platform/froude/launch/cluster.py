@@ -22,7 +22,13 @@ from typing import Any
 
 import psutil
 
-from froude.launch.ray_internals import FAST_KNOBS, coordinator_on_head, prepare_driver, silence_driver
+from froude.launch.ray_internals import (
+    FAST_KNOBS,
+    coordinator_on_head,
+    not_set_by_user,
+    prepare_driver,
+    silence_driver,
+)
 from froude.store import Location
 
 OBJECT_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MiB; froude sends nothing large through it
@@ -117,9 +123,9 @@ def simulated(
 
     The nodes' processes are in a session of their own, which ends when this process does, however it does (exception,
     signal, SIGKILL). Ray's logs end up in `log_dir/ray`. `knobs` are environment variables for the cluster and, as long
-    as it lives, for this process; `node_environment` are more of them for the worker nodes only, in which `{node}`
-    stands for a number that no other node has. ValueError if `nodes` or `cpus_per_node` is below 1, RuntimeError
-    (naming the log file) if the cluster doesn't start.
+    as it lives, for this process, unless the user has set them; `node_environment` are more for the worker nodes
+    only, in which `{node}` stands for a number that no other node has. ValueError if `nodes` or `cpus_per_node` is
+    below 1, RuntimeError (naming the log file) if the cluster doesn't start.
     """
     for name, value in (("nodes", nodes), ("cpus_per_node", cpus_per_node)):
         if value < 1:
@@ -127,7 +133,7 @@ def simulated(
     log_dir.mkdir(parents=True, exist_ok=True)
     _remove_stale()
     with (
-        environment({**knobs, **ENVIRONMENT}),
+        environment({**not_set_by_user(knobs), **ENVIRONMENT}),
         sigterm_exits() as arm,
         _host(log_dir.resolve()) as (host, channel),
     ):
