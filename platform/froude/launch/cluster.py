@@ -34,6 +34,7 @@ from froude.store import Location
 OBJECT_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MiB; froude sends nothing large through it
 SOCKET_PATH_BYTES = 107  # sun_path of Linux, less the terminating zero
 LONGEST_SOCKET = "/ray/session_2000-00-00_00-00-00_000000_0000000/sockets/plasma_store.00"
+ANSWER_SECONDS = 5.0  # until a cluster takes a connection
 START_SECONDS = 300.0  # for one node; Ray gives up earlier and says why
 PREFIX = "froude-ray-"
 
@@ -169,12 +170,27 @@ def connect(address: str | None = None) -> Iterator[ConnectedCluster]:
     with sigterm_exits(interrupt=True) as arm:
         try:
             if ours:
+                _check_answers(address or os.environ.get("RAY_ADDRESS", ""))
                 _init(address or "auto")
             arm()  # ray.init replaces the handler
             yield ConnectedCluster(str(ray.get_runtime_context().gcs_address))
         finally:
             if ours:
                 ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """ConnectionError if nothing takes connections at this HOST:PORT: Ray goes on trying for more than seven minutes.
+
+    Addresses of other forms are left to Ray.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in address or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:  # a port or a name that there can't be
+        raise ConnectionError(f"nothing answers at {address}: {error}") from error
 
 
 def _init(address: str) -> None:
