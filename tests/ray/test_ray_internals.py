@@ -147,11 +147,13 @@ def test_notes_reach_every_process(cluster: SimulatedCluster) -> None:
     channel.confirm_held(2)
     assert channel.held(2)
     channel.give_up()
-    channel.clear()
+    channel.clear(2)
     assert not channel.asked_to_hold(2)
     assert not channel.held(2)
     assert not channel.given_up()
     assert channel.beat() == beat
+    channel.clear(1)
+    assert channel.beat() is None
     assert ControlChannel("/another/run").beat() is None
 
 

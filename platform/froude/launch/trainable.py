@@ -40,6 +40,10 @@ class Stopped(RuntimeError):
     """The trial was told to end early."""
 
 
+class Unseen(RuntimeError):
+    """This host does not see the study, so whatever it trained would be lost."""
+
+
 @dataclass(frozen=True)
 class Task:
     """What Tune hands to a worker: a trial by name and as JSON, where its rows go, its device, which attempt this is.
@@ -109,6 +113,8 @@ class Proxy(tune.Trainable):
             return {"done": False, "progress": self._progress}
         try:
             return {"done": True, "progress": 1.0, "statuses": ",".join(self._future.result())}
+        except Unseen as error:
+            return {"done": True, "unseen": str(error)}
         except ConfigError as error:
             return {"done": True, "refused": f"ConfigError: {error}"}
         except Failed as error:
@@ -125,6 +131,7 @@ class Proxy(tune.Trainable):
 
     def _work(self) -> list[str]:
         study = Location.parse(self._task.study)
+        _check_seen(study)
         material = self._material()
         outcome: Outcome | Rows
         if self._trial.runs[0].trainer.command:
@@ -228,6 +235,17 @@ class Proxy(tune.Trainable):
             bytes_per_token=bytes_per_token(run, build_source(run, "validation")),
         )
         return Outcome(trials=[row])
+
+
+def _check_seen(study: Location) -> None:
+    """Unseen unless a local study has its study.json here, which the driver wrote before the first trial."""
+    import ray
+
+    if study.is_local and not (study / "study.json").exists():
+        host = f"host {ray.util.get_node_ip_address()}" if ray.is_initialized() else "this host"
+        raise Unseen(
+            f"all hosts of a sweep must see its study, but {host} does not see {study}; mount it there"
+        )
 
 
 def losses_of(study: Location, run: str) -> tuple[list[float], list[float]]:

@@ -17,6 +17,7 @@ from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
+from froude.config import ConfigError
 from froude.launch.elastic import device_of, worker_resources
 from froude.launch.ray_internals.worker_slots import Lanes
 from froude.launch.trainable import Proxy, Task
@@ -139,6 +140,7 @@ class Queue(_Unpickled, Searcher):
         self._running: dict[str, tuple[Trial, int]] = {}
         self._ended: list[tuple[str, str | None, int]] = []  # trial, error, attempts
         self._layouts: dict[str, dict[str, list[str]]] = {}
+        self.unseen = ""  # how a host said that it does not see the study
         self._next: Trial | None = None
         self._began = time.monotonic()
         self._cost_done = 0.0
@@ -194,6 +196,8 @@ class Queue(_Unpickled, Searcher):
 
     def _take_in(self) -> None:
         """Tell the agenda what has ended, here, where Tune lets an exception through."""
+        if self.unseen:  # it would take trial after trial: it is the first to be free
+            raise ConfigError(self.unseen)
         while self._ended:
             name, error, attempts = self._ended.pop(0)
             trial, _ = self._running.pop(name)
@@ -272,6 +276,9 @@ class _Ear(_Unpickled, tune.Callback):
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any
     ) -> None:
         last = trial.last_result or {}
+        if unseen := last.get("unseen"):
+            self._queue.unseen = str(unseen)
+            return
         refused, attempts = last.get("refused"), last.get("attempts", trial.config["attempt"])
         error = None if refused is None else str(refused)[:ERROR_CHARACTERS]
         self._queue.end(_name(trial), error, attempts)
