@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
 from ray import tune
 
 from froude.config import ConfigError
@@ -106,7 +107,8 @@ class Proxy(tune.Trainable):
             self._future = self._pool.submit(self._work)
         wait([self._future], REPORT_SECONDS)
         if not self._future.done():
-            return {"done": False, "progress": self._progress}
+            node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+            return {"done": False, "progress": self._progress, "node": node}
         try:
             return {"done": True, "progress": 1.0, "statuses": ",".join(self._future.result())}
         except ConfigError as error:
@@ -194,8 +196,6 @@ class Proxy(tune.Trainable):
 
     def _distributed(self, study: Location) -> Outcome:
         """Train the trial's only run on several workers; its metrics are below `runs/`, in its commit log."""
-        import ray
-
         from froude.launch.cluster import ConnectedCluster
         from froude.launch.elastic import RunFailed, train
         from froude.train.api import build_model, build_source, bytes_per_token, count_parameters

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -13,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray import tune
+from ray import cloudpickle, tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
+from froude.launch import ray_internals
 from froude.launch.elastic import device_of, worker_resources
 from froude.launch.ray_internals.worker_slots import Lanes
 from froude.launch.trainable import Proxy, Task
@@ -32,6 +34,7 @@ from froude.train.speed.timing import cores
 LOOK_SECONDS = 10.0  # between looks for new nodes, as in training
 TOLD_SECONDS = 0.5  # between two tellings of how far a sweep is
 RETRIES = 2  # of a trial, after its first attempt
+LOST_NODES = 30  # that a trial may lose besides: it did nothing wrong, but might be what ends them
 ERROR_CHARACTERS = 500
 
 
@@ -249,12 +252,24 @@ def _last_error(trial: TuneTrial) -> str:
     return lines[-1][:ERROR_CHARACTERS] if lines else "no message"
 
 
+def _exception(trial: TuneTrial) -> BaseException | None:
+    """What the trial's last attempt ended with, if Tune kept it."""
+    file = Path(trial.pickled_error_file or "")
+    try:
+        error = cloudpickle.loads(file.read_bytes()) if file.is_file() else None
+    except Exception:  # noqa: BLE001  one of the user's own classes that can't be made again: not of a node
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
 class _Ear(_Unpickled, tune.Callback):
     """Passes what Tune reports about its trials to the queue."""
 
     def __init__(self, queue: Queue, progress: Callable[[SweepProgress], None] | None) -> None:
         self._queue, self._progress = queue, progress
         self._told = -TOLD_SECONDS
+        self._nodes: dict[str, str] = {}  # on which each trial's present attempt runs
+        self._lost: Counter[str] = Counter()  # attempts of each trial that ended with a node
 
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
@@ -262,10 +277,18 @@ class _Ear(_Unpickled, tune.Callback):
         name = _name(trial)
         if name in self._queue.shares:
             self._queue.shares[name] = float(result.get("progress", 0.0))
+            self._nodes[name] = result.get("node", "")
 
     def on_trial_recover(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any
     ) -> None:
+        """Count the attempt, and no failure of the trial where its node was lost: Tune excepts only nodes on notice."""
+        name, error = _name(trial), _exception(trial)
+        node = self._nodes.pop(name, "")
+        if error is not None and ray_internals.node_lost(error, node):
+            self._lost[name] += 1
+            if self._lost[name] <= LOST_NODES:
+                trial.run_metadata.num_failures -= 1
         trial.set_config({**trial.config, "attempt": trial.config["attempt"] + 1})
 
     def on_trial_complete(
@@ -277,7 +300,10 @@ class _Ear(_Unpickled, tune.Callback):
         self._queue.end(_name(trial), error, attempts)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        self._queue.end(_name(trial), _last_error(trial), trial.config["attempt"])
+        name, attempts, error = _name(trial), trial.config["attempt"], _last_error(trial)
+        if lost := self._lost[name]:
+            error = f"{error} (its node was lost in {lost} of {attempts - 1} attempts before)"
+        self._queue.end(name, error, attempts)
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
         if self._progress and time.monotonic() - self._told >= TOLD_SECONDS:
