@@ -13,6 +13,7 @@ import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from froude.material import commands
 from froude.space import Trial
 from froude.store import Location
 from froude.sweep import trial_store
+from froude.sweep.outage import through_outage
 from froude.sweep.preflight import cpus
 
 if TYPE_CHECKING:
@@ -122,6 +124,9 @@ class Proxy(tune.Trainable):
 
     def _note(self, done: int, total: int) -> None:
         self._progress = done / total
+        self._heed_stop()
+
+    def _heed_stop(self) -> None:
         if self._stop:
             raise Stopped(self._trial.name)
 
@@ -135,7 +140,8 @@ class Proxy(tune.Trainable):
             outcome = self._distributed(study) if self._trial.workers > 1 else self._alone()
         for row in (*outcome.trials, *outcome.steps, *outcome.evals):
             row["attempts" if "attempts" in row else "attempt"] += self._task.attempt - 1
-        trial_store.write(
+        write = partial(
+            trial_store.write,
             study,
             self._trial,
             trials=outcome.trials,
@@ -143,6 +149,7 @@ class Proxy(tune.Trainable):
             evals=outcome.evals,
             material=material,
         )
+        through_outage(write, self._heed_stop)
         return [row["status"] for row in outcome.trials]
 
     def _material(self) -> Material:
@@ -176,7 +183,8 @@ class Proxy(tune.Trainable):
         finally:
             if not study.is_local:
                 for file in (path for path in place.rglob("*") if path.suffix in (".txt", ".jsonl", ".toml")):
-                    (study / "external" / file.relative_to(place).as_posix()).replace(file.read_bytes())
+                    kept = study / "external" / file.relative_to(place).as_posix()
+                    through_outage(partial(kept.replace, file.read_bytes()), self._heed_stop)
                 shutil.rmtree(place, ignore_errors=True)
 
     def _alone(self) -> Outcome:

@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
@@ -22,12 +23,14 @@ from froude.launch import ray_internals
 from froude.launch.elastic import device_of, worker_resources
 from froude.launch.ray_internals.worker_slots import Lanes
 from froude.launch.trainable import Proxy, Task
+from froude.material import Material
 from froude.space import Trial
 from froude.store import Location
 from froude.sweep import trial_store
 from froude.sweep.agenda import Agenda, cost
 from froude.sweep.changed_material import Materials
 from froude.sweep.layouts import note
+from froude.sweep.outage import through_outage
 from froude.sweep.progress import SweepProgress
 from froude.train.speed.timing import cores
 
@@ -162,10 +165,8 @@ class Queue(_Unpickled, Searcher):
             return None
         trial, self._next = self._next, None
         material = self.materials.of(trial.runs[-1])
-        if changed := self.agenda.changed.pop(trial.name, None):
-            trial_store.retire(self.study, [changed.trial], self.agenda.retired)
-        elif trial_store.begun_otherwise(self.study, trial, material):
-            trial_store.retire(self.study, [trial], self.agenda.retired)
+        changed = self.agenda.changed.pop(trial.name, None)
+        through_outage(lambda: self._make_room(trial, material, changed))
         taken = {lane for _, lane in self._running.values()}
         wide = trial.workers > 1 or trial.runs[0].trainer.nodes > 1
         lane = -1 if wide else next(lane for lane in count() if lane not in taken)
@@ -176,6 +177,13 @@ class Queue(_Unpickled, Searcher):
         words = material.to_json()
         task = Task(trial.name, trial.to_json(), self.study.url, device, lane, 1, words, os.getcwd())
         return task.config()
+
+    def _make_room(self, trial: Trial, material: Material, changed: trial_store.Stored | None) -> None:
+        """Put away what the study has under the trial's name that it can't go on with."""
+        if changed:
+            trial_store.retire(self.study, [changed.trial], self.agenda.retired)
+        elif trial_store.begun_otherwise(self.study, trial, material):
+            trial_store.retire(self.study, [trial], self.agenda.retired)
 
     def _fits(self, trial: Trial) -> bool:
         """Whether its workers are free; one that wants more than there are runs alone."""
@@ -201,17 +209,21 @@ class Queue(_Unpickled, Searcher):
             name, error, attempts = self._ended.pop(0)
             trial, _ = self._running.pop(name)
             self.shares.pop(name)
-            if error is not None:
-                trial_store.write_failed(self.study, trial, error=error, attempts=attempts)
-            stored = trial_store.read(self.study, name, trial)
+            stored = through_outage(partial(self._stored, trial, error, attempts))
             self._cost_done += self._cost(trial)
             self.agenda.finish(stored)
             self._note()
 
+    def _stored(self, trial: Trial, error: str | None, attempts: int) -> trial_store.Stored:
+        """What the study has of a trial that has ended, which this writes where it failed."""
+        if error is not None:
+            trial_store.write_failed(self.study, trial, error=error, attempts=attempts)
+        return trial_store.read(self.study, trial.name, trial)
+
     def _note(self) -> None:
         """Keep in the study how stages were laid out, where it is new."""
         if (layouts := self.agenda.layouts()) != self._layouts:
-            note(self.study, layouts)
+            through_outage(lambda: note(self.study, layouts))
             self._layouts = layouts
 
     def progress(self) -> SweepProgress:
