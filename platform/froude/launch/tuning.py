@@ -20,8 +20,9 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
 from froude.launch import ray_internals
-from froude.launch.elastic import device_of, worker_resources
+from froude.launch.elastic import device_of
 from froude.launch.ray_internals.worker_slots import Lanes
+from froude.launch.threads import worker_resources
 from froude.launch.trainable import Proxy, Task
 from froude.material import Material
 from froude.space import Trial
