@@ -231,7 +231,7 @@ def _check_cluster(planned: Sequence[Trial], cluster: SimulatedCluster | Connect
         )
     for trial in planned:
         needs(trial, free)  # ConfigError where it asks for a device that is not there
-    check_room(planned)
+    check_room(planned, wait=isinstance(cluster, ConnectedCluster))
     check_nodes(runs)
     if isinstance(cluster, SimulatedCluster) and not free.get("GPU"):
         for run in (run for run in runs if not run.trainer.command):
