@@ -43,6 +43,10 @@ class Stopped(RuntimeError):
     """The trial was told to end early."""
 
 
+class TakenOver(RuntimeError):
+    """Another sweep's driver has the trial's run now; to try again would take it back."""
+
+
 @dataclass(frozen=True)
 class Task:
     """What Tune hands to a worker: a trial by name and as JSON, where its rows go, its device, which attempt this is.
@@ -113,6 +117,8 @@ class Proxy(tune.Trainable):
             return {"done": False, "progress": self._progress, "node": node}
         try:
             return {"done": True, "progress": 1.0, "statuses": ",".join(self._future.result())}
+        except TakenOver as error:
+            return {"done": True, "taken_over": str(error)}
         except ConfigError as error:
             return {"done": True, "refused": f"ConfigError: {error}"}
         except Failed as error:
@@ -217,6 +223,8 @@ class Proxy(tune.Trainable):
             # Trust was asked for before the sweep began.
             train(run, study, cluster=cluster, trust=True, progress=lambda at: self._note(at.step, run.steps))
         except RunFailed as error:
+            if error.kind == "Fenced":
+                raise TakenOver(str(error)) from error
             if error.kind != "Diverged":
                 raise
             stopped = str(error)

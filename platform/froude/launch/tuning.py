@@ -20,7 +20,7 @@ from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
 from froude.launch import ray_internals
-from froude.launch.elastic import device_of
+from froude.launch.elastic import RunFailed, device_of
 from froude.launch.ray_internals.worker_slots import Lanes
 from froude.launch.threads import worker_resources
 from froude.launch.trainable import Proxy, Task
@@ -145,6 +145,7 @@ class Queue(_Unpickled, Searcher):
         self.shares: dict[str, float] = {}
         self._running: dict[str, tuple[Trial, int]] = {}
         self._ended: list[tuple[str, str | None, int]] = []  # trial, error, attempts
+        self.taken_over = ""  # what a run of this sweep said that has another driver now
         self._layouts: dict[str, dict[str, list[str]]] = {}
         self._next: Trial | None = None
         self._began = time.monotonic()
@@ -214,6 +215,11 @@ class Queue(_Unpickled, Searcher):
             self._cost_done += self._cost(trial)
             self.agenda.finish(stored)
             self._note()
+        if self.taken_over:
+            raise RunFailed(
+                f"another sweep of {self.study} has taken over: {self.taken_over}; what this one finished is kept",
+                "Fenced",
+            )
 
     def _stored(self, trial: Trial, error: str | None, attempts: int) -> trial_store.Stored:
         """What the study has of a trial that has ended, which this writes where it failed."""
@@ -308,6 +314,9 @@ class _Ear(_Unpickled, tune.Callback):
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any
     ) -> None:
         last = trial.last_result or {}
+        if taken_over := last.get("taken_over"):
+            self._queue.taken_over = str(taken_over)
+            return  # no row: the trial is the other sweep's
         refused, attempts = last.get("refused"), last.get("attempts", trial.config["attempt"])
         error = None if refused is None else str(refused)[:ERROR_CHARACTERS]
         self._queue.end(_name(trial), error, attempts)
