@@ -16,7 +16,7 @@ from froude.launch.cluster import ConnectedCluster, SimulatedCluster
 from froude.launch.control_channel import ControlChannel
 from froude.launch.hosts.admission import Unfit, mark
 from froude.launch.readiness import spares_after
-from froude.launch.threads import check_nodes, reserved
+from froude.launch.threads import check_nodes, worker_resources
 from froude.launch.worker import Fatal, Order, work
 from froude.runlog import LogReader, Record
 from froude.store import Location
@@ -82,20 +82,6 @@ class Progress:
     alarms: tuple[str, ...] = ()
     said: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-
-
-def worker_resources(device: str, cluster: Mapping[str, float], threads: int = 0) -> dict[str, float]:
-    """What one worker requests: a GPU where the run may use one and the cluster has some, else a CPU; one a thread.
-
-    ConfigError if the run insists on GPUs and the cluster has none.
-    """
-    if device == "cpu" or (device == "auto" and not cluster.get("GPU")):
-        return reserved("cpu", threads)
-    if not cluster.get("GPU"):
-        raise ConfigError(
-            '`device` is "cuda", but no node of the cluster has a GPU; use "auto" or another cluster'
-        )
-    return reserved("cuda", threads)
 
 
 def device_of(resources: Mapping[str, float]) -> str:

@@ -199,6 +199,19 @@ def _answers(host: str, port: int) -> bool:
     return True
 
 
+def node_lost(error: BaseException, node: str) -> bool:
+    """Whether a Tune trial's error, which Tune counted, is the loss of `node`, or of one whose actor it waited for."""
+    from ray.exceptions import RayActorError, RayTaskError
+
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    if (
+        not supported() or not isinstance(cause, RayActorError) or cause.preempted
+    ):  # Tune counts no preemption
+        return False
+    # A lost connection may be told before the death of the node is known.
+    return "its node has died" in str(cause) or bool(node and node not in live_nodes())
+
+
 def put_value(key: str, value: dict[str, Any] | None) -> None:
     """Leave a value on the head that any process of the cluster can read; None takes it away."""
     if supported():
