@@ -28,13 +28,13 @@ from froude.launch.elastic import (
     _explain,
     torch_backend,
     train,
-    worker_resources,
 )
 from froude.launch.knobs import RAY_KNOBS, TRAIN_HUNG_SECONDS, TRAIN_POLL_SECONDS, in_force
 from froude.launch.ray_internals.failures import BoundedFailures, find_cause
 from froude.launch.ray_internals.resizing import PlannedResize
 from froude.launch.ray_internals.spares import own_template, prestart
 from froude.launch.ray_internals.trainer import ElasticTrainer
+from froude.launch.threads import worker_resources
 from froude.launch.worker import Fatal, use_own_cores, warm
 from froude.runlog import LogReader
 from froude.store import Location
@@ -147,11 +147,13 @@ def test_notes_reach_every_process(cluster: SimulatedCluster) -> None:
     channel.confirm_held(2)
     assert channel.held(2)
     channel.give_up()
-    channel.clear()
+    channel.clear(2)
     assert not channel.asked_to_hold(2)
     assert not channel.held(2)
     assert not channel.given_up()
     assert channel.beat() == beat
+    channel.clear(1)
+    assert channel.beat() is None
     assert ControlChannel("/another/run").beat() is None
 
 

@@ -186,8 +186,9 @@ def long_runs(count: int) -> list[Run]:
     return [run(f"long-{i}", seed=i, tokens=768 * LONG) for i in range(count)]
 
 
-def test_trials_of_a_node_that_dies_are_tried_again_elsewhere(cluster, study):
-    killed: list[float] = []
+def test_trials_of_a_node_that_dies_are_tried_again_elsewhere(cluster, study, monkeypatch):
+    killed, lost, found = [], [], tuning.ray_internals.node_lost
+    monkeypatch.setattr(tuning.ray_internals, "node_lost", lambda *on: lost.append(found(*on)) or lost[-1])
 
     def kill(progress: SweepProgress) -> None:
         if not killed and len(progress.running) == 2 and min(progress.running.values()) > 0:
@@ -200,6 +201,7 @@ def test_trials_of_a_node_that_dies_are_tried_again_elsewhere(cluster, study):
     assert killed
     assert rows["status"].to_list() == ["finished"] * 4
     assert sorted(rows["attempts"])[-1] == 2
+    assert set(lost) == {True}  # so no failure of the trial
     assert Study(study).steps().collect().height == 4 * LONG
 
 

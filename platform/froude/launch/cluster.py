@@ -22,12 +22,19 @@ from typing import Any
 
 import psutil
 
-from froude.launch.ray_internals import FAST_KNOBS, coordinator_on_head, prepare_driver, silence_driver
+from froude.launch.ray_internals import (
+    FAST_KNOBS,
+    coordinator_on_head,
+    not_set_by_user,
+    prepare_driver,
+    silence_driver,
+)
 from froude.store import Location
 
 OBJECT_STORE_BYTES = 80 * 2**20  # Ray refuses less than 75 MiB; froude sends nothing large through it
 SOCKET_PATH_BYTES = 107  # sun_path of Linux, less the terminating zero
 LONGEST_SOCKET = "/ray/session_2000-00-00_00-00-00_000000_0000000/sockets/plasma_store.00"
+ANSWER_SECONDS = 5.0  # until a cluster takes a connection
 START_SECONDS = 300.0  # for one node; Ray gives up earlier and says why
 PREFIX = "froude-ray-"
 
@@ -117,9 +124,9 @@ def simulated(
 
     The nodes' processes are in a session of their own, which ends when this process does, however it does (exception,
     signal, SIGKILL). Ray's logs end up in `log_dir/ray`. `knobs` are environment variables for the cluster and, as long
-    as it lives, for this process; `node_environment` are more of them for the worker nodes only, in which `{node}`
-    stands for a number that no other node has. ValueError if `nodes` or `cpus_per_node` is below 1, RuntimeError
-    (naming the log file) if the cluster doesn't start.
+    as it lives, for this process, unless the user has set them; `node_environment` are more for the worker nodes
+    only, in which `{node}` stands for a number that no other node has. ValueError if `nodes` or `cpus_per_node` is
+    below 1, RuntimeError (naming the log file) if the cluster doesn't start.
     """
     for name, value in (("nodes", nodes), ("cpus_per_node", cpus_per_node)):
         if value < 1:
@@ -127,7 +134,7 @@ def simulated(
     log_dir.mkdir(parents=True, exist_ok=True)
     _remove_stale()
     with (
-        environment({**knobs, **ENVIRONMENT}),
+        environment({**not_set_by_user(knobs), **ENVIRONMENT}),
         sigterm_exits() as arm,
         _host(log_dir.resolve()) as (host, channel),
     ):
@@ -163,12 +170,27 @@ def connect(address: str | None = None) -> Iterator[ConnectedCluster]:
     with sigterm_exits(interrupt=True) as arm:
         try:
             if ours:
+                _check_answers(address or os.environ.get("RAY_ADDRESS", ""))
                 _init(address or "auto")
             arm()  # ray.init replaces the handler
             yield ConnectedCluster(str(ray.get_runtime_context().gcs_address))
         finally:
             if ours:
                 ray.shutdown()
+
+
+def _check_answers(address: str) -> None:
+    """ConnectionError if nothing takes connections at this HOST:PORT: Ray goes on trying for more than seven minutes.
+
+    Addresses of other forms are left to Ray.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in address or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), ANSWER_SECONDS).close()
+    except (OSError, OverflowError, UnicodeError) as error:  # a port or a name that there can't be
+        raise ConnectionError(f"nothing answers at {address}: {error}") from error
 
 
 def _init(address: str) -> None:

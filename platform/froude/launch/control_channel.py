@@ -115,7 +115,12 @@ class ControlChannel:
     def given_up(self) -> bool:
         return get_value(f"{self.run}#no-progress") is not None
 
-    def clear(self) -> None:
-        """Forget requests that an earlier driver left; the beat stays."""
+    def clear(self, attempts: int) -> None:
+        """Forget requests that an earlier driver left, and the beat unless it is of one of the log's `attempts`.
+
+        A log that began anew under its old URL counts its attempts anew: none would be later than that of the old one.
+        """
+        if (beat := self.beat()) is not None and beat.attempt > attempts:
+            put_value(f"{self.run}#beat", None)
         for name in ("hold", "held", "template", "no-progress", "alarms", "said", "left-out"):
             put_value(f"{self.run}#{name}", None)

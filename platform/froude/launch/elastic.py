@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import takewhile
 from typing import Any
 
@@ -15,9 +14,9 @@ from froude.config import ConfigError, Run
 from froude.launch import ray_internals, worker
 from froude.launch.cluster import ConnectedCluster, SimulatedCluster
 from froude.launch.control_channel import ControlChannel
-from froude.launch.hosts.admission import Unfit
+from froude.launch.hosts.admission import Unfit, mark
 from froude.launch.readiness import spares_after
-from froude.launch.threads import check_nodes, reserved
+from froude.launch.threads import check_nodes, worker_resources
 from froude.launch.worker import Fatal, Order, work
 from froude.runlog import LogReader, Record
 from froude.store import Location
@@ -85,20 +84,6 @@ class Progress:
     left_out: tuple[str, ...] = ()
 
 
-def worker_resources(device: str, cluster: Mapping[str, float], threads: int = 0) -> dict[str, float]:
-    """What one worker requests: a GPU where the run may use one and the cluster has some, else a CPU; one a thread.
-
-    ConfigError if the run insists on GPUs and the cluster has none.
-    """
-    if device == "cpu" or (device == "auto" and not cluster.get("GPU")):
-        return reserved("cpu", threads)
-    if not cluster.get("GPU"):
-        raise ConfigError(
-            '`device` is "cuda", but no node of the cluster has a GPU; use "auto" or another cluster'
-        )
-    return reserved("cuda", threads)
-
-
 def device_of(resources: Mapping[str, float]) -> str:
     """Where a worker with these resources computes."""
     return "cuda" if resources.get("GPU") else "cpu"
@@ -154,7 +139,7 @@ def train(
     check_nodes([run])
     resources = worker_resources(run.device, ray.cluster_resources(), run.compute.threads)
     channel = ControlChannel(location.url)
-    channel.clear()
+    channel.clear(head.attempt if head else 0)
     # That of a driver which was killed before its first record is in the channel alone.
     for dead in {str(head.meta.get("run_id", "")) if head else "", channel.reservation()} - {""}:
         ray_internals.cancel_reservation(dead)
@@ -172,15 +157,13 @@ def train(
         evaluate=evaluate,
         material=here.to_dict(),
     )
-    scratch = tempfile.mkdtemp(prefix="froude-train-")
-    try:
-        trainer, run_id = _trainer(order, run, channel, resources, scratch, limits)
+    notes = tempfile.TemporaryDirectory(prefix="froude-train-", ignore_cleanup_errors=True)
+    with notes as scratch, mark(location) as marked:
+        trainer, run_id = _trainer(replace(order, marked=marked), run, channel, resources, scratch, limits)
         channel.note_reservation(run_id)
         error = _fit(
             trainer, run_id, lambda: progress(_position(run, log, channel, head)) if progress else None
         )
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
     if error is not None:
         raise _explain(error, run, log, channel, limits) from error
     result = result_of(run, study)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 
 from froude.config import ConfigError, Run
 from froude.hardware.sizes import PROCESS_BYTES
@@ -54,20 +55,35 @@ def wait_for_nodes(cpus: int = 1) -> None:
     """
     import ray
 
-    if _has_workers():
+    wait_until(
+        _has_workers,
+        [{"CPU": cpus}],
+        "the cluster has no CPU or GPU yet",
+        lambda: (
+            f"a cluster must have nodes with a CPU or a GPU, but {ray.get_runtime_context().gcs_address} has had none "
+            f"for {NODES_SECONDS / 60:.0f} minutes; `ray status` says why; start again then"
+        ),
+    )
+
+
+def wait_until(
+    ready: Callable[[], bool], bundles: list[dict[str, float]], lacks: str, missing: Callable[[], str]
+) -> None:
+    """Return when the connected cluster is ready; an autoscaler is asked for these bundles meanwhile.
+
+    Says what it `lacks`, if anything; ConfigError that says what is `missing` after NODES_SECONDS.
+    """
+    if ready():
         return
     from ray.autoscaler.sdk import request_resources
 
-    print("froude: the cluster has no CPU or GPU yet: waiting for nodes", file=sys.stderr, flush=True)
+    print(f"froude: {lacks}: waiting for nodes", file=sys.stderr, flush=True)
     began = time.monotonic()
-    request_resources(bundles=[{"CPU": cpus}])
+    request_resources(bundles=bundles)
     try:
-        while not _has_workers():
+        while not ready():
             if time.monotonic() - began > NODES_SECONDS:
-                raise ConfigError(
-                    f"a cluster must have nodes with a CPU or a GPU, but {ray.get_runtime_context().gcs_address} has "
-                    f"had none for {NODES_SECONDS / 60:.0f} minutes; `ray status` says why; start again then"
-                )
+                raise ConfigError(missing())
             time.sleep(POLL_SECONDS)
     finally:
         request_resources()  # what runs now asks for itself

@@ -11,8 +11,8 @@ from typing import Any
 
 from froude.config import ConfigError, Run
 from froude.launch import ray_internals
-from froude.launch.elastic import device_of, torch_backend, worker_resources
-from froude.launch.threads import check_nodes
+from froude.launch.elastic import device_of, torch_backend
+from froude.launch.threads import check_nodes, worker_resources
 from froude.promote.choice.step_time import Timed
 from froude.promote.choice.worth import with_batch
 

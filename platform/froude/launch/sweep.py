@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from froude.checkpoint.retention import is_itself
 from froude.config import ConfigError
@@ -24,6 +25,9 @@ from froude.sweep.changed_material import Materials, compare, refusal
 from froude.sweep.plan import worker_bytes
 from froude.sweep.preflight import check_memory
 from froude.sweep.progress import SweepProgress
+
+if TYPE_CHECKING:
+    from froude.launch.tuning import Room
 
 SCHEMA = 1
 
@@ -74,11 +78,7 @@ def sweep(
     _check_cluster(planned, cluster)
     room = Room.now()
     if room.one_machine:
-        rooms = [(trial, room.at_once(trial, crowded=concurrency is not None)) for trial in planned]
-        at_once = max(trial.workers * min(n, concurrency or n) for trial, n in rooms)
-        largest = max(
-            worker_bytes(run) for run in {t.runs[-1].fingerprint: t.runs[-1] for t in planned}.values()
-        )
+        at_once, largest = _workers_at_once(planned, room, concurrency)
         check_memory(at_once * largest, what=f"a sweep with {at_once} workers")
     ray_internals.prepare_driver()
     with _quiet_tune() as scratch:
@@ -87,6 +87,17 @@ def sweep(
         raise RuntimeError(
             f"the sweep ended with {len(agenda.left())} trials left; the same command goes on from there"
         )
+
+
+def _workers_at_once(planned: Sequence[Trial], room: Room, concurrency: int | None) -> tuple[int, int]:
+    """How many workers of these trials this machine runs at once, and the host's bytes of the largest."""
+    from froude.launch.tuning import needs
+
+    rooms = [(trial, room.at_once(trial, crowded=concurrency is not None)) for trial in planned]
+    at_once = max(trial.workers * min(n, concurrency or n) for trial, n in rooms)
+    on_gpus = [(trial.runs[-1], "GPU" in needs(trial, room.resources)) for trial in planned]
+    different = {(run.fingerprint, gpu): (run, gpu) for run, gpu in on_gpus}
+    return at_once, max(worker_bytes(run, gpu=gpu) for run, gpu in different.values())
 
 
 def open_study(
@@ -220,7 +231,7 @@ def _check_cluster(planned: Sequence[Trial], cluster: SimulatedCluster | Connect
         )
     for trial in planned:
         needs(trial, free)  # ConfigError where it asks for a device that is not there
-    check_room(planned)
+    check_room(planned, wait=isinstance(cluster, ConnectedCluster))
     check_nodes(runs)
     if isinstance(cluster, SimulatedCluster) and not free.get("GPU"):
         for run in (run for run in runs if not run.trainer.command):

@@ -13,9 +13,11 @@ import tempfile
 import time
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import ray
 from ray import tune
 
 from froude.config import ConfigError
@@ -26,6 +28,7 @@ from froude.material import commands
 from froude.space import Trial
 from froude.store import Location
 from froude.sweep import trial_store
+from froude.sweep.outage import through_outage
 from froude.sweep.preflight import cpus
 
 if TYPE_CHECKING:
@@ -38,6 +41,14 @@ REPORT_SECONDS = 0.5
 
 class Stopped(RuntimeError):
     """The trial was told to end early."""
+
+
+class Unseen(RuntimeError):
+    """This host does not see the study, so whatever it trained would be lost."""
+
+
+class TakenOver(RuntimeError):
+    """Another sweep's driver has the trial's run now; to try again would take it back."""
 
 
 @dataclass(frozen=True)
@@ -106,9 +117,14 @@ class Proxy(tune.Trainable):
             self._future = self._pool.submit(self._work)
         wait([self._future], REPORT_SECONDS)
         if not self._future.done():
-            return {"done": False, "progress": self._progress}
+            node = ray.get_runtime_context().get_node_id() if ray.is_initialized() else ""
+            return {"done": False, "progress": self._progress, "node": node}
         try:
             return {"done": True, "progress": 1.0, "statuses": ",".join(self._future.result())}
+        except Unseen as error:
+            return {"done": True, "unseen": str(error)}
+        except TakenOver as error:
+            return {"done": True, "taken_over": str(error)}
         except ConfigError as error:
             return {"done": True, "refused": f"ConfigError: {error}"}
         except Failed as error:
@@ -120,11 +136,15 @@ class Proxy(tune.Trainable):
 
     def _note(self, done: int, total: int) -> None:
         self._progress = done / total
+        self._heed_stop()
+
+    def _heed_stop(self) -> None:
         if self._stop:
             raise Stopped(self._trial.name)
 
     def _work(self) -> list[str]:
         study = Location.parse(self._task.study)
+        _check_seen(study)
         material = self._material()
         outcome: Outcome | Rows
         if self._trial.runs[0].trainer.command:
@@ -133,7 +153,8 @@ class Proxy(tune.Trainable):
             outcome = self._distributed(study) if self._trial.workers > 1 else self._alone()
         for row in (*outcome.trials, *outcome.steps, *outcome.evals):
             row["attempts" if "attempts" in row else "attempt"] += self._task.attempt - 1
-        trial_store.write(
+        write = partial(
+            trial_store.write,
             study,
             self._trial,
             trials=outcome.trials,
@@ -141,6 +162,7 @@ class Proxy(tune.Trainable):
             evals=outcome.evals,
             material=material,
         )
+        through_outage(write, self._heed_stop)
         return [row["status"] for row in outcome.trials]
 
     def _material(self) -> Material:
@@ -174,7 +196,8 @@ class Proxy(tune.Trainable):
         finally:
             if not study.is_local:
                 for file in (path for path in place.rglob("*") if path.suffix in (".txt", ".jsonl", ".toml")):
-                    (study / "external" / file.relative_to(place).as_posix()).replace(file.read_bytes())
+                    kept = study / "external" / file.relative_to(place).as_posix()
+                    through_outage(partial(kept.replace, file.read_bytes()), self._heed_stop)
                 shutil.rmtree(place, ignore_errors=True)
 
     def _alone(self) -> Outcome:
@@ -194,8 +217,6 @@ class Proxy(tune.Trainable):
 
     def _distributed(self, study: Location) -> Outcome:
         """Train the trial's only run on several workers; its metrics are below `runs/`, in its commit log."""
-        import ray
-
         from froude.launch.cluster import ConnectedCluster
         from froude.launch.elastic import RunFailed, train
         from froude.train.api import build_model, build_source, bytes_per_token, count_parameters
@@ -209,6 +230,8 @@ class Proxy(tune.Trainable):
             # Trust was asked for before the sweep began.
             train(run, study, cluster=cluster, trust=True, progress=lambda at: self._note(at.step, run.steps))
         except RunFailed as error:
+            if error.kind == "Fenced":
+                raise TakenOver(str(error)) from error
             if error.kind != "Diverged":
                 raise
             stopped = str(error)
@@ -228,6 +251,17 @@ class Proxy(tune.Trainable):
             bytes_per_token=bytes_per_token(run, build_source(run, "validation")),
         )
         return Outcome(trials=[row])
+
+
+def _check_seen(study: Location) -> None:
+    """Unseen unless a local study has its study.json here, which the driver wrote before the first trial."""
+    import ray
+
+    if study.is_local and not (study / "study.json").exists():
+        host = f"host {ray.util.get_node_ip_address()}" if ray.is_initialized() else "this host"
+        raise Unseen(
+            f"all hosts of a sweep must see its study, but {host} does not see {study}; mount it there"
+        )
 
 
 def losses_of(study: Location, run: str) -> tuple[list[float], list[float]]:

@@ -5,33 +5,41 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray import tune
+from ray import cloudpickle, tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
-from froude.launch.elastic import device_of, worker_resources
+from froude.config import ConfigError
+from froude.launch import ray_internals
+from froude.launch.elastic import RunFailed, device_of
 from froude.launch.ray_internals.worker_slots import Lanes
+from froude.launch.threads import worker_resources
 from froude.launch.trainable import Proxy, Task
+from froude.material import Material
 from froude.space import Trial
 from froude.store import Location
 from froude.sweep import trial_store
 from froude.sweep.agenda import Agenda, cost
 from froude.sweep.changed_material import Materials
 from froude.sweep.layouts import note
+from froude.sweep.outage import through_outage
 from froude.sweep.progress import SweepProgress
 from froude.train.speed.timing import cores
 
 LOOK_SECONDS = 10.0  # between looks for new nodes, as in training
 TOLD_SECONDS = 0.5  # between two tellings of how far a sweep is
 RETRIES = 2  # of a trial, after its first attempt
+LOST_NODES = 30  # that a trial may lose besides: it did nothing wrong, but might be what ends them
 ERROR_CHARACTERS = 500
 
 
@@ -138,7 +146,9 @@ class Queue(_Unpickled, Searcher):
         self.shares: dict[str, float] = {}
         self._running: dict[str, tuple[Trial, int]] = {}
         self._ended: list[tuple[str, str | None, int]] = []  # trial, error, attempts
+        self.taken_over = ""  # what a run of this sweep said that has another driver now
         self._layouts: dict[str, dict[str, list[str]]] = {}
+        self.unseen = ""  # how a host said that it does not see the study
         self._next: Trial | None = None
         self._began = time.monotonic()
         self._cost_done = 0.0
@@ -159,10 +169,8 @@ class Queue(_Unpickled, Searcher):
             return None
         trial, self._next = self._next, None
         material = self.materials.of(trial.runs[-1])
-        if changed := self.agenda.changed.pop(trial.name, None):
-            trial_store.retire(self.study, [changed.trial], self.agenda.retired)
-        elif trial_store.begun_otherwise(self.study, trial, material):
-            trial_store.retire(self.study, [trial], self.agenda.retired)
+        changed = self.agenda.changed.pop(trial.name, None)
+        through_outage(lambda: self._make_room(trial, material, changed))
         taken = {lane for _, lane in self._running.values()}
         wide = trial.workers > 1 or trial.runs[0].trainer.nodes > 1
         lane = -1 if wide else next(lane for lane in count() if lane not in taken)
@@ -173,6 +181,13 @@ class Queue(_Unpickled, Searcher):
         words = material.to_json()
         task = Task(trial.name, trial.to_json(), self.study.url, device, lane, 1, words, os.getcwd())
         return task.config()
+
+    def _make_room(self, trial: Trial, material: Material, changed: trial_store.Stored | None) -> None:
+        """Put away what the study has under the trial's name that it can't go on with."""
+        if changed:
+            trial_store.retire(self.study, [changed.trial], self.agenda.retired)
+        elif trial_store.begun_otherwise(self.study, trial, material):
+            trial_store.retire(self.study, [trial], self.agenda.retired)
 
     def _fits(self, trial: Trial) -> bool:
         """Whether its workers are free; one that wants more than there are runs alone."""
@@ -194,21 +209,32 @@ class Queue(_Unpickled, Searcher):
 
     def _take_in(self) -> None:
         """Tell the agenda what has ended, here, where Tune lets an exception through."""
+        if self.unseen:  # it would take trial after trial: it is the first to be free
+            raise ConfigError(self.unseen)
         while self._ended:
             name, error, attempts = self._ended.pop(0)
             trial, _ = self._running.pop(name)
             self.shares.pop(name)
-            if error is not None:
-                trial_store.write_failed(self.study, trial, error=error, attempts=attempts)
-            stored = trial_store.read(self.study, name, trial)
+            stored = through_outage(partial(self._stored, trial, error, attempts))
             self._cost_done += self._cost(trial)
             self.agenda.finish(stored)
             self._note()
+        if self.taken_over:
+            raise RunFailed(
+                f"another sweep of {self.study} has taken over: {self.taken_over}; what this one finished is kept",
+                "Fenced",
+            )
+
+    def _stored(self, trial: Trial, error: str | None, attempts: int) -> trial_store.Stored:
+        """What the study has of a trial that has ended, which this writes where it failed."""
+        if error is not None:
+            trial_store.write_failed(self.study, trial, error=error, attempts=attempts)
+        return trial_store.read(self.study, trial.name, trial)
 
     def _note(self) -> None:
         """Keep in the study how stages were laid out, where it is new."""
         if (layouts := self.agenda.layouts()) != self._layouts:
-            note(self.study, layouts)
+            through_outage(lambda: note(self.study, layouts))
             self._layouts = layouts
 
     def progress(self) -> SweepProgress:
@@ -249,12 +275,24 @@ def _last_error(trial: TuneTrial) -> str:
     return lines[-1][:ERROR_CHARACTERS] if lines else "no message"
 
 
+def _exception(trial: TuneTrial) -> BaseException | None:
+    """What the trial's last attempt ended with, if Tune kept it."""
+    file = Path(trial.pickled_error_file or "")
+    try:
+        error = cloudpickle.loads(file.read_bytes()) if file.is_file() else None
+    except Exception:  # noqa: BLE001  one of the user's own classes that can't be made again: not of a node
+        return None
+    return error if isinstance(error, BaseException) else None
+
+
 class _Ear(_Unpickled, tune.Callback):
     """Passes what Tune reports about its trials to the queue."""
 
     def __init__(self, queue: Queue, progress: Callable[[SweepProgress], None] | None) -> None:
         self._queue, self._progress = queue, progress
         self._told = -TOLD_SECONDS
+        self._nodes: dict[str, str] = {}  # on which each trial's present attempt runs
+        self._lost: Counter[str] = Counter()  # attempts of each trial that ended with a node
 
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
@@ -262,22 +300,39 @@ class _Ear(_Unpickled, tune.Callback):
         name = _name(trial)
         if name in self._queue.shares:
             self._queue.shares[name] = float(result.get("progress", 0.0))
+            self._nodes[name] = result.get("node", "")
 
     def on_trial_recover(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any
     ) -> None:
+        """Count the attempt, and no failure of the trial where its node was lost: Tune excepts only nodes on notice."""
+        name, error = _name(trial), _exception(trial)
+        node = self._nodes.pop(name, "")
+        if error is not None and ray_internals.node_lost(error, node):
+            self._lost[name] += 1
+            if self._lost[name] <= LOST_NODES:
+                trial.run_metadata.num_failures -= 1
         trial.set_config({**trial.config, "attempt": trial.config["attempt"] + 1})
 
     def on_trial_complete(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any
     ) -> None:
         last = trial.last_result or {}
+        if unseen := last.get("unseen"):
+            self._queue.unseen = str(unseen)
+            return
+        if taken_over := last.get("taken_over"):
+            self._queue.taken_over = str(taken_over)
+            return  # no row: the trial is the other sweep's
         refused, attempts = last.get("refused"), last.get("attempts", trial.config["attempt"])
         error = None if refused is None else str(refused)[:ERROR_CHARACTERS]
         self._queue.end(_name(trial), error, attempts)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        self._queue.end(_name(trial), _last_error(trial), trial.config["attempt"])
+        name, attempts, error = _name(trial), trial.config["attempt"], _last_error(trial)
+        if lost := self._lost[name]:
+            error = f"{error} (its node was lost in {lost} of {attempts - 1} attempts before)"
+        self._queue.end(name, error, attempts)
 
     def on_step_end(self, iteration: int, trials: list[TuneTrial], **info: Any) -> None:
         if self._progress and time.monotonic() - self._told >= TOLD_SECONDS:

@@ -46,6 +46,7 @@ class Order:
     spares_after: float | None = None
     evaluate: str = ""
     material: Mapping[str, Any] = field(default_factory=dict)
+    marked: str = ""  # name of the file that this driver has marked the run's folder with
 
 
 def agree(*values: int) -> tuple[int, ...]:
@@ -190,7 +191,7 @@ def work(order: dict[str, Any]) -> None:
     try:
         products.check(run, device)
         kernels.check(run, device)
-        here = admit(run, store, device, other_build=given.other_build)
+        here = admit(run, store, device, other_build=given.other_build, marked=given.marked)
         versions = {name: version(name) for name in ("froude", "ray")}
         material = api.material_of(run).required(given.material)
         if library := run.optimizer.spec.library:

@@ -313,7 +313,7 @@ def fit_trials(
         loss=loss,
         rows=rows,
         doubts=(
-            *history.doubts(past),
+            *history.doubts(past, stages),
             *regime.doubts(ladder),
             *shape.doubts(ladder, target, batches and batches.law, cost),
         ),

@@ -141,6 +141,7 @@ def notes(view: View) -> list[Note]:
                 Note("No forecast from these rows is certified", f"{_first_upper(doubt)}.")
                 for doubt in doubts
             ),
+            *_unnamed(view),
         ]
     forecast = recipe.forecast
     if view.fits is not None and not view.fits.of_rows(recipe.fingerprints):
@@ -158,8 +159,7 @@ def notes(view: View) -> list[Note]:
     if not forecast.certified:
         reasons = "; ".join(forecast.reasons) or "no reason recorded"
         found.append(Note("Not certified", f"No calibration vouches for the interval's level: {reasons}."))
-    if not recipe.trainer and (words := unnamed_data(view.meta.get("stages", {}), recipe.run)):
-        found.append(Note("Data not named", f"{_first_upper(words)}."))
+    found += [] if recipe.trainer else _unnamed(view)
     if overridden := [f"{check.name} ({check.reason})" for check in recipe.checks if check.overridden]:
         title = f"{text.plural(len(overridden), 'check')} overridden"
         found.append(Note(title, f"These failed and were overridden by name: {'; '.join(overridden)}."))
@@ -173,6 +173,12 @@ def notes(view: View) -> list[Note]:
         words = f"{text.whole(account.skipped_by_policy)} tokens were left out by the run's own policy."
         found.append(Note("Skipped by policy", words))
     return found
+
+
+def _unnamed(view: View) -> list[Note]:
+    """What the target would be trained on where a table's study does not say; before a recipe, too."""
+    words = unnamed_data(view.meta.get("stages", {}), view.run) if view.run is not None else ""
+    return [Note("Data not named", f"{_first_upper(words)}.")] if words else []
 
 
 def _prior_words(view: View, forecast: Forecast) -> str:
@@ -190,7 +196,7 @@ def _prior_words(view: View, forecast: Forecast) -> str:
 def subject(view: View) -> str:
     """What was trained on what: the model's class and the corpus of the run that the study is for; empty if unknown."""
     run, source = view.run, view.meta.get("source")
-    if run is None or (source and view.recipe is not None and view.recipe.trainer):
+    if run is None or (source and (view.recipe is None or view.recipe.trainer)):
         return f"Runs that froude did not train, from {source}." if source else ""
     return f"{_imported(run.model.factory)} on {corpus(run)}."
 

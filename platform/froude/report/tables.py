@@ -15,6 +15,7 @@ from froude.promote.band import averaged
 from froude.report import text
 from froude.report.narrative import between
 from froude.report.view import View
+from froude.sweep.spent import by_trial
 
 SHOWN_CHECKPOINTS = 8
 SHOWN_TRIALS = 2000  # rows of the table: more would make the page slow, and are in the study's Parquet
@@ -216,14 +217,11 @@ def stages(view: View) -> Table | None:
     counts = [
         (pl.col("status") == status).sum().alias(status) for status in ("finished", "diverged", "failed")
     ]
-    # As in `froude.sweep.spent`: of branches the longest whole, of the others their tails.
-    done = pl.when(pl.col("status") != "failed").then(pl.col("tokens", "flops"))
-    tail = (done * pl.col("decay_fraction")).fill_null(0.0)
-    longest = done.max() + tail.sum() - tail.max()
     frame = (
         view.trials.with_columns(trial=pl.coalesce("trial", "run"))
         .group_by("stage", "trial", maintain_order=True)
-        .agg(*counts, longest, _known("seconds"))
+        .agg(*counts, _known("seconds"))
+        .join(by_trial(view.trials), on=["stage", "trial"], nulls_equal=True, maintain_order="left")
         .group_by("stage", maintain_order=True)
         .agg(pl.len().alias("trials"), pl.exclude("trial", "seconds").sum(), _known("seconds"))
     )

@@ -176,7 +176,7 @@ class Agenda:
         since = {stage.spec.name: sorted(stage.without & set(self.stored)) for stage in self.stages}
         return [
             f"stage {name!r} stays as it was laid out, without {', '.join(trials)}, which had failed; under another "
-            "name it is laid out anew"
+            "name, with other names for its trials, it is laid out anew"
             for name, trials in since.items()
             if trials
         ]
@@ -238,6 +238,10 @@ class Agenda:
 
 def _difference(trial: Trial, stored: Stored) -> str:
     """How the study's trial of this name differs, or what it lacks; "" if it is the same trial."""
+    # Laws read a row by the stage that it names, which the fingerprint leaves out; a row without one is of no sweep.
+    if moved := set(stored.rows["stage"].to_pylist()) - {None, "", *(run.stage for run in trial.runs)}:
+        stage = trial.runs[0].stage
+        return f"stage ({', '.join(sorted(moved))} instead of {stage}, whose trials must have names of their own)"
     if axes := set(trial.params) ^ set(stored.trial.params):
         return f"axes {', '.join(sorted(axes))}"
     have = dict(zip(stored.rows["run"].to_pylist(), stored.rows["fingerprint"].to_pylist(), strict=True))

@@ -285,13 +285,16 @@ def _step_flops(run: Run) -> float:
     return step_flops(run) if is_sized(run) else math.nan
 
 
-def worker_bytes(run: Run) -> int:
+def worker_bytes(run: Run, *, gpu: bool = False) -> int:
     """Resident bytes of a worker that trains the run, estimated: process, parameters and state, activations.
 
-    Of a run that a command trains only the process that starts it: what the command takes is not known.
+    With a `gpu` all but the process and copies for checkpoints is there, and not in the host. Of a run that a command
+    trains only the process that starts it: what the command takes is not known.
     """
     if run.trainer.command:
         return PROCESS_BYTES
+    if gpu:
+        return PROCESS_BYTES + round(tensors(run, _sizes(run), Place(1, run.min_workers), gpu=True).host)
     own = run.model.factory == Model.model_fields["factory"].default
     if own or run.compute.loss_chunk or run.compute.checkpointing != "none":
         counted = tensors(run, _sizes(run), Place(1, run.min_workers), gpu=False)

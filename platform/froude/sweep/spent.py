@@ -7,7 +7,8 @@ from collections.abc import Iterable
 import polars as pl
 
 from froude.config import Run
-from froude.promote.imported_runs.history import holds_table
+from froude.promote.imported_runs.history import ROLE, holds_table
+from froude.promote.imported_runs.points import run_name
 from froude.space import Trial
 from froude.study import Study
 from froude.sweep import trial_store
@@ -28,11 +29,33 @@ def trained_flops(trials: Iterable[trial_store.Stored]) -> float:
     return total
 
 
+def by_trial(trials: pl.DataFrame) -> pl.DataFrame:
+    """`stage, trial, tokens, flops` that each trial took, from rows of `trials()` in their order.
+
+    A trunk that branches share counts once, from whose decay each branch's tail is its own. In a table `trial` may hold
+    several runs: of one run's checkpoints the last counts, and branches are of one trunk if their size, seed and rate
+    are, too. A failed row counts not at all.
+    """
+    told = pl.col("stage").eq_missing(pl.lit(ROLE))
+    tail = pl.col("decay_fraction").fill_null(0.0)
+    trunk = {name: pl.when(told).then(name) for name in ("params", "seed", "lr")}
+    trunk["run"] = pl.when(told & (tail == 0)).then(run_name())
+    done = pl.when(pl.col("status") != "failed").then(pl.col("tokens", "flops"))
+    return (
+        trials.with_columns(trial=pl.coalesce("trial", "run"))
+        .group_by(
+            "stage", "trial", *(key.alias(f"_{name}") for name, key in trunk.items()), maintain_order=True
+        )
+        .agg((done * (1 - tail)).max().fill_null(0.0) + (done * tail).sum())
+        .group_by("stage", "trial", maintain_order=True)
+        .agg(pl.col("tokens", "flops").sum())
+    )
+
+
 def proxy_flops(study: Study) -> float:
-    """FLOPs of all that was trained for the study; of an imported run those of its last checkpoint in the table."""
+    """FLOPs of all that was trained for the study, or that its table tells of."""
     if holds_table(study.meta):
-        runs = study.trials().group_by("trial").agg(pl.col("flops").max()).collect()
-        return float(runs["flops"].sum())
+        return float(by_trial(study.trials().collect())["flops"].sum())
     return trained_flops(trial_store.read_all(study.location).values())
 
 

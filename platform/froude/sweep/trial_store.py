@@ -129,12 +129,14 @@ def read_all(study: Location) -> dict[str, Stored]:
 
 
 def begun_otherwise(study: Location, trial: Trial, material: Material) -> bool:
-    """Whether a trial of several workers has a log of other settings, corpus or code, so one that it can't go on with.
+    """Whether an earlier trial of this name has left a log that this one can't go on with.
 
-    Such a trial has failed, or was interrupted. A log that is broken is not judged: who goes on with it says so.
+    Such a trial had several workers, and has failed, or was interrupted. This one can't where its settings, corpus or
+    code are others, or where it has one worker and so no log. A log that is broken is not judged: who goes on with it
+    says so.
     """
     if trial.workers == 1:
-        return False
+        return any((log / "commits").children() for log in _logs(study, trial))
     try:
         head = LogReader(study / "runs" / trial.runs[0].name).head()
     except BrokenLog:
@@ -146,6 +148,12 @@ def begun_otherwise(study: Location, trial: Trial, material: Material) -> bool:
     )
 
 
+def _logs(study: Location, trial: Trial) -> list[Location]:
+    """What lies below `runs/` under the names of the trial's runs; its workers may have been more than they are now."""
+    there = (study / "runs").children()
+    return [study / "runs" / run.name for run in trial.runs if run.name in there]
+
+
 def retire(study: Location, trials: Iterable[Trial], folder: str) -> None:
     """Move what the study has of these trials to `retired/FOLDER`, which `Study` can read, too.
 
@@ -153,7 +161,7 @@ def retire(study: Location, trials: Iterable[Trial], folder: str) -> None:
     retired, once more.
     """
     for trial in trials:
-        runs = (reversed((study / "runs" / run.name).walk()) for run in trial.runs if trial.workers > 1)
+        runs = (reversed(log.walk()) for log in _logs(study, trial))
         own = [study / kind / f"{trial.name}.parquet" for kind in ("steps", "evals", "trials")]
         for file in chain(*runs, own):
             file.move(study / "retired" / folder / file.url.removeprefix(f"{study.url}/"))

@@ -13,7 +13,7 @@ from s3_server import REFUSAL, refusing_server, s3, s3_server
 
 from froude.checkpoint.run_store import RunStore
 from froude.config import Run
-from froude.launch.hosts.admission import SHOWN, Unfit, admit
+from froude.launch.hosts.admission import SHOWN, Unfit, admit, mark, sees
 from froude.store import Location
 from froude.train.exact import environment
 
@@ -62,6 +62,37 @@ def test_a_host_whose_clock_is_refused_takes_no_part_either(
     store = RunStore(s3 / "runs/large", "large")
     with pytest.raises(Unfit, match=r"host 10\.0\.0\.7: .*the clock of .*; set it \(NTP\)"):
         admit(EXACT.replace(reduction="fast"), store, CPU)
+
+
+def test_a_host_that_does_not_see_the_run_s_folder_takes_no_part(tmp_path: Path) -> None:
+    """Its own disk lacks the folder, or has one of an earlier run; what it trained there would be lost."""
+    here, own = (Location.parse(tmp_path / disk / "study/runs/large") for disk in ("mounted", "own"))
+    run = EXACT.replace(reduction="fast")
+    with mark(here) as marked:
+        admit(run, RunStore(here, "large"), CPU, marked=marked)
+        for _ in range(2):
+            with pytest.raises(
+                Unfit, match=r"host 10\.0\.0\.7: it does not see .*/own/study; mount it there"
+            ):
+                admit(run, RunStore(own, "large"), CPU, marked=marked)
+            (own / ".driver-of-old").replace(b"")
+    assert not here.path.exists()
+
+
+def test_a_mark_leaves_what_else_is_in_the_folder(tmp_path: Path) -> None:
+    here = Location.parse(tmp_path)
+    (here / "commits/00000000.parquet").create(b"record")
+    with mark(here) as one, mark(here) as other:
+        assert sees(here, one)
+        assert sees(here, other)
+        assert [name for name in here.children() if not name.startswith(".")] == ["commits"]
+    assert [file.name for file in here.walk()] == ["00000000.parquet"]
+
+
+def test_on_s3_nothing_is_marked(s3: Location) -> None:
+    with mark(s3 / "runs/large") as marked:
+        assert sees(s3 / "runs/large", marked)
+        assert s3.walk() == []
 
 
 def test_of_many_unfit_hosts_a_few_are_named() -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
 import pytest
 
-from froude.launch import knobs, ray_internals
+from froude.launch import cluster, knobs, ray_internals
 from froude.launch.knobs import NAMED, Knobs, in_force
-from froude.launch.ray_internals import MODERATE_KNOBS
+from froude.launch.ray_internals import DRIVER_SETTINGS, FAST_KNOBS, MODERATE_KNOBS
 
 
 def checks(name: str) -> dict[str, int]:
@@ -45,6 +46,29 @@ def test_the_driver_knows_of_its_workers_from_its_environment(monkeypatch: pytes
         "Ray's defaults: nodes checked every 3 s, dead after 5 failures (time-out 10 s); "
         "workers polled every 0.25 s, a hung one ended after 600 s"
     )
+
+
+def test_what_the_user_has_set_wins_on_a_simulated_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = {"RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S": "300", "RAY_health_check_timeout_ms": "60000"}
+    for name in {**FAST_KNOBS, **DRIVER_SETTINGS}:
+        monkeypatch.setenv(name, "")  # so that it is put back, whatever is set below
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(ray_internals, "_prepared", set())
+    for name, value in theirs.items():
+        monkeypatch.setenv(name, value)
+    ray_internals.prepare_driver()  # of an earlier cluster in this process: not what the user has set
+    seen: dict[str, str] = {}
+
+    def start(_log: Path) -> None:
+        seen.update(os.environ)
+        raise InterruptedError
+
+    monkeypatch.setattr(cluster, "_host", start)
+    with pytest.raises(InterruptedError), cluster.simulated(1, log_dir=tmp_path):
+        pass
+    assert seen.items() >= {**FAST_KNOBS, **theirs}.items()
 
 
 def test_moderate_means_those_of_cluster_yaml(root: Path) -> None:

@@ -198,6 +198,24 @@ def test_the_beat_of_the_attempt_before_is_not_the_groups(stage):
     assert stage.channel.asked_to_hold(2)
 
 
+@pytest.mark.parametrize(("left", "head"), [(1, 0), (3, 0), (3, 1), (2, 2), (2, 5)])
+@pytest.mark.parametrize("reason", ["growth", "notice"])
+def test_whatever_beat_an_earlier_driver_left_the_first_group_grows_and_heeds_a_notice(
+    stage, left, head, reason
+):
+    """The log may have begun anew under its URL: then its attempts count from 1, and the beat is of the old one's."""
+    stage.beat(left)
+    stage.channel.clear(head)
+    stage.policy.on_controller_start_worker_group(scaling_config=None, num_workers=WORLD)
+    stage.beat(head + 1)
+    if reason == "growth":
+        stage.live.add("c")
+    else:
+        stage.draining = {"a"}
+    stage.look()
+    assert stage.channel.asked_to_hold(head + 1)
+
+
 def test_a_host_that_was_left_out_is_no_reason_to_hold(stage, monkeypatch):
     """Its node counts neither as growth, nor as a place for a worker or a spare."""
     monkeypatch.setattr(ElasticScalingPolicy, "_count_possible_workers", lambda _, nodes: len(nodes))
@@ -230,7 +248,7 @@ def test_an_unfit_host_is_left_out_and_the_run_goes_on_while_there_is_another(mo
     assert stage.channel.left_out() == {"a": "host 1: its torch is another"}
     assert failed(b="host 2: its keys are refused") is FailureDecision.RAISE
     assert not stage.channel.given_up()
-    stage.channel.clear()
+    stage.channel.clear(1)
     assert stage.channel.left_out() == {}
 
 

@@ -21,6 +21,7 @@ from froude.launch import cluster
 from froude.launch.status import find_bad_trials, told
 from froude.launch.status import status as status_of
 from froude.promote.checks.rows import TRIALS_FAILED, unfinished
+from froude.promote.ladder.unfinished import earlier_line
 from froude.space import Trial
 from froude.store import Location
 from froude.study import Study
@@ -130,6 +131,17 @@ def test_trials_that_a_space_no_longer_has_fail_nothing_and_hide_nothing(
     assert TRIALS_FAILED.measure(case) == 0
     assert unfinished(study, trials) == []
     assert unfinished(study, trials.filter(pl.col("trial") != "t1")) == ["1 trials of stage law"]
+
+
+def test_trials_of_a_stage_that_is_gone_are_not_said_to_be_read() -> None:
+    trials = pl.DataFrame(
+        {"stage": ["old", "old", "law"], "trial": ["a", "b", "c"], "status": ["finished"] * 3}
+    )
+    stages = {"law": {"names": ["c"]}}
+    assert "2 trials are of an earlier version of the space (2 finished): no law reads them" == earlier_line(
+        trials, stages
+    )
+    assert earlier_line(trials, {"law": {"names": []}}).endswith("laws do not read the 2 whose stage is gone")
 
 
 def test_a_sweep_and_a_fit_of_which_all_diverged_fail_and_say_so(

@@ -7,10 +7,11 @@ import torch
 
 from froude.config import ConfigError, Run
 from froude.launch import threads, worker
-from froude.launch.elastic import worker_resources
+from froude.launch.threads import worker_resources
 from froude.launch.trainable import Proxy, Task
 from froude.launch.tuning import needs
 from froude.space import Trial
+from froude.sweep.preflight import cpus
 from froude.train import trial as train_trial
 
 ONE = Run(name="one", tokens=768)
@@ -35,7 +36,7 @@ def test_a_worker_reserves_a_cpu_for_each_thread_that_its_run_names():
     assert worker_resources("cpu", ON_GPUS, 2) == {"CPU": 2}
     assert worker_resources("auto", ON_GPUS) == {"GPU": 1}
     assert worker_resources("auto", ON_GPUS, 2) == {"GPU": 1, "CPU": 2}
-    assert [threads.cpus(runs) for runs in ([], [ONE], [ONE, TWO])] == [1, 1, 2]
+    assert [cpus(runs) for runs in ([], [ONE], [ONE, TWO])] == [1, 1, 2]
 
 
 def test_a_trial_reserves_a_cpu_for_each_thread():
@@ -84,3 +85,19 @@ def test_more_threads_than_a_node_has_cpus_are_refused(monkeypatch):
         threads.check_nodes([ONE, TWO])
     nodes[1]["Alive"] = True
     threads.check_nodes([ONE, TWO])
+
+
+def test_a_worker_s_gpu_and_cpus_must_be_of_one_node(monkeypatch):
+    """A sum over nodes of what a worker wants is no place for it: it would wait for ever."""
+    nodes = [
+        {"Alive": True, "Resources": {"CPU": 16.0}},
+        {"Alive": True, "Resources": {"CPU": 4.0, "GPU": 1.0}},
+    ]
+    monkeypatch.setattr("ray.nodes", lambda: nodes)
+    wide = TWO.replace({"compute.threads": 8})
+    threads.check_nodes([TWO, ONE, wide.replace(device="cpu")])
+    for device in ("cuda", "auto"):
+        with pytest.raises(
+            ConfigError, match=r"with a GPU and a CPU .* = 8, but the largest node with a GPU has 4"
+        ):
+            threads.check_nodes([wide.replace(device=device)])

@@ -30,6 +30,14 @@ def kaplan_rows(noise: float = 0.0, seed: int = 0) -> pl.DataFrame:
     return pl.DataFrame({"params": N, "tokens": D, "loss": loss})
 
 
+def test_kaplans_exponents_are_not_told_apart_at_one_ratio_of_tokens_to_parameters() -> None:
+    params, noise = np.geomspace(1e6, 1e9, 25), np.random.default_rng(0).normal(0, 0.002, 25)
+    loss = ((8.8e13 / params) ** (0.076 / 0.095) + 5.4e13 / (20 * params)) ** 0.095 * np.exp(noise)
+    law = laws.kaplan(pl.DataFrame({"params": params, "tokens": 20 * params, "loss": loss}))
+    assert law.status == "flat"
+    assert "either term may stand for the other" in law.reasons[0]
+
+
 def test_kaplans_published_law_is_recovered() -> None:
     law = laws.kaplan(kaplan_rows())
     assert law.status == "ok"

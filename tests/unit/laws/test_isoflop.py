@@ -204,3 +204,33 @@ def test_noise_is_not_taken_for_an_optimum() -> None:
         law = laws.iso_flop(profiles().with_columns(pl.lit(3.0).alias("loss") + noise))
         taken += law.status == "ok"
     assert taken <= 2
+
+
+def unequal(width: float, noise: float = 0.0, seed: int = 0) -> pl.DataFrame:
+    """Four budgets within which larger models got more compute, by a factor of exp(width) in all."""
+    rng, rows = np.random.default_rng(seed), []
+    for flops in (1e18, 4e18, 1.6e19, 6.4e19):
+        for x in np.linspace(-2, 2, 12):
+            own, params = flops * math.exp(width * x / 4), best(flops) * math.exp(x)
+            loss = E + A / params**ALPHA + B / (own / 6 / params) ** BETA
+            rows.append((own, params, loss * math.exp(noise * rng.standard_normal())))
+    return pl.DataFrame(rows, schema=["flops", "params", "loss"], orient="row")
+
+
+@pytest.mark.parametrize("width", [0.1, 0.3])
+def test_more_compute_for_larger_models_moves_no_optimum(width: float) -> None:
+    equal, found = laws.iso_flop(unequal(0.0)), laws.iso_flop(unequal(width))
+    assert found.status == "ok"
+    assert found.params(8e18) == pytest.approx(equal.params(8e18), rel=0.02)
+    assert found.rows["residual"].abs().max() < 0.01
+    noisy = [laws.iso_flop(unequal(width, 0.003, seed)).params(8e18) / best(8e18) for seed in range(20)]
+    assert np.mean(noisy) == pytest.approx(1, abs=0.03)
+
+
+def test_a_history_without_budgets_is_no_single_one() -> None:
+    flops = np.geomspace(1e18, 3e19, 200)
+    params = np.array([best(c) for c in flops]) * np.exp(np.tile(np.linspace(-2, 2, 20), 10))
+    frame = pl.DataFrame({"flops": flops, "params": params}).with_columns(
+        loss=E + A / pl.col("params") ** ALPHA + B / (pl.col("flops") / 6 / pl.col("params")) ** BETA
+    )
+    assert laws.iso_flop(frame).optima.height == 9

@@ -211,6 +211,13 @@ def test_the_compute_optimum_is_where_the_predicted_loss_is_least(grid: Grid) ->
         law.compute_optimal(flops=-1)
 
 
+def test_no_split_is_named_where_either_term_may_stand_for_the_other(grid: Grid) -> None:
+    law = laws.loss_law(grid(CHINCHILLA).with_columns(tokens=20 * pl.col("params")))
+    assert law.status in ("flat", "at_bound")
+    with pytest.raises(ValueError, match=f"No split is known: status {law.status}"):
+        law.compute_optimal(flops=1e21)
+
+
 @pytest.mark.slow
 def test_the_bootstrap_is_repeatable_and_moves_groups_together(grid: Grid) -> None:
     frame = grid(CHINCHILLA, noise=0.01).with_columns(pl.col("params").alias("run"))

@@ -53,6 +53,18 @@ def test_the_words_of_trackers_are_understood(tmp_path: Path, word: str, meant: 
     assert found["loss"].to_list() == [3.1 if meant == "finished" else None, 2.9]
 
 
+@pytest.mark.parametrize("name", ["run", "trial", "status", "schedule", "parametrization"])
+@pytest.mark.parametrize("odd", [[["a"], ["b"]], [b"\xff", b"\xfe"]])
+def test_a_column_of_words_that_holds_none_is_named(tmp_path: Path, name: str, odd: list[Any]) -> None:
+    frame = pl.DataFrame({"params": [10**6, 2 * 10**6], "tokens": 10**7, "loss": 3.0, "theirs": odd})
+    frame.write_parquet(tmp_path / "runs.parquet")
+    source, place = str(tmp_path / "runs.parquet"), tmp_path / "study"
+    with pytest.raises(ConfigError, match=rf"column 'theirs' \({name}\) must be text, but is (List|Binary)"):
+        make_study(source, str(place), columns={name: "theirs"})
+    assert not place.exists()
+    assert make_study(source, str(place), columns={name: ""}).exists
+
+
 def test_a_run_that_did_not_end_needs_no_numbers(tmp_path: Path) -> None:
     found = trials(tmp_path, f"{HEAD},status\na,1e6,1e7,3.1,finished\nb,2e6,,,crashed\n")
     assert found["status"].to_list() == ["finished", "failed"]

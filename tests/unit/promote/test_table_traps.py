@@ -18,6 +18,8 @@ from froude.promote.fits import Fits, fit
 from froude.promote.imported_runs.history import best, doubts, make_study, rates, unnamed_data
 from froude.promote.imported_runs.reading import reading
 from froude.promote.planner.candidates import candidates, warmup
+from froude.report.narrative import notes, subject
+from froude.report.view import gather
 from froude.study import Study
 
 SIZES = {64: 10**7, 128: 4 * 10**7, 256: 16 * 10**7, 384: 36 * 10**7}
@@ -119,6 +121,33 @@ def test_a_point_at_which_every_run_diverged_is_not_offered(tmp_path: Path) -> N
     assert offered.filter(params=SIZES[384], tokens=40 * SIZES[384]).height == 1
 
 
+@pytest.mark.parametrize(
+    ("schedule", "share", "believed"),
+    [
+        ("cosine", None, False),
+        ("Linear", 1.0, False),
+        ("wsd", None, False),
+        ("wsd", 0.2, True),
+        ("constant_with_warmup", None, True),
+        ("inverse-sqrt", None, True),
+        (None, None, True),
+    ],
+)
+def test_checkpoints_of_a_falling_rate_are_no_ends_of_runs(
+    schedule: str | None, share: float | None, believed: bool, tmp_path: Path
+) -> None:
+    more = {"schedule": schedule, "decay_fraction": share}
+    fits = fit(made(tmp_path, [{**each, "run": f"w{each['width']}", **more} for each in LADDER]))
+    assert certified(fits) == believed
+    assert [doubt for doubt in fits.doubts if "12 of these, e.g. run 'w128'" in doubt] == [*fits.doubts]
+    assert len(fits.doubts) == (not believed)
+
+
+def test_ends_of_runs_under_a_cosine_are_certified(tmp_path: Path) -> None:
+    rows = [{**each, "run": f"r{n}", "schedule": "cosine"} for n, each in enumerate(LADDER)]
+    assert certified(fit(made(tmp_path, rows)))
+
+
 @pytest.mark.parametrize("how", [{"loss": None}, {"status": "running"}])
 def test_a_largest_size_of_which_nothing_finished_is_named(tmp_path: Path, how: dict[str, Any]) -> None:
     rows = [{**each, "status": "finished"} for each in LADDER]
@@ -189,10 +218,28 @@ def test_tokens_in_millions_are_pointed_out(tmp_path: Path) -> None:
     assert any("0.08 tokens per parameter" in said for said in reading(made(tmp_path, small)).warnings)
 
 
+@pytest.mark.parametrize(
+    ("unit", "warned"), [(1.0, False), (1.3, False), (4.0, False), (1e-15, True), (1e-3, True), (1e3, True)]
+)
+def test_flops_in_another_unit_are_pointed_out(unit: float, warned: bool, tmp_path: Path) -> None:
+    rows = [{**each, "flops": unit * 6.0 * each["params"] * each["tokens"]} for each in LADDER]
+    rows += [{**row(64, 15), "flops": None}] * (not warned)
+    assert any(said.startswith("flops are") for said in reading(made(tmp_path, rows)).warnings) == warned
+
+
 def test_the_data_that_froude_would_train_on_are_named_where_the_target_names_none() -> None:
     assert "KingJames" in unnamed_data({"history": {}}, TARGET)
     assert not unnamed_data({"loss_law": {}}, TARGET)
     assert not unnamed_data({"history": {}}, TARGET.replace({"data.source": "mine:Web"}))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_report_of_a_table_names_no_data_that_nobody_used(named: bool, tmp_path: Path) -> None:
+    target = TARGET.replace({"data.source": "mine:Web"}) if named else TARGET
+    view = gather(made(tmp_path, LADDER, target))
+    assert subject(view) == "Runs that froude did not train, from runs.parquet."
+    said = [note.words for note in notes(view) if note.title == "Data not named"]
+    assert [words.startswith("The target names none") for words in said] == [True] * (not named)
 
 
 def test_the_report_tells_the_doubts_of_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

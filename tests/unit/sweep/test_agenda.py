@@ -147,8 +147,8 @@ def test_what_was_laid_out_without_a_failed_trial_stays_when_that_finishes_later
     third = Agenda(following(best=4e-3), again.results, without=without)
     assert third.done
     assert third.kept() == [
-        "stage 'law' stays as it was laid out, without g-0.004, which had failed; under another name it is laid "
-        "out anew"
+        "stage 'law' stays as it was laid out, without g-0.004, which had failed; under another name, with "
+        "other names for its trials, it is laid out anew"
     ]
     unsaid = Agenda(following(best=4e-3), first.results)
     with pytest.raises(ConfigError, match="'law' with other settings"):
@@ -196,6 +196,20 @@ def test_one_name_with_another_configuration_is_refused():
     renamed = Trial("g-0.001", trials(2e-3)[0].runs)
     with pytest.raises(ConfigError, match=r"'g-0.001' with other settings .*--fresh"):
         Agenda(grid_space(lambda rows: [renamed]), first.results)
+
+
+def test_a_trial_stays_in_the_stage_it_was_trained_for():
+    """Its rows name that stage, and laws go by them: under a renamed stage they would be counted and never read."""
+    first = Agenda(grid_space(lambda rows: trials(1e-3)), {})
+    play(first, parabola)
+    renamed = space(Grid("g2", lambda rows: trials(1e-3), role="loss_law"))
+    with pytest.raises(
+        ConfigError, match=r"'g-0.001' with other stage \(g instead of g2, .*names of their own"
+    ):
+        Agenda(renamed, first.results)
+    again = Agenda(renamed, first.results, rerun_changed=True)
+    assert play(again, parabola) == ["g-0.001"]
+    assert again.rows(["g2"])["stage"].to_list() == ["g2"]
 
 
 def test_a_search_on_other_axes_is_refused():

@@ -145,7 +145,7 @@ def test_other_settings_are_named_and_may_be_trained_again_too(mine, study):
     assert not agenda.done
 
 
-@pytest.mark.parametrize("mended", ["code", "settings", "nothing"])
+@pytest.mark.parametrize("mended", ["code", "settings", "one worker", "nothing"])
 def test_a_failed_trial_of_several_workers_begins_anew_where_it_was_mended(mine, study, mended):
     base = made(mine / "corpus.bin").target.to_dict()
 
@@ -161,7 +161,8 @@ def test_a_failed_trial_of_several_workers_begins_anew_where_it_was_mended(mine,
     before = log.head()
     if mended == "code":
         (mine / "my_layers.py").write_text("SCALE = 2\n")
-    agenda = again(wide(**({"slots": 4} if mended == "settings" else {})), study)
+    settings = {"settings": {"slots": 4}, "one worker": {"workers": 1}}.get(mended, {})
+    agenda = again(wide(**settings), study)
     assert Queue(agenda, study, None, lambda: Room({"CPU": 2}, False)).suggest("1")["name"] == "wide"
     if mended == "nothing":
         assert LogReader(log.location).head() == before

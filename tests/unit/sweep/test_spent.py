@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from froude import Study, schemas
@@ -11,7 +12,7 @@ from froude.config import Run
 from froude.promote.fits import fit
 from froude.promote.imported_runs.history import make_study
 from froude.space import Trial
-from froude.sweep.spent import proxies_over_target, run_flops, trained_flops
+from froude.sweep.spent import by_trial, proxies_over_target, proxy_flops, run_flops, trained_flops
 from froude.sweep.trial_store import Stored
 from froude.train.size import size_of
 from froude.train.speed.timing import model_size
@@ -61,3 +62,51 @@ def test_a_tables_proxies_are_held_against_the_target_as_they_are_counted(told: 
     params = size_of(target).params
     expected = 18e12 / run_flops(target) if told else (1e10 + 4e10) / (params * target.tokens)
     assert proxies_over_target(study, target) == pytest.approx(expected)
+
+
+SIZES, HORIZONS = (2e7, 4e7, 8e7), (4e8, 8e8, 1.6e9)
+ALL = 6 * sum(SIZES) * sum(HORIZONS)
+
+
+@pytest.mark.parametrize(
+    ("run", "trial", "share", "expected"),
+    [
+        ("{n} {d} {s}", None, 0.0, 2 * ALL),
+        ("{n} {d} {s}", "seed {s}", 0.0, 2 * ALL),  # whole runs that are resampled together
+        ("{n} {d} {s}", "{n}", 0.0, 2 * ALL),
+        ("{n} {s}", None, 0.0, 2 * 6 * sum(SIZES) * 1.6e9),  # checkpoints
+        ("{n} {s}", "seed {s}", 0.0, 2 * 6 * sum(SIZES) * 1.6e9),
+        ("{n} {d} {s}", "{n} {s}", 0.2, 2 * 6 * sum(SIZES) * (1.6e9 + 0.2 * 1.2e9)),  # branches of a trunk
+        (
+            "{n} {d} {s}",
+            "seed {s}",
+            0.2,
+            2 * 6 * sum(SIZES) * (1.6e9 + 0.2 * 1.2e9),
+        ),  # trunks resampled together
+        ("{n} {d} {s}", "one", 1.0, 2 * ALL),
+    ],
+)
+def test_a_table_costs_what_its_runs_took_whatever_is_resampled_together(
+    run: str, trial: str | None, share: float, expected: float, tmp_path: Path
+) -> None:
+    rows = [
+        {"params": int(n), "tokens": int(d), "seed": s, "loss": 3.0, "decay_fraction": share}
+        | {"run": run.format(n=n, d=d, s=s)}
+        | ({"trial": trial.format(n=n, s=s)} if trial else {})
+        for n in SIZES
+        for d in HORIZONS
+        for s in (0, 1)
+    ]
+    pl.DataFrame(rows).write_csv(tmp_path / "runs.csv")
+    study = make_study(str(tmp_path / "runs.csv"), str(tmp_path / "study"))
+    assert proxy_flops(study) == pytest.approx(expected)
+
+
+def test_a_trial_that_froude_trained_is_one_trunk_also_in_rows_that_tell_no_tail() -> None:
+    rows = [
+        {"stage": "law", "trial": "t", "run": f"b{n}", "status": "finished", "tokens": n, "flops": 6.0 * n}
+        for n in (100, 200)
+    ]
+    trials = pl.from_arrow(schemas.table(schemas.TRIALS, rows))
+    assert isinstance(trials, pl.DataFrame)
+    assert by_trial(trials)["flops"].to_list() == [1200.0]

@@ -15,8 +15,9 @@ from ray.train.constants import TORCH_PROCESS_GROUP_SHUTDOWN_TIMEOUT_S
 
 from froude.config import ConfigError, Run
 from froude.hardware.sizes import EVAL_CHUNK, evaluated_windows
-from froude.launch.elastic import device_of, worker_resources
+from froude.launch.elastic import device_of
 from froude.launch.ray_internals.trainer import controller_environment
+from froude.launch.threads import worker_resources
 from froude.launch.tuning import Queue, Room
 from froude.promote.verify import _rerun_device
 from froude.runlog import Record

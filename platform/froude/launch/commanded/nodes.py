@@ -14,6 +14,8 @@ from froude.config import ConfigError, Run, Trainer
 from froude.external.process import Ended
 from froude.external.process import run as run_command
 from froude.external.trial import Start, prepare
+from froude.launch.readiness import wait_until
+from froude.launch.threads import has
 from froude.material import Material
 from froude.space import Trial
 
@@ -24,22 +26,46 @@ class _Over(Exception):
 
 def resources(trainer: Trainer, lane: int) -> tuple[list[dict[str, float]], str]:
     """Bundles, one a node, and how they are placed; a byte of memory tells the lanes of a sweep apart."""
-    node = {"CPU": float(trainer.cpus)} | ({"GPU": float(trainer.gpus)} if trainer.gpus else {})
+    node = _node(trainer)
     if trainer.nodes > 1:
         return [dict(node) for _ in range(trainer.nodes)], "STRICT_SPREAD"
     return [{**node, "memory": lane + 1}], "PACK"
 
 
-def check_room(trials: Sequence[Trial]) -> None:
-    """ConfigError if the connected cluster has too few nodes with what a command reserves."""
-    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+def _node(trainer: Trainer) -> dict[str, float]:
+    """What a command reserves of each node."""
+    return {"CPU": float(trainer.cpus)} | ({"GPU": float(trainer.gpus)} if trainer.gpus else {})
+
+
+def check_room(trials: Sequence[Trial], *, wait: bool = False) -> None:
+    """ConfigError if the connected cluster has too few nodes with what a command reserves.
+
+    With `wait` the others are waited for where it has one such: after `ray up` nodes come one by one.
+    """
     for trainer in {t.runs[0].trainer.model_dump_json(): t.runs[0].trainer for t in trials}.values():
-        fit = sum(n.get("CPU", 0) >= trainer.cpus and n.get("GPU", 0) >= trainer.gpus for n in alive)
-        if trainer.command and fit < trainer.nodes:
-            raise ConfigError(
-                f"a trial must find its `trainer.nodes`, {trainer.nodes} with {trainer.cpus} CPUs and {trainer.gpus} "
-                f"GPUs each, but the cluster has {fit} such; reserve less, or use a larger cluster"
-            )
+        if trainer.command:
+            _check_nodes(trainer, wait)
+
+
+def _check_nodes(trainer: Trainer, wait: bool) -> None:
+    wanted = _node(trainer)
+    each = f"{trainer.cpus} CPUs and {trainer.gpus} GPUs each"
+
+    def fit() -> int:
+        return sum(has(node["Resources"], wanted) for node in ray.nodes() if node["Alive"])
+
+    def missing() -> str:
+        return (
+            f"a trial must find its `trainer.nodes`, {trainer.nodes} with {each}, but the cluster has {fit()} such; "
+            "reserve less, or use a larger cluster"
+        )
+
+    if (found := fit()) >= trainer.nodes:
+        return
+    if not wait or not found:
+        raise ConfigError(missing())
+    lacks = f"the cluster has {found} of the {trainer.nodes} nodes that a trial needs, with {each}"
+    wait_until(lambda: fit() >= trainer.nodes, [wanted] * trainer.nodes, lacks, missing)
 
 
 def starts(material: Material) -> Callable[[Run, Callable[[], None]], Start]:

@@ -1,13 +1,16 @@
-"""Which hosts may take part in a run: those whose keys the store takes and, for an exact run, that compute alike."""
+"""Which hosts may take part in a run: those that see its folder, or whose keys its store takes, and compute alike."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from froude.config import Run
 from froude.s3 import Refused
+from froude.store import Location, reported
 
 if TYPE_CHECKING:
     import torch
@@ -46,8 +49,37 @@ class Guest:
     refusal: str
 
 
-def admit(run: Run, store: RunStore, device: torch.device, *, other_build: bool = False) -> Build:
+@contextmanager
+def mark(run: Location) -> Iterator[str]:
+    """A file in the run's local folder, gone on leaving, which shows who sees that folder; its name, "" on S3."""
+    if not run.is_local:
+        yield ""
+        return
+    name = f".driver-{uuid.uuid4().hex}"
+    with reported(run, "a run's folder must be writable"):
+        (run / name).replace(b"")
+    try:
+        yield name
+    finally:
+        with suppress(OSError):
+            (run / name).delete()
+            run.path.rmdir()  # unless there is more in it: a run that never began leaves no folder
+
+
+def sees(run: Location, marked: str) -> bool:
+    """Whether this host sees the folder that was marked with a file of this name; always if with none."""
+    if not marked:
+        return True
+    run.parent.children()  # else an NFS client may go by what lay under the run's name a minute ago
+    return marked in run.children()
+
+
+def admit(
+    run: Run, store: RunStore, device: torch.device, *, other_build: bool = False, marked: str = ""
+) -> Build:
     """Collective: return rank 0's build; raise Unfit on every rank if some hosts may not take part.
+
+    Each must see the file that the driver has `marked` the run's folder with: else its disk is taken for the study's.
 
     An exact run's hosts must have the build that it has had so far; before its first attempt, the one that most of them
     have. With `other_build` it goes on with any build, and is reproducible only from that step on.
@@ -57,7 +89,7 @@ def admit(run: Run, store: RunStore, device: torch.device, *, other_build: bool 
 
     if run.reduction == "exact":
         environment.make_deterministic(device)
-    guests = on_every_rank(lambda: _describe(store, device))
+    guests = on_every_rank(lambda: _describe(store, device, marked))
     refused = {guest.node: f"host {guest.address}: {guest.refusal}" for guest in guests if guest.refusal}
     if not refused and run.reduction == "exact" and not other_build:
         odd = environment.unlike([guest.build for guest in guests], store.meta().get("build"))
@@ -69,14 +101,15 @@ def admit(run: Run, store: RunStore, device: torch.device, *, other_build: bool 
     return guests[0].build
 
 
-def _describe(store: RunStore, device: torch.device) -> Guest:
+def _describe(store: RunStore, device: torch.device, marked: str) -> Guest:
     import ray
 
     from froude.train.exact import environment
 
     try:
         store.location.knock()
-        refusal = ""
+        place = store.location
+        refusal = "" if sees(place, marked) else f"it does not see {place.parent.parent}; mount it there"
     except Refused as error:
         refusal = str(error)
     node = ray.get_runtime_context().get_node_id()

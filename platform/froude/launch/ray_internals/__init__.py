@@ -12,7 +12,7 @@ import os
 import re
 import socket
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -52,6 +52,7 @@ DRIVER_SETTINGS: dict[str, str] = {
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths in a recipe mean what they mean to the driver
 }
+_prepared: set[str] = set()  # those that `prepare_driver` has set in this process
 
 
 @functools.cache
@@ -71,7 +72,14 @@ def supported() -> bool:
 def prepare_driver() -> None:
     """Set what Ray Train reads from the driver's environment, unless the user has set it."""
     for name, value in DRIVER_SETTINGS.items():
-        os.environ.setdefault(name, value)
+        if name not in os.environ:
+            os.environ[name] = value
+            _prepared.add(name)
+
+
+def not_set_by_user(knobs: Mapping[str, str]) -> dict[str, str]:
+    """Those of the knobs that the user's environment leaves to froude."""
+    return {name: value for name, value in knobs.items() if name not in os.environ or name in _prepared}
 
 
 def run_first(function: Callable[[], None]) -> dict[str, Any]:
@@ -189,6 +197,19 @@ def _answers(host: str, port: int) -> bool:
     finally:
         channel.close()
     return True
+
+
+def node_lost(error: BaseException, node: str) -> bool:
+    """Whether a Tune trial's error, which Tune counted, is the loss of `node`, or of one whose actor it waited for."""
+    from ray.exceptions import RayActorError, RayTaskError
+
+    cause = error.cause if isinstance(error, RayTaskError) else error
+    if (
+        not supported() or not isinstance(cause, RayActorError) or cause.preempted
+    ):  # Tune counts no preemption
+        return False
+    # A lost connection may be told before the death of the node is known.
+    return "its node has died" in str(cause) or bool(node and node not in live_nodes())
 
 
 def put_value(key: str, value: dict[str, Any] | None) -> None:

@@ -111,7 +111,7 @@ class IsoFlop(Law):
         fitted, leverage = np.full(size, np.nan), np.zeros(size)
         for budget, fit in self._fits:
             if fit is not None:
-                fitted[budget.rows] = fit.fitted[budget.place]
+                fitted[budget.rows] = fit.fitted[budget.place] + budget.gained
                 leverage[budget.rows] = fit.leverage[budget.place] * budget.share
         known = np.isfinite(fitted)
         marks = np.zeros(size, dtype=bool)
@@ -162,12 +162,14 @@ def iso_flop(
 ) -> IsoFlop:
     """Find the best size per budget and fit its power law: columns `flops, params, loss` (nats per token).
 
-    Runs within 5% of compute are one budget; several seeds are several rows. Budgets whose best size is the smallest
-    or largest finished (`edge`), with fewer than three sizes, or whose optimum is not known within a factor of 2
-    (`flat`, also of all budgets where parabolas explain no more than noise would) are left out of the law and named in
-    `reasons`. Intervals are by Student's t from the noise of the losses, pooled over all budgets, or from what rows of
-    one of the `groups` share if that is more, weighed with the scatter of the optima about the law. Status
-    `too_few_points` below three optima. Raises as `froude.laws.stats.frames.read` does.
+    Runs within 5% of the next one's compute, and 1.5 times the least in all, are one budget; where it is wider than
+    2.5%, losses are brought to one compute (`froude.laws.compute.profile.budgets_of`). Several seeds are several
+    rows. Budgets whose best size is the smallest or largest finished (`edge`), with fewer than three sizes, or whose
+    optimum is not known within a factor of 2 (`flat`, also of all budgets where parabolas explain no more than noise
+    would) are left out of the law and named in `reasons`. Intervals are by Student's t from the noise of the losses,
+    pooled over all budgets, or from what rows of one of the `groups` share if that is more, weighed with the scatter
+    of the optima about the law. Status `too_few_points` below three optima. Raises as `froude.laws.stats.frames.read`
+    does.
     """
     sample = read(frame, ["flops", "params"], loss=True, weights=weights, groups=groups)
     plausible(sample, ["flops", "params", "loss"])
@@ -259,7 +261,7 @@ def _line(
     for each, (budget, fit) in zip(pull.T, known, strict=True):
         assert fit is not None
         noise += np.outer(each, each) * float(fit.response**2 @ (1 / budget.weight)) * square / max(dof, 1e-9)
-        error = np.log(sample["loss"][budget.rows]) - fit.fitted[budget.place]
+        error = np.log(sample["loss"][budget.rows]) - budget.gained - fit.fitted[budget.place]
         error /= np.sqrt(np.maximum(1 - fit.leverage[budget.place] * budget.share, 0.05))
         shift = fit.response[budget.place] * budget.share * error
         np.add.at(moved, sample.groups[budget.rows], np.outer(shift, each))

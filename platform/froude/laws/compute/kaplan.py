@@ -11,6 +11,7 @@ from scipy.special import expit
 from froude.laws.drawing import rows as drawn
 from froude.laws.drawing.panel import Panel
 from froude.laws.law import Law
+from froude.laws.loss.law import ONE_RATIO
 from froude.laws.stats import robust, uncertainty
 from froude.laws.stats.frames import Array, Mask, plausible, read
 from froude.laws.stats.results import NO_ESTIMATE, Estimate, Status, open_unit, positive
@@ -104,7 +105,8 @@ def kaplan(
     """Fit Kaplan's law to the columns `params, tokens, loss` with the objective of `loss_law`: a comparison.
 
     Standard errors are robust to what rows of one of the `groups` share. Status `too_few_points` below 7 rows, 3
-    sizes or 3 horizons, `flat` where the losses are equal or do not determine the parameters, `at_bound` where
+    sizes or 3 horizons, `flat` where the losses are equal or do not determine the parameters (as those of one ratio of
+    tokens to parameters), `at_bound` where
     an exponent ran to its limit. Of more than 50,000 rows, 2,000 drawn at random say where to look for the least
     objective, that of all rows. Raises as `froude.laws.stats.frames.read` does.
     """
@@ -159,6 +161,11 @@ def kaplan(
     ends = zip(("alpha_N", "alpha_D"), theta[2:], strict=True)
     found = [f"{name} ran to its bound {v:.3g}" for name, v in ends if not 0.00525 < v < 2.985]
     status: Status = "at_bound" if found else "ok"
+    if not found and np.ptp(n - d) < ONE_RATIO:
+        status, found = (
+            "flat",
+            ["tokens per parameter are one ratio: either term may stand for the other; add others"],
+        )
     fit = _Fit(theta, covariance, scatter, dof, *means)
     (n_c, d_c), (alpha_n, alpha_d) = constants, exponents
     return KaplanLaw(

@@ -12,7 +12,13 @@ from scipy.interpolate import RBFInterpolator
 from froude.laws.stats.frames import Array, Sample
 from froude.laws.stats.results import Status
 
-SAME_BUDGET = math.log(1.05)  # runs whose compute differs by less belong to one budget
+SAME_BUDGET = math.log(1.05)  # runs whose compute differs by less from the next one's belong to one budget
+ROUNDED = math.log(
+    1.025
+)  # a budget no wider is one but for the rounding of its runs' steps, or of what was logged
+WIDEST = math.log(
+    1.5
+)  # of a budget in all; within 1.35 bringing losses to one compute leaves no bias that shows
 MIN_SIZES = 3
 MIN_TESTED = 5  # sizes that a budget needs to say how smooth its curve is
 SMOOTHNESS = 10.0 ** np.arange(-6, 5.5, 0.5)  # in (ln params)^5; the largest makes a parabola
@@ -23,7 +29,9 @@ MAX_SIZES = 60  # of one budget; closer ones are averaged
 class Budget:
     """One budget: ln of its distinct sizes, the weighted mean ln loss of each, and its rows.
 
-    `weight` is a size's, over the mean of all sizes; `place` is each row's size, `share` its share in the mean.
+    `weight` is a size's, over the mean of all sizes; `place` is each row's size, `share` its share in the mean. `apart`
+    is ln compute of each row above the budget's, and `gained` what that does to its ln loss, which the means are
+    without.
     """
 
     flops: float
@@ -33,6 +41,8 @@ class Budget:
     rows: NDArray[np.intp]
     place: NDArray[np.intp]
     share: Array
+    apart: Array
+    gained: Array
 
     def smoother(self, smoothness: float) -> RBFInterpolator:
         """Return the spline's response to each mean: evaluated at ln sizes it gives points × sizes."""
@@ -58,14 +68,16 @@ class Minimum:
 
 
 def budgets_of(sample: Sample) -> list[Budget]:
-    """Return the budgets of a sample with flops, params and loss, ascending."""
+    """Return the budgets of a sample with flops, params and loss, ascending.
+
+    Where a budget is wider than ROUNDED its rows are brought to the compute of its middle one, by how the least loss
+    goes with compute from budget to budget. At the best size a run's loss goes with its own tokens in the same way
+    (the envelope theorem).
+    """
     log_c, log_n, y = (np.log(sample[name]) for name in ("flops", "params", "loss"))
     weight = sample.weights
-    order = np.argsort(log_c, kind="stable")
     found = []
-    for rows in (
-        np.split(order, np.flatnonzero(np.diff(log_c[order]) > SAME_BUDGET) + 1) if order.size else ()
-    ):
+    for rows in _clusters(log_c):
         width = max(float(np.ptp(log_n[rows])), 1e-9)
         _, place = np.unique(
             np.round((log_n[rows] - log_n[rows].min()) / width * MAX_SIZES), return_inverse=True
@@ -73,9 +85,37 @@ def budgets_of(sample: Sample) -> list[Budget]:
         total = np.asarray(np.bincount(place, weight[rows]), dtype=np.float64)
         size, loss = (np.bincount(place, weight[rows] * values[rows]) / total for values in (log_n, y))
         flops = float(np.sort(sample["flops"][rows])[rows.size // 2])
-        found.append(Budget(flops, size, loss, total, rows, place, weight[rows] / total[place]))
+        share, apart = weight[rows] / total[place], log_c[rows] - math.log(flops)
+        found.append(Budget(flops, size, loss, total, rows, place, share, apart, np.zeros(rows.size)))
     mean = float(np.mean(np.concatenate([budget.weight for budget in found]))) if found else 1.0
-    return [replace(budget, weight=budget.weight / mean) for budget in found]
+    return _at_one_compute([replace(budget, weight=budget.weight / mean) for budget in found])
+
+
+def _clusters(log_c: Array) -> list[NDArray[np.intp]]:
+    """Return the rows of each budget, by ascending compute."""
+    found: list[list[int]] = []
+    for row in np.argsort(log_c, kind="stable").tolist():
+        last = found[-1] if found else []
+        near = last and log_c[row] - log_c[last[-1]] <= SAME_BUDGET and log_c[row] - log_c[last[0]] <= WIDEST
+        if near:
+            last.append(row)
+        else:
+            found.append([row])
+    return [np.array(rows, dtype=np.intp) for rows in found]
+
+
+def _at_one_compute(budgets: list[Budget]) -> list[Budget]:
+    """Bring the means to their budget's compute, by how the least loss goes with compute from budget to budget."""
+    if len(budgets) < 2:
+        return budgets
+    x = np.log([budget.flops for budget in budgets])
+    slope = float(np.polyfit(x, [budget.log_loss.min() for budget in budgets], 1)[0])
+    moved = []
+    for budget in budgets:
+        gained = slope * budget.apart * (np.ptp(budget.apart) > ROUNDED)
+        mean = np.bincount(budget.place, budget.share * gained)
+        moved.append(replace(budget, log_loss=budget.log_loss - mean, gained=gained))
+    return moved
 
 
 def smoothness_of(budgets: Sequence[Budget]) -> float:

@@ -148,7 +148,12 @@ class LossLaw(Law):
         return np.cov(means, rowvar=False), (drawn.noises(n, d) ** 2).mean(axis=0), parts[0] / sum(parts)
 
     def compute_optimal(self, *, flops: float) -> Allocation:
-        """Split a budget of `flops` = 6·params·tokens for the least predicted loss (2203.15556, eq. 4)."""
+        """Split a budget of `flops` = 6·params·tokens for the least predicted loss (2203.15556, eq. 4).
+
+        ValueError for a budget that is not positive and finite, and where the status leaves no split.
+        """
+        if self.status not in ("ok", "prior_driven"):
+            raise self.refusal("No split is known")
         budget = math.log(positive("flops", flops) / 6)
         problem, theta = self._fit
         a, b, _, alpha, beta = (float(v) for v in theta)

@@ -192,7 +192,7 @@ def lr_curve(frame: pl.DataFrame | pl.LazyFrame) -> LrCurve:
     in the fit the 95% interval of one called ok holds less than that, and the reasons say how much (`FEW_RUNS`). Raises
     as `froude.laws.stats.frames.read` does.
     """
-    sample = read(frame, ["lr"], loss=True)
+    sample = read(frame, ["lr"], loss=True, setting="lr")
     sample = sample.without(too_high(sample["loss"]))
     x, y = np.log(sample["lr"]), sample["loss"]
     rates, means = mean_by_rate(x, y)

@@ -9,7 +9,7 @@ import polars as pl
 
 from froude.laws.lr.curve import MIN_RATES, LrCurve, lr_curve
 from froude.laws.stats import uncertainty
-from froude.laws.stats.frames import Array, Sample
+from froude.laws.stats.frames import Array, Sample, without_rounding
 
 SAME = 0.02  # in ln: settings so near are one, since tokens are rounded to steps, and a batch to sequences
 LEVEL = 0.9  # of the interval of an exponent
@@ -73,6 +73,7 @@ def curves(
         _line=_code(counted, held), _size=_code(counted, [over]), _tuned=_code(counted, tuned)
     )
     keys = ["_line", "_size"]
+    table = without_rounding(table, setting, [*keys, "_tuned"])
     full = (
         table.group_by(*keys, "_tuned")
         .agg(

@@ -124,7 +124,7 @@ def lr_transfer(frame: pl.DataFrame | pl.LazyFrame, over: str = "width") -> LrTr
     """
     if over in ("lr", "loss"):
         raise ValueError(f"over must name a column other than lr and loss, but got {over!r}.")
-    sample = read(frame, ["lr", over], loss=True)
+    sample = read(frame, ["lr", over], loss=True, setting="lr", within=[over])
     sizes = sample[over]
     high = np.zeros(sizes.size, dtype=bool)
     for size in np.unique(sizes):

@@ -34,6 +34,7 @@ UNFINISHED = (
     "timeout",
 )
 UNFITTED = ("edge", "flat", "not_convex", "too_few_points", "prior_driven", "at_bound")
+NEAR = 0.01  # in ln: values of a setting so near are one, rounded by whatever wrote them
 SPAN = 1e30  # no sweep is wider, and beyond it the powers in a fit overflow
 
 
@@ -104,6 +105,8 @@ def read(
     weights: str | None = None,
     groups: str | Sequence[str] | None = None,
     zero: Sequence[str] = (),
+    setting: str = "",
+    within: Sequence[str] = (),
 ) -> Sample:
     """Validate `frame` and return its rows that count.
 
@@ -112,9 +115,10 @@ def read(
     finished and diverged rows count, and a word that is not known is an error. Raises TypeError for
     anything but a polars frame and for non-numeric columns, ValueError for a missing column, for a value out
     of range, where batch · steps differs from tokens by more than 1%, and for a mixture of experts, as far as a column
-    tells (`mixtures_of_experts`); each names the column.
+    tells (`mixtures_of_experts`); each names the column. Values of `setting` that differ by rounding become one
+    (`without_rounding`).
     """
-    table = collect(frame)
+    table = without_rounding(collect(frame), setting, within)
     if weights is not None and not isinstance(weights, str):
         raise ValueError(f"weights must name one column, but got {weights!r}.")
     keys = _names(groups)
@@ -145,6 +149,31 @@ def read(
     if weights is not None:
         plausible(sample, [weights])
     return sample
+
+
+def without_rounding(table: pl.DataFrame, setting: str, within: Sequence[str] = ()) -> pl.DataFrame:
+    """Return the rows with values of a setting that differ by rounding made one, among rows alike in `within`.
+
+    Values up to NEAR above the lowest become that one; others stay bit for bit.
+    """
+    if not {setting, *within} <= {*table.columns} or not table[setting].dtype.is_numeric():
+        return table
+    own = pl.col(setting).cast(pl.Float64)
+    found = table.with_columns(
+        own.map_batches(_one_level).over(within) if within else own.map_batches(_one_level)
+    )
+    return table if found[setting].equals(table[setting]) else found
+
+
+def _one_level(values: pl.Series) -> pl.Series:
+    found: dict[float, float] = {}
+    least = np.nan
+    for value in values.filter(values.is_finite() & (values > 0)).unique().sort():
+        if value <= least * (1 + NEAR):
+            found[value] = least
+        else:
+            least = value
+    return values.replace(found) if found else values
 
 
 def plausible(sample: Sample, names: Sequence[str]) -> None:

@@ -21,17 +21,17 @@ EXPERTS = (
 NEAR = 0.01  # two counts of one model's parameters may differ by so much, as batch · steps and tokens may
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     """A column's name without case, - and _, and without what a tracker puts before it (`config.num_experts`)."""
     return re.sub("[-_]", "", re.split("[./ ]", name)[-1]).lower()
 
 
-_ACTIVE, _EXPERTS = ({_plain(name) for name in names} for names in (ACTIVE, EXPERTS))
+_ACTIVE, _EXPERTS = ({plain(name) for name in names} for names in (ACTIVE, EXPERTS))
 
 
 def told_by(name: str) -> bool:
     """Whether a column of this name tells a mixture of experts from a dense model."""
-    return _plain(name) in _ACTIVE | _EXPERTS
+    return plain(name) in _ACTIVE | _EXPERTS
 
 
 def refuse(frame: pl.DataFrame, counted: pl.Series, where: Callable[[int], str]) -> None:
@@ -40,7 +40,7 @@ def refuse(frame: pl.DataFrame, counted: pl.Series, where: Callable[[int], str])
         if not told_by(name) or frame[name].dtype.is_nested():
             continue
         value = pl.col(name).cast(pl.Float64, strict=False)
-        if _plain(name) in _EXPERTS:
+        if plain(name) in _EXPERTS:
             sparse = value > 1
         elif "params" in frame.columns:
             sparse = (value / pl.col("params").cast(pl.Float64, strict=False) - 1).abs() > NEAR
@@ -52,7 +52,7 @@ def refuse(frame: pl.DataFrame, counted: pl.Series, where: Callable[[int], str])
         row = int(found[0])
         number = frame.select(value).item(row, 0)
         has = f"{number:g} in column {name!r}"
-        if _plain(name) in _ACTIVE:
+        if plain(name) in _ACTIVE:
             has = f"{number:g} active of {float(frame['params'][row]):g} parameters"
         raise ConfigError(
             f"runs must be dense, since no law here is for a mixture of experts, but {where(row)} has {has}; "

@@ -11,6 +11,8 @@ import polars as pl
 from froude import schemas
 from froude.config import ConfigError, Data, Run
 from froude.parametrizations import STANDARD
+from froude.promote.imported_runs import repeated_data
+from froude.promote.imported_runs.points import POINT, alike, run_name, with_horizon
 from froude.promote.imported_runs.run_table import SETTINGS
 from froude.promote.imported_runs.run_table import read as read_table
 from froude.store import Location, probe_writable, reported
@@ -20,7 +22,8 @@ ROLE = "history"
 REPORT = "report.html"
 RATES = 3  # that make a curve of loss against learning rate
 MANY = 0.5  # of a setting's runs that diverged, from which on the others are the lucky ones
-POINT = ["params", "tokens"]
+#: Schedules under which a checkpoint is the end of a shorter run, by the names that trainers give them.
+STEADY = r"(?i)^(constant|inv(erse)?[-_ ]?sqrt|noam|schedule[-_ ]?free)"
 _TOLD = {name: f"_{name}" for name in SETTINGS}
 #: What rows must say of a run to tell a role.
 TOLD = {"search": ("lr", "batch", "schedule"), "lr_transfer": ("lr", "width")}
@@ -51,6 +54,7 @@ def make_study(
             f"a study of imported runs must be new, but there is {what} at {place} already; choose another directory"
         )
     read = read_table(source, columns or {})
+    stage = {"role": ROLE, "trials": read.rows["trial"].n_unique(), "extends": False}
     rows = read.rows.with_columns(stage=pl.lit(ROLE))
     probe_writable(place)
     content: dict[str, Any] = {
@@ -58,7 +62,7 @@ def make_study(
         "schema": 1,
         "space": place.name,
         "seed": 0,
-        "stages": {ROLE: {"role": ROLE, "trials": rows["trial"].n_unique(), "extends": False}},
+        "stages": {ROLE: stage | ({"repeated": read.repeated} if read.repeated else {})},
         "source": Location.parse(source).name,
         "table": {"columns": read.columns, "ignored": read.ignored, "dropped": read.dropped},
     }
@@ -101,7 +105,7 @@ def holds_table(meta: Mapping[str, Any]) -> bool:
 
 
 def best(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows for the loss law: of each (params, tokens) all seeds of the settings with the least mean loss.
+    """Rows for the loss law: of each size and horizon all seeds of the settings with the least mean loss.
 
     Settings that diverge often (MANY) are passed over where another does not. Of a point at which every run diverged
     these are kept, so that nobody is told to run it again.
@@ -118,23 +122,51 @@ def best(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _marked(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows that count, their settings (`_TOLD`), and whether many runs of these diverged (`_shaky`).
+    """Rows that count, their horizons and settings (`_TOLD`), and whether many runs of these diverged (`_shaky`).
 
     An empty cell is what the others of the same size and horizon say, where they say one thing.
     """
-    ended = rows.filter(pl.col("status").is_in(["finished", "diverged"]))
-    one = {name: pl.col(name).min() == pl.col(name).max() for name in SETTINGS}
-    told = ended.with_columns(
-        pl.when(one[name].over(POINT)).then(pl.col(name).max().over(POINT)).otherwise(name).alias(key)
-        for name, key in _TOLD.items()
+    ended = with_horizon(rows.filter(pl.col("status").is_in(["finished", "diverged"])))
+    told = ended.with_columns(alike(ended[name]).alias(key) for name, key in _TOLD.items())
+    told = told.with_columns(
+        pl.when((pl.col(key).min() == pl.col(key).max()).over(POINT))
+        .then(pl.col(key).max().over(POINT))
+        .otherwise(key)
+        .alias(key)
+        for key in _TOLD.values()
     )
     share = (pl.col("status") == "diverged").mean().over(*POINT, *_TOLD.values())
     return told.with_columns(_shaky=share >= MANY)
 
 
-def doubts(rows: pl.DataFrame) -> tuple[str, ...]:
-    """Why a forecast from these rows is not to be certified: runs not told apart, and points of lucky survivors."""
-    return (*_untold(rows), *_survivors(rows))
+def doubts(rows: pl.DataFrame, stages: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[str, ...]:
+    """Why a forecast from these rows, of a study of these stages, is not to be certified.
+
+    Runs not told apart, points of lucky survivors, checkpoints in the middle of a decay, and repeated data.
+    """
+    repeated = repeated_data.doubts((stages or {}).get(ROLE, {}))
+    return (*_untold(rows), *_survivors(rows), *_undecayed(rows), *repeated)
+
+
+def _undecayed(rows: pl.DataFrame) -> tuple[str, ...]:
+    """The reason where checkpoints are no ends: their rate had still to fall.
+
+    Rows that tell the share of their tail (`decay_fraction`) are branches that decayed to their ends.
+    """
+    falling = ~pl.col("schedule").str.contains(STEADY)
+    whole = (pl.col("decay_fraction") > 0) & (pl.col("decay_fraction") < 1)
+    finished = rows.filter(pl.col("status") == "finished").with_columns(_name=run_name())
+    early = finished.filter(
+        falling & ~whole.fill_null(False) & (pl.col("tokens") < pl.col("tokens").max().over("_name"))
+    ).sort("_name", "tokens")
+    if early.is_empty():
+        return ()
+    first = early.row(0, named=True)
+    return (
+        f"checkpoints before the end of a run count as ends ({early.height} of these, e.g. run {first['_name']!r} "
+        f"at {first['tokens']:g} tokens, schedule {first['schedule']}), but their rate had still to fall, so their "
+        "losses are too high: give the last row of each run only",
+    )
 
 
 def _survivors(rows: pl.DataFrame) -> tuple[str, ...]:
@@ -163,7 +195,8 @@ def _untold(rows: pl.DataFrame) -> tuple[str, ...]:
     points = untold.select(POINT).n_unique()
     return (
         f"the table does not say how several runs of one size and horizon differ ({points} of these, e.g. params "
-        f"{first['params']:g}, tokens {first['tokens']:g}): badly tuned ones may be averaged as seeds; map lr, or seed",
+        f"{first['params']:g}, tokens {first['tokens']:g}): badly tuned ones may be averaged as seeds; map lr, seed, "
+        "or run",
     )
 
 
@@ -192,8 +225,11 @@ def rates(
         pl.col("width").is_not_null(),
         pl.col("lr").is_not_null(),
     )
+    own = own.with_columns(alike(own["lr"]))
     if target is not None:
-        own = _alike(_alike(own, "optimizer", target.optimizer.name), "schedule", target.schedule.name)
+        own = _of_targets(
+            _of_targets(own, "optimizer", target.optimizer.name), "schedule", target.schedule.name
+        )
     curves = own.filter(pl.col("lr").n_unique().over("tokens", "batch", "width") >= RATES)
     widths = curves.with_columns(_widths=pl.col("width").n_unique().over("tokens", "batch"))
     ranked = widths.sort("_widths", "tokens", "batch", descending=True, nulls_last=True).head(1)
@@ -206,7 +242,7 @@ def rates(
     return here, others.filter(pl.col("lr").n_unique().over("tokens", "width") >= RATES)
 
 
-def _alike(rows: pl.DataFrame, column: str, wanted: str) -> pl.DataFrame:
+def _of_targets(rows: pl.DataFrame, column: str, wanted: str) -> pl.DataFrame:
     """Rows that have the target's value or do not say, if any has it; else all."""
     same = pl.col(column).str.to_lowercase() == wanted.lower()
     return rows.filter(same | pl.col(column).is_null()) if rows.filter(same).height else rows

@@ -28,6 +28,10 @@ FEW_EACH = 0.1  # tokens per parameter: where no run has more, tokens are probab
 FEW = 1e4  # parameters or tokens: fewer are probably millions or billions
 LONGEST_SEQUENCE_BATCH = 4096  # a batch below it is probably in sequences
 EVERY_RUN_HAS = ("width", "depth", "batch", "lr")  # of the settings
+BY_SIZE = (
+    0.2,
+    5.0,
+)  # FLOPs over 6·params·tokens: attention and embeddings stay within it, another unit does not
 RANGES = ("params", "tokens", "loss", "batch")
 
 
@@ -90,6 +94,7 @@ def reading(study: Study) -> Reading:
             *_overlooked(columns, ignored, said["dropped"]),
             *_units(ranges, stepless=not counted["steps"].count()),
             *_few_tokens(counted),
+            *_flops(counted),
             *_empty(counted),
         ),
     )
@@ -125,6 +130,19 @@ def _few_tokens(counted: pl.DataFrame) -> list[str]:
     return [
         f"no run has more than {most:.2g} tokens per parameter; are tokens thousands, or millions? They are read as "
         "plain counts"
+    ]
+
+
+def _flops(counted: pl.DataFrame) -> list[str]:
+    """Where the table's FLOPs are in another unit; rows that tell none have those by size."""
+    ratio = pl.col("flops") / (6 * pl.col("params").cast(pl.Float64) * pl.col("tokens"))
+    told = counted.select(ratio).to_series()
+    median = told.filter(told != 1).median()
+    if not isinstance(median, float) or BY_SIZE[0] <= median <= BY_SIZE[1]:
+        return []
+    return [
+        f"flops are {median:.2g} times 6·params·tokens (the median); are they in another unit, or of a step? They are "
+        "read as FLOPs of the whole run"
     ]
 
 

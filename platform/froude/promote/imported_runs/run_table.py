@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -16,8 +15,9 @@ from froude import schemas
 from froude.config import ConfigError
 from froude.laws.stats import frames, mixtures_of_experts
 from froude.parametrizations import PARAMETRIZATIONS
-from froude.promote.imported_runs import table_file
+from froude.promote.imported_runs import repeated_data, table_file
 from froude.promote.imported_runs.set_columns import SET_LOSS, is_set
+from froude.promote.imported_runs.table_columns import Table, numbers_of, words_of
 from froude.section import listing
 from froude.store import Location
 
@@ -38,6 +38,7 @@ OPTIONAL = (
     *SETTINGS,
     *("seed", "flops", "seconds"),
 )
+WORDED = {field.name for field in schemas.TRIALS if field.type == pa.string()}
 #: Parameters that a token passes through: the name of ours for a column that `mixtures_of_experts` does not know.
 ACTIVE = "active_params"
 #: What a tracker or a scheduler (W&B, MLflow, Optuna, Slurm) calls each status, in small letters. Other words are
@@ -50,34 +51,6 @@ WORDS = {
     **dict.fromkeys(("complete", "completed", "success", "succeeded"), "finished"),
     **{status: status for status in STATUSES},
 }
-#: 30,000,000 or 30 000 000 in a column of counts; elsewhere 2,345 may be a decimal comma, and is asked about.
-GROUPED = r"^\d{1,3}([,_ \u{a0}\u{2009}\u{202f}]\d{3})+(\.0*)?$"
-SEPARATORS = r"[,_ \u{a0}\u{2009}\u{202f}]"
-UNIT = re.compile(r"(\d+(?:\.\d+)?)\s*([kmbgt])", re.IGNORECASE)
-EXPONENTS = {"k": 3, "m": 6, "b": 9, "g": 9, "t": 12}
-
-
-@dataclass(frozen=True)
-class _Table:
-    """A table under froude's names for its columns; `theirs` are the file's."""
-
-    frame: pl.DataFrame
-    source: str
-    theirs: Mapping[str, str]
-
-    def where(self, row: int) -> str:
-        """The row as a user finds it: counted from 1, with the run's name where it has one."""
-        run = self.frame["run"][row] if "run" in self.frame.columns else None
-        return f"row {row + 1}" if run is None else f"row {row + 1} (run {run!r})"
-
-    def column(self, name: str) -> str:
-        theirs = self.theirs.get(name, name)
-        return f"{self.source}: column {theirs!r}" + (f" ({name})" if theirs != name else "")
-
-    def error(self, name: str, row: int, rule: str, remedy: str) -> ConfigError:
-        value = self.frame[name][row]
-        held = "is empty" if value is None else f"holds {value!r}"
-        return ConfigError(f"{self.column(name)} must be {rule}, but {self.where(row)} {held}; {remedy}")
 
 
 @dataclass(frozen=True)
@@ -86,7 +59,7 @@ class Runs:
 
     `sets` are losses on other validation sets: rows of `evals()` with the set's name for `split`.
     `columns` maps froude's names to the file's, for the columns that were used; `ignored` are the file's other columns,
-    `dropped` the names of froude's that the user mapped to nothing.
+    `dropped` the names of froude's that the user mapped to nothing; `repeated` is of `repeated_data`.
     """
 
     rows: pl.DataFrame
@@ -94,6 +67,7 @@ class Runs:
     columns: Mapping[str, str]
     ignored: tuple[str, ...]
     dropped: tuple[str, ...]
+    repeated: Mapping[str, float]
 
 
 def read(source: str, columns: Mapping[str, str]) -> Runs:
@@ -108,27 +82,26 @@ def read(source: str, columns: Mapping[str, str]) -> Runs:
         columns=used,
         ignored=tuple(name for name in content.columns if name not in used.values()),
         dropped=tuple(name for name, theirs in columns.items() if not theirs),
+        repeated=_repeated(table, rows),
     )
 
 
-def _rows(table: _Table, source: str) -> pl.DataFrame:
+def _rows(table: Table, source: str) -> pl.DataFrame:
     """The rows, checked; a row without a finite loss is one that diverged."""
     if not table.frame.height:
         raise ConfigError(f"a table of runs must have rows, but {source} has none; name another file")
     empty = pl.from_arrow(schemas.TRIALS.empty_table())
     assert isinstance(empty, pl.DataFrame)
     kinds = empty.schema
-    experts = _dense(table)
-    typed = table.frame.select(pl.exclude(*experts, f"^{SET_LOSS.pattern}$")).with_columns(
+    aside = [*_dense(table), *filter(repeated_data.told_by, table.frame.columns)]
+    typed = table.frame.select(pl.exclude(*aside, f"^{SET_LOSS.pattern}$")).with_columns(
         status=_status(table)
     )
     counted = typed["status"].is_in(["finished", "diverged"])
     _words(table)
     for name in typed.columns:
-        if schemas.TRIALS.field(name).type == pa.string():
-            typed = typed.with_columns(pl.col(name).cast(pl.String))
-        else:
-            numbers = _numbers(table, name)
+        if name not in WORDED:
+            numbers = numbers_of(table, name)
             _check(table, name, numbers, counted)
             typed = typed.with_columns(numbers.alias(name))
     _same_units(table, typed, counted)
@@ -164,12 +137,17 @@ def _rows(table: _Table, source: str) -> pl.DataFrame:
     return whole.with_columns(fingerprint=pl.Series(marks, dtype=pl.String))
 
 
-def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> _Table:
+def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> Table:
     spoken_for = set(columns.values())
     sets = [name for name in table.columns if is_set(table[name]) and name not in spoken_for]
     sets += [name for name in columns if SET_LOSS.fullmatch(name)]
-    experts = [name for name in table.columns if mixtures_of_experts.told_by(name) and name not in spoken_for]
-    known = tuple(dict.fromkeys((*REQUIRED, *OPTIONAL, ACTIVE, *experts, *sets)))
+    telling = [
+        name
+        for name in table.columns
+        if (mixtures_of_experts.told_by(name) or repeated_data.told_by(name)) and name not in spoken_for
+    ]
+    names = (*REQUIRED, *OPTIONAL, ACTIVE, repeated_data.UNIQUE, repeated_data.EPOCHS, *telling, *sets)
+    known = tuple(dict.fromkeys(names))
     have = ", ".join(table.columns) or "no columns"
     for name, theirs in columns.items():
         if name not in known:
@@ -192,16 +170,18 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> _T
         pl.col(theirs).alias(name) for name, theirs in mapping.items() if theirs in table.columns
     )
     # both letters that look like mu
-    letters = pl.col("^parametrization$").cast(pl.String).str.to_lowercase().str.replace("^(μ|µ)", "mu")
-    return _Table(named.with_columns(letters), source, mapping)
+    letters = pl.col("^parametrization$").str.to_lowercase().str.replace("^(μ|µ)", "mu")
+    read = Table(named, source, mapping)
+    words = [words_of(read, name) for name in named.columns if name in WORDED]
+    return Table(named.with_columns(words).with_columns(letters), source, mapping)
 
 
-def _status(table: _Table) -> pl.Series:
+def _status(table: Table) -> pl.Series:
     """The word of ours for each row's status, finished where there is no column of it."""
     frame = table.frame
     if "status" not in frame.columns:
         return pl.repeat("finished", frame.height, eager=True)
-    words = frame["status"].cast(pl.String).str.strip_chars().str.to_lowercase()
+    words = frame["status"].str.strip_chars().str.to_lowercase()
     words = words.str.replace(r"^cancelled by .*", "cancelled")  # sacct's
     found = words.replace_strict(WORDS, default=None, return_dtype=pl.String)
     odd = found.is_null().arg_true()
@@ -212,14 +192,14 @@ def _status(table: _Table) -> pl.Series:
     return found
 
 
-def _set_losses(table: _Table, rows: pl.DataFrame) -> pl.DataFrame:
+def _set_losses(table: Table, rows: pl.DataFrame) -> pl.DataFrame:
     """Rows of `evals()` for the columns `loss_<name>`: of each finished run where it has a value."""
     finished = rows["status"] == "finished"
     found = [schemas.EVALS.empty_table()]
     for column in table.frame.columns:
         if not (named := SET_LOSS.fullmatch(column)):
             continue
-        losses = _numbers(table, column)
+        losses = numbers_of(table, column)
         if (low := (finished & ~(losses > 0)).fill_null(False).arg_true()).len():
             rule, remedy = (
                 "positive (nats per token)",
@@ -235,15 +215,22 @@ def _set_losses(table: _Table, rows: pl.DataFrame) -> pl.DataFrame:
     return frame
 
 
-def _dense(table: _Table) -> list[str]:
+def _repeated(table: Table, rows: pl.DataFrame) -> dict[str, float]:
+    """Which finished rows saw their data too often."""
+    names = [name for name in table.frame.columns if repeated_data.told_by(name)]
+    numbers = table.frame.select(numbers_of(table, name).alias(name) for name in ("tokens", *names))
+    return repeated_data.repeated(numbers, rows["status"] == "finished")
+
+
+def _dense(table: Table) -> list[str]:
     """The columns that would tell a mixture of experts; ConfigError where one does."""
     names = [name for name in table.frame.columns if mixtures_of_experts.told_by(name)]
-    numbers = table.frame.select(_numbers(table, name).alias(name) for name in ("params", *names))
+    numbers = table.frame.select(numbers_of(table, name).alias(name) for name in ("params", *names))
     mixtures_of_experts.refuse(numbers, pl.repeat(True, numbers.height, eager=True), table.where)
     return names
 
 
-def _words(table: _Table) -> None:
+def _words(table: Table) -> None:
     """ConfigError where a column of words holds one that means nothing here."""
     frame = table.frame
     if "parametrization" in frame.columns:
@@ -256,37 +243,7 @@ def _words(table: _Table) -> None:
         )
 
 
-def _numbers(table: _Table, name: str) -> pl.Series:
-    """The column as Float64, also from text; ConfigError for what is no plain number."""
-    column = table.frame[name]
-    if column.dtype == pl.Null or column.dtype.is_numeric():
-        return column.cast(pl.Float64)
-    if not isinstance(column.dtype, pl.String | pl.Categorical | pl.Enum):
-        raise ConfigError(f"{table.column(name)} must be numeric, but is {column.dtype}; give numbers")
-    plain = pl.col(name).cast(pl.String).str.strip_chars()
-    plain = pl.when(~plain.is_in(["", *table_file.NOTHING])).then(plain)
-    if mixtures_of_experts.told_by(name) or (
-        name in schemas.TRIALS.names and schemas.TRIALS.field(name).type == pa.int64()
-    ):
-        plain = (
-            pl.when(plain.str.contains(GROUPED)).then(plain.str.replace_all(SEPARATORS, "")).otherwise(plain)
-        )
-    text = table.frame.select(plain).to_series()
-    numbers = text.cast(pl.Float64, strict=False)
-    if (odd := (text.is_not_null() & numbers.is_null()).arg_true()).len():
-        row = int(odd[0])
-        raise table.error(name, row, "numeric", f"write {_plainly(text[row])}")
-    return numbers
-
-
-def _plainly(text: str) -> str:
-    """How a number that was written otherwise is to be written."""
-    if unit := UNIT.fullmatch(text):
-        return f"{unit[1]}e{EXPONENTS[unit[2].lower()]}"
-    return "a plain number such as 1300000 or 1.3e6, without units or commas, or leave it empty"
-
-
-def _check(table: _Table, name: str, numbers: pl.Series, counted: pl.Series) -> None:
+def _check(table: Table, name: str, numbers: pl.Series, counted: pl.Series) -> None:
     """ConfigError where numbers are out of the range that their column must have."""
     if name == "loss":
         if (low := (counted & (numbers <= 0)).fill_null(False).arg_true()).len():
@@ -309,7 +266,7 @@ def _check(table: _Table, name: str, numbers: pl.Series, counted: pl.Series) -> 
             raise table.error(name, int(found[0]), "whole counts below 2^63", remedy)
 
 
-def _same_units(table: _Table, typed: pl.DataFrame, counted: pl.Series) -> None:
+def _same_units(table: Table, typed: pl.DataFrame, counted: pl.Series) -> None:
     """ConfigError where batch · steps is not tokens within 1%: the batch is then in something else."""
     if not {"batch", "steps"} <= set(typed.columns):
         return
@@ -342,9 +299,7 @@ def _names(rows: pl.DataFrame, source: str) -> pl.DataFrame:
             f"{twice.filter(pl.struct(same) == pl.struct(same).first())['_row'][1]} are both {what} at "
             f"{twice['tokens'][0]:g} tokens; drop one, or give the runs different names"
         )
-    trial = (
-        pl.col("trial").cast(pl.String).fill_null(pl.col("run")) if "trial" in rows.columns else pl.col("run")
-    )
+    trial = pl.col("trial").fill_null(pl.col("run")) if "trial" in rows.columns else pl.col("run")
     several = pl.col("run").is_duplicated()
     at = pl.concat_str("run", pl.lit("@"), pl.col("tokens").round().cast(pl.Int64).cast(pl.String))
     return rows.with_columns(trial=trial, run=pl.when(several).then(at).otherwise(pl.col("run"))).drop("_row")

@@ -26,7 +26,11 @@ def earlier_line(trials: pl.DataFrame, stages: Mapping[str, Mapping[str, Any]]) 
     ended = found.group_by("status").len().sort("status").iter_rows()
     said = ", ".join(f"{n} {status}" for status, n in ended)
     are = "1 trial is" if count == 1 else f"{count} trials are"
-    return f"{are} of an earlier version of the space ({said}): laws of their stages still read what finished"
+    kept = found.filter(pl.col("stage").is_in(list(stages)))["trial"].n_unique()
+    read = "laws of their stages still read what finished"
+    if kept < count:  # without its stage's role, no law takes a row
+        read = f"laws do not read the {count - kept} whose stage is gone" if kept else "no law reads them"
+    return f"{are} of an earlier version of the space ({said}): {read}"
 
 
 def none_finished(counts: Mapping[str, int], where: str, *, table: bool = False) -> str:
