@@ -90,5 +90,5 @@ def test_what_the_policy_does_is_said_and_what_it_only_notices_is_not(
     assert "loss nan" in said[0]
     assert "are left out: 3 updates left out" in said[2]
     assert head.alarms() == ()
-    head.clear()
+    head.clear(0)
     assert not head.said()

@@ -29,6 +29,7 @@ def ended(study: Location, monkeypatch: pytest.MonkeyPatch, kind: str) -> Any:
 
     monkeypatch.setattr(elastic, "train", train)
     monkeypatch.setattr("ray.get_runtime_context", lambda: SimpleNamespace(gcs_address="127.0.0.1:1"))
+    (study / "study.json").replace(b"{}")
     proxy = Proxy(config=Task("wide", TRIAL.to_json(), study.url, "").config())
     try:
         while not (result := proxy.step())["done"]:

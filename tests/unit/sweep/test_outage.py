@@ -91,6 +91,7 @@ def test_a_trial_that_is_trained_is_not_trained_again_for_its_store(
 ) -> None:
     monkeypatch.setattr(trial_store, "write", failing(2, AWAY, trial_store.write))
     study = Location.parse(tmp_path / "study")
+    (study / "study.json").replace(b"{}")
     proxy = Proxy(config=Task("a", TRIAL.to_json(), study.url, "cpu").config())
     try:
         while not (result := proxy.step())["done"]:
