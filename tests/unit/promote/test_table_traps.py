@@ -227,6 +227,14 @@ def test_flops_in_another_unit_are_pointed_out(unit: float, warned: bool, tmp_pa
     assert any(said.startswith("flops are") for said in reading(made(tmp_path, rows)).warnings) == warned
 
 
+@pytest.mark.parametrize(("tokens", "warned"), [(1, False), (1024, True)])
+def test_losses_that_are_no_nats_per_token_are_pointed_out(tokens: int, warned: bool, tmp_path: Path) -> None:
+    rows = [{**each, "loss": tokens * each["loss"]} for each in LADDER]
+    assert (
+        any(said.startswith("no loss is below") for said in reading(made(tmp_path, rows)).warnings) == warned
+    )
+
+
 def test_the_data_that_froude_would_train_on_are_named_where_the_target_names_none() -> None:
     assert "KingJames" in unnamed_data({"history": {}}, TARGET)
     assert not unnamed_data({"loss_law": {}}, TARGET)

@@ -27,6 +27,7 @@ IGNORED = {
 FEW_EACH = 0.1  # tokens per parameter: where no run has more, tokens are probably in a larger unit
 FEW = 1e4  # parameters or tokens: fewer are probably millions or billions
 LONGEST_SEQUENCE_BATCH = 4096  # a batch below it is probably in sequences
+MOST_NATS = 15.0  # per token: a guess among three million tokens has as many, and a trained model fewer
 EVERY_RUN_HAS = ("width", "depth", "batch", "lr")  # of the settings
 BY_SIZE = (
     0.2,
@@ -95,6 +96,7 @@ def reading(study: Study) -> Reading:
             *_units(ranges, stepless=not counted["steps"].count()),
             *_few_tokens(counted),
             *_flops(counted),
+            *_loss(counted),
             *_empty(counted),
         ),
     )
@@ -143,6 +145,15 @@ def _flops(counted: pl.DataFrame) -> list[str]:
     return [
         f"flops are {median:.2g} times 6·params·tokens (the median); are they in another unit, or of a step? They are "
         "read as FLOPs of the whole run"
+    ]
+
+
+def _loss(counted: pl.DataFrame) -> list[str]:
+    least = counted.filter(pl.col("loss").is_finite())["loss"].min()
+    if not isinstance(least, float) or least <= MOST_NATS:
+        return []
+    return [
+        f"no loss is below {least:.3g}; are they perplexities, or sums over a sequence? They are read as nats per token"
     ]
 
 
