@@ -223,3 +223,14 @@ def test_a_prior_does_not_make_up_for_one_size() -> None:
     assert laws.loss_law(frame[:3], prior=PRIOR).status == "too_few_points"
     with pytest.raises(ValueError, match=r"free"):
         laws.loss_law(frame, prior=PRIOR, form="tied")
+
+
+@pytest.mark.parametrize("unit", [1e-6, 1e3, 1e6])
+def test_a_forecast_is_as_large_in_any_unit_of_the_loss(unit: float) -> None:
+    frame, _ = study(0)
+    in_nats = laws.loss_law(frame, prior=PRIOR, groups="width").predict(**TARGET)
+    other = laws.loss_law(frame.with_columns(pl.col("loss") * unit), prior=PRIOR, groups="width")
+    found = other.predict(**TARGET)
+    assert [each / unit for each in (found.loss, found.low, found.high)] == pytest.approx(
+        [in_nats.loss, in_nats.low, in_nats.high], rel=1e-5
+    )

@@ -25,7 +25,7 @@ PROPOSED = 4  # draws before those with terms below zero are thrown away, per dr
 REACH = 4.0  # standard deviations of the exponents' prior that the grid spans
 ZOOMS = 4  # rounds, at most, in which it closes in
 SIGMA = (1e-4, 0.06)  # where it begins; relative
-RIDGE = 1e-10  # of a design's trace: terms that the rows cannot tell apart
+RIDGE = 1e-10  # of each of a design's squares: terms that the rows cannot tell apart
 FEWEST = 100  # effective draws with positive terms: with fewer the rows contradict the law
 LEAST_MASS = -12.0  # in ln: how unlikely positive terms may be under a point of the grid before all are alike
 ROWS = 800  # of more, some of the groups are enough
@@ -179,8 +179,8 @@ class _Cells:
             normal, right = _normal(gram, *sizes)
             for sigma, believed in zip(grid.sigma, noise.log_prior(grid.sigma), strict=True):
                 precision = normal / sigma**2
-                trace = np.einsum("...ii->...", precision)
-                precision = precision + np.eye(terms) * (RIDGE * trace[..., None, None] + stiff)
+                ridge = RIDGE * np.einsum("...ii->...i", precision)  # to each its own: a loss has any unit
+                precision = precision + np.eye(terms) * (ridge[..., None, :] + stiff)
                 covariance = np.linalg.inv(precision)
                 mean = (covariance @ (right / sigma**2)[..., None])[..., 0]
                 squares = gram[-1, -1] / sigma**2 - (mean * right).sum(axis=-1) / sigma**2
