@@ -126,6 +126,10 @@ def test_seeds_count_alike_whether_trunks_end_at_the_loss_or_go_on() -> None:
     for several in (trunks, ended):
         found = laws.steps_to_target(pl.concat(several), 2.2)["steps"].to_list()
         assert found == pytest.approx([math.sqrt(alone[0] * alone[1])], rel=1e-9)
+        # A seed whose rate was written as float32 has the other's rate, and is not the luckier one's alone.
+        told = pl.when(pl.col("seed") == 1).then(float(np.float32(0.01))).otherwise(0.01)
+        rounded = laws.steps_to_target(pl.concat(several).with_columns(lr=told), 2.2)["steps"].to_list()
+        assert rounded == found
 
 
 @pytest.mark.parametrize(("late", "rate"), [(None, 0.001), (2.2, 0.004)])

@@ -183,7 +183,7 @@ def steps_to_target(frame: pl.DataFrame | pl.LazyFrame, target: float) -> pl.Dat
     `froude.laws.stats.frames.read` does.
     """
     goal = positive("target", target)
-    sample = read(collect(frame), ["batch", "lr", "steps"], loss=True)
+    sample = read(collect(frame), ["batch", "lr", "steps"], loss=True, setting="lr", within=["batch"])
     known = np.isfinite([sample.columns[name] for name in ("batch", "lr", "steps")]).all(axis=0)
     counted = sample.used | (sample.diverged & known)
     batch, lr, steps, loss = (sample.columns[name][counted] for name in ("batch", "lr", "steps", "loss"))
