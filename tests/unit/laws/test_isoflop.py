@@ -227,10 +227,12 @@ def test_more_compute_for_larger_models_moves_no_optimum(width: float) -> None:
     assert np.mean(noisy) == pytest.approx(1, abs=0.03)
 
 
-def test_a_history_without_budgets_is_no_single_one() -> None:
+def test_a_history_without_budgets_is_none() -> None:
     flops = np.geomspace(1e18, 3e19, 200)
     params = np.array([best(c) for c in flops]) * np.exp(np.tile(np.linspace(-2, 2, 20), 10))
     frame = pl.DataFrame({"flops": flops, "params": params}).with_columns(
         loss=E + A / pl.col("params") ** ALPHA + B / (pl.col("flops") / 6 / pl.col("params")) ** BETA
     )
-    assert laws.iso_flop(frame).optima.height == 9
+    law = laws.iso_flop(frame)
+    assert law.status == "too_few_points"
+    assert "are no budget" in law.reasons[1]

@@ -14,7 +14,16 @@ import numpy as np
 import polars as pl
 from scipy import stats
 
-from froude.laws.compute.profile import MIN_SIZES, Budget, Minimum, budgets_of, minimum, smoothness_of
+from froude.laws.compute.profile import (
+    MIN_SIZES,
+    SAME_BUDGET,
+    WIDEST,
+    Budget,
+    Minimum,
+    budgets_of,
+    minimum,
+    smoothness_of,
+)
 from froude.laws.drawing import rows as drawn
 from froude.laws.drawing.panel import Axis, Line, Note, Panel, Points, Series
 from froude.laws.law import Law
@@ -162,14 +171,14 @@ def iso_flop(
 ) -> IsoFlop:
     """Find the best size per budget and fit its power law: columns `flops, params, loss` (nats per token).
 
-    Runs within 5% of the next one's compute, and 1.5 times the least in all, are one budget; where it is wider than
-    2.5%, losses are brought to one compute (`froude.laws.compute.profile.budgets_of`). Several seeds are several
-    rows. Budgets whose best size is the smallest or largest finished (`edge`), with fewer than three sizes, or whose
-    optimum is not known within a factor of 2 (`flat`, also of all budgets where parabolas explain no more than noise
-    would) are left out of the law and named in `reasons`. Intervals are by Student's t from the noise of the losses,
-    pooled over all budgets, or from what rows of one of the `groups` share if that is more, weighed with the scatter
-    of the optima about the law. Status `too_few_points` below three optima. Raises as `froude.laws.stats.frames.read`
-    does.
+    Runs within 5% of the next one's compute are one budget; where it is wider than 2.5%, losses are brought to one
+    compute (`froude.laws.compute.profile.budgets_of`), and one wider than 1.5 times is left out. Several seeds are
+    several rows. Budgets whose best size is the smallest or largest finished (`edge`), with fewer than three sizes,
+    or whose optimum is not known within a factor of 2 (`flat`, also of all budgets where parabolas explain no more
+    than noise would) are left out of the law and named in `reasons`. Intervals are by Student's t from the noise of
+    the losses, pooled over all budgets, or from what rows of one of the `groups` share if that is more, weighed with
+    the scatter of the optima about the law. Status `too_few_points` below three optima. Raises as
+    `froude.laws.stats.frames.read` does.
     """
     sample = read(frame, ["flops", "params"], loss=True, weights=weights, groups=groups)
     plausible(sample, ["flops", "params", "loss"])
@@ -196,12 +205,19 @@ def iso_flop(
     status, reasons = line.status, [] if line.status == "ok" else list(line.reasons)
     if used.sum() < MIN_BUDGETS:
         status, reasons = "too_few_points", [f"{used.sum()} budgets with an optimum; needs {MIN_BUDGETS}"]
+    wide = [budget.wide for budget in budgets]
+    if any(wide):
+        chains = ", ".join(f"{budget.flops:.3g}" for budget in budgets if budget.wide)
+        reasons.append(
+            f"left out: about {chains} FLOPs: runs over more than {math.exp(WIDEST):g} times the compute, with no gap "
+            f"of {100 * (math.exp(SAME_BUDGET) - 1):.0f}%, are no budget"
+        )
     for name, text in (
         ("edge", "the best size is at the edge of the sizes tried"),
         ("flat", "the losses do not place the optimum within a factor of 2"),
         ("too_few_points", f"fewer than {MIN_SIZES} sizes"),
     ):
-        left = optima.filter(pl.col("status") == name)["flops"].to_list()
+        left = optima.filter((pl.col("status") == name) & ~pl.Series(wide))["flops"].to_list()
         if left:
             reasons.append(f"left out: {', '.join(f'{flops:.3g}' for flops in left)} FLOPs: {text}")
     fits = tuple(zip(budgets, splines, strict=True))

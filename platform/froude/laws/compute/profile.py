@@ -13,12 +13,8 @@ from froude.laws.stats.frames import Array, Sample
 from froude.laws.stats.results import Status
 
 SAME_BUDGET = math.log(1.05)  # runs whose compute differs by less from the next one's belong to one budget
-ROUNDED = math.log(
-    1.025
-)  # a budget no wider is one but for the rounding of its runs' steps, or of what was logged
-WIDEST = math.log(
-    1.5
-)  # of a budget in all; within 1.35 bringing losses to one compute leaves no bias that shows
+ROUNDED = math.log(1.025)  # of a budget: so little may be rounding, of runs' steps or of what was logged
+WIDEST = math.log(1.5)  # of a budget; within 1.35 losses that are brought to one compute show no bias
 MIN_SIZES = 3
 MIN_TESTED = 5  # sizes that a budget needs to say how smooth its curve is
 SMOOTHNESS = 10.0 ** np.arange(-6, 5.5, 0.5)  # in (ln params)^5; the largest makes a parabola
@@ -43,6 +39,11 @@ class Budget:
     share: Array
     apart: Array
     gained: Array
+
+    @property
+    def wide(self) -> bool:
+        """Whether its runs form a chain over so much compute that they are of no one budget."""
+        return bool(np.ptp(self.apart) > WIDEST)
 
     def smoother(self, smoothness: float) -> RBFInterpolator:
         """Return the spline's response to each mean: evaluated at ln sizes it gives points × sizes."""
@@ -76,8 +77,11 @@ def budgets_of(sample: Sample) -> list[Budget]:
     """
     log_c, log_n, y = (np.log(sample[name]) for name in ("flops", "params", "loss"))
     weight = sample.weights
+    order = np.argsort(log_c, kind="stable")
     found = []
-    for rows in _clusters(log_c):
+    for rows in (
+        np.split(order, np.flatnonzero(np.diff(log_c[order]) > SAME_BUDGET) + 1) if order.size else ()
+    ):
         width = max(float(np.ptp(log_n[rows])), 1e-9)
         _, place = np.unique(
             np.round((log_n[rows] - log_n[rows].min()) / width * MAX_SIZES), return_inverse=True
@@ -91,25 +95,13 @@ def budgets_of(sample: Sample) -> list[Budget]:
     return _at_one_compute([replace(budget, weight=budget.weight / mean) for budget in found])
 
 
-def _clusters(log_c: Array) -> list[NDArray[np.intp]]:
-    """Return the rows of each budget, by ascending compute."""
-    found: list[list[int]] = []
-    for row in np.argsort(log_c, kind="stable").tolist():
-        last = found[-1] if found else []
-        near = last and log_c[row] - log_c[last[-1]] <= SAME_BUDGET and log_c[row] - log_c[last[0]] <= WIDEST
-        if near:
-            last.append(row)
-        else:
-            found.append([row])
-    return [np.array(rows, dtype=np.intp) for rows in found]
-
-
 def _at_one_compute(budgets: list[Budget]) -> list[Budget]:
     """Bring the means to their budget's compute, by how the least loss goes with compute from budget to budget."""
-    if len(budgets) < 2:
+    known = [budget for budget in budgets if not budget.wide]
+    if len(known) < 2:
         return budgets
-    x = np.log([budget.flops for budget in budgets])
-    slope = float(np.polyfit(x, [budget.log_loss.min() for budget in budgets], 1)[0])
+    x = np.log([budget.flops for budget in known])
+    slope = float(np.polyfit(x, [budget.log_loss.min() for budget in known], 1)[0])
     moved = []
     for budget in budgets:
         gained = slope * budget.apart * (np.ptp(budget.apart) > ROUNDED)
@@ -136,9 +128,9 @@ def smoothness_of(budgets: Sequence[Budget]) -> float:
 
 
 def minimum(budget: Budget, smoothness: float) -> Minimum | None:
-    """Return the spline's minimum, None with fewer than MIN_SIZES sizes."""
+    """Return the spline's minimum, None with fewer than MIN_SIZES sizes, or where it is no budget."""
     x, y = budget.size, budget.log_loss
-    if x.size < MIN_SIZES:
+    if x.size < MIN_SIZES or budget.wide:
         return None
     smoother = budget.smoother(smoothness)
     hat = smoother(x[:, None])
