@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray import cloudpickle, tune
+from ray import tune
 from ray.tune.experiment import Trial as TuneTrial
 from ray.tune.search import Searcher
 
@@ -268,21 +268,15 @@ class Queue(_Unpickled, Searcher):
         raise NotImplementedError("a sweep resumes from its study, not from Tune's checkpoint")
 
 
-def _last_error(trial: TuneTrial) -> str:
-    """The last line of what the trial's last attempt raised."""
+def _error(trial: TuneTrial) -> str:
+    """What the trial's last attempt raised, as Tune wrote it; what it pickled beside that is left alone."""
     text = Path(trial.error_file).read_text() if trial.error_file else ""
+    return text.rpartition("Failure # ")[2]
+
+
+def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:ERROR_CHARACTERS] if lines else "no message"
-
-
-def _exception(trial: TuneTrial) -> BaseException | None:
-    """What the trial's last attempt ended with, if Tune kept it."""
-    file = Path(trial.pickled_error_file or "")
-    try:
-        error = cloudpickle.loads(file.read_bytes()) if file.is_file() else None
-    except Exception:  # noqa: BLE001  one of the user's own classes that can't be made again: not of a node
-        return None
-    return error if isinstance(error, BaseException) else None
 
 
 class _Ear(_Unpickled, tune.Callback):
@@ -293,6 +287,7 @@ class _Ear(_Unpickled, tune.Callback):
         self._told = -TOLD_SECONDS
         self._nodes: dict[str, str] = {}  # on which each trial's present attempt runs
         self._lost: Counter[str] = Counter()  # attempts of each trial that ended with a node
+        self._counted: Counter[str] = Counter()  # failures of each trial as Tune has them
 
     def on_trial_result(
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, result: dict[str, Any], **info: Any
@@ -306,12 +301,13 @@ class _Ear(_Unpickled, tune.Callback):
         self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any
     ) -> None:
         """Count the attempt, and no failure of the trial where its node was lost: Tune excepts only nodes on notice."""
-        name, error = _name(trial), _exception(trial)
+        name, told = _name(trial), trial.run_metadata
         node = self._nodes.pop(name, "")
-        if error is not None and ray_internals.node_lost(error, node):
+        if told.num_failures > self._counted[name] and ray_internals.node_lost(_error(trial), node):
             self._lost[name] += 1
             if self._lost[name] <= LOST_NODES:
-                trial.run_metadata.num_failures -= 1
+                told.num_failures -= 1
+        self._counted[name] = told.num_failures
         trial.set_config({**trial.config, "attempt": trial.config["attempt"] + 1})
 
     def on_trial_complete(
@@ -329,7 +325,7 @@ class _Ear(_Unpickled, tune.Callback):
         self._queue.end(_name(trial), error, attempts)
 
     def on_trial_error(self, iteration: int, trials: list[TuneTrial], trial: TuneTrial, **info: Any) -> None:
-        name, attempts, error = _name(trial), trial.config["attempt"], _last_error(trial)
+        name, attempts, error = _name(trial), trial.config["attempt"], _last_line(_error(trial))
         if lost := self._lost[name]:
             error = f"{error} (its node was lost in {lost} of {attempts - 1} attempts before)"
         self._queue.end(name, error, attempts)

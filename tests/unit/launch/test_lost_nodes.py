@@ -7,8 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ray import cloudpickle
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayActorError, RayTaskError
+from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 from ray.tune.experiment import Trial as TuneTrial
 
 from froude.launch import ray_internals
@@ -22,7 +21,7 @@ class Played:
     def __init__(self, folder: Path) -> None:
         self.config: dict[str, Any] = {"name": "a", "attempt": 1}
         self.run_metadata, self.max_failures = SimpleNamespace(num_failures=0), RETRIES
-        self.pickled_error_file, self.error_file = str(folder / "error.pkl"), str(folder / "error.txt")
+        self.error_file = str(folder / "error.txt")
         self.ended: list[tuple[str, str, int]] = []
         queue: Any = SimpleNamespace(shares={"a": 0.0}, end=lambda *told: self.ended.append(told))
         self.ear = _Ear(queue, None)
@@ -30,12 +29,12 @@ class Played:
     def set_config(self, config: dict[str, Any]) -> None:
         self.config = config
 
-    def fail(self, error: BaseException, node: str = "n1") -> None:
+    def fail(self, error: BaseException, node: str = "n1", counted: bool = True) -> None:
         trial: Any = self
         self.ear.on_trial_result(0, [], trial, {"progress": 0.5, "node": node})
-        Path(self.pickled_error_file).write_bytes(cloudpickle.dumps(error))
-        Path(self.error_file).write_text(str(error))
-        self.run_metadata.num_failures += 1
+        self.run_metadata.num_failures += counted
+        with Path(self.error_file).open("a") as file:  # as Tune does
+            file.write(f"Failure # {self.run_metadata.num_failures} (occurred at noon)\n{error}\n")
         again = TuneTrial.should_recover(trial)
         (self.ear.on_trial_recover if again else self.ear.on_trial_error)(0, [], trial)
 
@@ -69,13 +68,21 @@ def test_a_process_that_dies_on_a_node_that_lives_is_a_failure(played: Played) -
     assert played.ended == [("a", ActorDiedError.BASE_ERROR_MSG, RETRIES + 1)]
 
 
+def test_what_tune_does_not_count_is_not_given_back(played: Played) -> None:
+    for _ in range(RETRIES):
+        played.fail(RayActorError(preempted=True), counted=False)
+    assert played.run_metadata.num_failures == 0
+    for _ in range(RETRIES + 1):
+        played.fail(ValueError("a bug"), node="n2")
+    assert [error for _, error, _ in played.ended] == ["a bug"]
+
+
 def test_which_errors_are_the_loss_of_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_internals, "live_nodes", lambda: {"alive"})
     other = RayActorError(error_msg="The actor died because its node has died. Node Id: 1f")
-    assert node_lost(ActorUnavailableError("its connection broke", None), "gone")
-    assert not node_lost(ActorUnavailableError("its connection broke", None), "alive")
-    assert not node_lost(ActorDiedError(), "")  # lost before it said where it was
-    assert node_lost(other, "alive")  # of several nodes, another one
-    assert node_lost(RayTaskError("step", "traceback", other), "alive")
-    assert not node_lost(RayTaskError("step", "traceback", ValueError("its node has died")), "gone")
-    assert not node_lost(RayActorError(preempted=True), "gone")  # which Tune itself does not count
+    assert node_lost("its connection broke", "gone")
+    assert not node_lost("its connection broke", "alive")
+    assert not node_lost(str(ActorDiedError()), "")  # lost before it said where it was
+    assert node_lost(str(other), "alive")  # of several nodes, another one
+    assert node_lost(str(RayTaskError("step", f"traceback\n{other}", other)), "alive")
+    assert not node_lost(str(RayTaskError("step", "ValueError: a bug", ValueError("a bug"))), "alive")

@@ -199,17 +199,12 @@ def _answers(host: str, port: int) -> bool:
     return True
 
 
-def node_lost(error: BaseException, node: str) -> bool:
-    """Whether a Tune trial's error, which Tune counted, is the loss of `node`, or of one whose actor it waited for."""
-    from ray.exceptions import RayActorError, RayTaskError
-
-    cause = error.cause if isinstance(error, RayTaskError) else error
-    if (
-        not supported() or not isinstance(cause, RayActorError) or cause.preempted
-    ):  # Tune counts no preemption
+def node_lost(text: str, node: str) -> bool:
+    """Whether the error of a Tune trial on `node` is the loss of that node, or of one whose actor it waited for."""
+    if not supported():
         return False
     # A lost connection may be told before the death of the node is known.
-    return "its node has died" in str(cause) or bool(node and node not in live_nodes())
+    return "because its node has died" in text or bool(node and node not in live_nodes())
 
 
 def put_value(key: str, value: dict[str, Any] | None) -> None:
