@@ -205,8 +205,8 @@ def iso_flop(
     status, reasons = line.status, [] if line.status == "ok" else list(line.reasons)
     if used.sum() < MIN_BUDGETS:
         status, reasons = "too_few_points", [f"{used.sum()} budgets with an optimum; needs {MIN_BUDGETS}"]
-    wide = [budget.wide for budget in budgets]
-    if any(wide):
+    wide = pl.Series([budget.wide for budget in budgets], dtype=pl.Boolean)
+    if wide.any():
         chains = ", ".join(f"{budget.flops:.3g}" for budget in budgets if budget.wide)
         reasons.append(
             f"left out: about {chains} FLOPs: runs over more than {math.exp(WIDEST):g} times the compute, with no gap "
@@ -217,7 +217,7 @@ def iso_flop(
         ("flat", "the losses do not place the optimum within a factor of 2"),
         ("too_few_points", f"fewer than {MIN_SIZES} sizes"),
     ):
-        left = optima.filter((pl.col("status") == name) & ~pl.Series(wide))["flops"].to_list()
+        left = optima.filter((pl.col("status") == name) & ~wide)["flops"].to_list()
         if left:
             reasons.append(f"left out: {', '.join(f'{flops:.3g}' for flops in left)} FLOPs: {text}")
     fits = tuple(zip(budgets, splines, strict=True))
