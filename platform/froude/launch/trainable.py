@@ -255,8 +255,6 @@ class Proxy(tune.Trainable):
 
 def _check_seen(study: Location) -> None:
     """Unseen unless a local study has its study.json here, which the driver wrote before the first trial."""
-    import ray
-
     if study.is_local and not (study / "study.json").exists():
         host = f"host {ray.util.get_node_ip_address()}" if ray.is_initialized() else "this host"
         raise Unseen(

@@ -146,9 +146,8 @@ class Queue(_Unpickled, Searcher):
         self.shares: dict[str, float] = {}
         self._running: dict[str, tuple[Trial, int]] = {}
         self._ended: list[tuple[str, str | None, int]] = []  # trial, error, attempts
-        self.taken_over = ""  # what a run of this sweep said that has another driver now
+        self.over: Exception | None = None  # what ends the sweep, whatever trials are left
         self._layouts: dict[str, dict[str, list[str]]] = {}
-        self.unseen = ""  # how a host said that it does not see the study
         self._next: Trial | None = None
         self._began = time.monotonic()
         self._cost_done = 0.0
@@ -209,8 +208,6 @@ class Queue(_Unpickled, Searcher):
 
     def _take_in(self) -> None:
         """Tell the agenda what has ended, here, where Tune lets an exception through."""
-        if self.unseen:  # it would take trial after trial: it is the first to be free
-            raise ConfigError(self.unseen)
         while self._ended:
             name, error, attempts = self._ended.pop(0)
             trial, _ = self._running.pop(name)
@@ -219,11 +216,8 @@ class Queue(_Unpickled, Searcher):
             self._cost_done += self._cost(trial)
             self.agenda.finish(stored)
             self._note()
-        if self.taken_over:
-            raise RunFailed(
-                f"another sweep of {self.study} has taken over: {self.taken_over}; what this one finished is kept",
-                "Fenced",
-            )
+        if self.over is not None:
+            raise self.over
 
     def _stored(self, trial: Trial, error: str | None, attempts: int) -> trial_store.Stored:
         """What the study has of a trial that has ended, which this writes where it failed."""
@@ -315,10 +309,15 @@ class _Ear(_Unpickled, tune.Callback):
     ) -> None:
         last = trial.last_result or {}
         if unseen := last.get("unseen"):
-            self._queue.unseen = str(unseen)
+            self._queue.over = ConfigError(
+                str(unseen)
+            )  # its host would fail trial after trial: it is the first free
             return
-        if taken_over := last.get("taken_over"):
-            self._queue.taken_over = str(taken_over)
+        if said := last.get("taken_over"):
+            words = (
+                f"another sweep of {self._queue.study} has taken over: {said}; what this one finished is kept"
+            )
+            self._queue.over = RunFailed(words, "Fenced")
             return  # no row: the trial is the other sweep's
         refused, attempts = last.get("refused"), last.get("attempts", trial.config["attempt"])
         error = None if refused is None else str(refused)[:ERROR_CHARACTERS]

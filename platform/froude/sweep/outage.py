@@ -26,9 +26,8 @@ def through_outage(task: Callable[[], T], tick: Callable[[], None] = lambda: Non
         try:
             return task()
         except (OSError, ConfigError) as error:
-            cause = (
-                error.__cause__ if isinstance(error, ConfigError) else error
-            )  # as `store.reported` tells it
+            # `store.reported` puts a ConfigError around what the store raised.
+            cause = error.__cause__ if isinstance(error, ConfigError) else error
             if not isinstance(cause, OSError) or isinstance(cause, ANSWERS) or time.monotonic() > until:
                 raise
         time.sleep(PAUSES_SECONDS[min(attempt, len(PAUSES_SECONDS) - 1)])

@@ -70,7 +70,7 @@ def sees(run: Location, marked: str) -> bool:
     """Whether this host sees the folder that was marked with a file of this name; always if with none."""
     if not marked:
         return True
-    run.parent.children()  # else an NFS client may go by what lay under the run's name a minute ago
+    run.parent.children()  # a look for the name alone might be answered by what an NFS client knew before (not tried)
     return marked in run.children()
 
 

@@ -106,9 +106,8 @@ def kaplan(
 
     Standard errors are robust to what rows of one of the `groups` share. Status `too_few_points` below 7 rows, 3
     sizes or 3 horizons, `flat` where the losses are equal or do not determine the parameters (as those of one ratio of
-    tokens to parameters), `at_bound` where
-    an exponent ran to its limit. Of more than 50,000 rows, 2,000 drawn at random say where to look for the least
-    objective, that of all rows. Raises as `froude.laws.stats.frames.read` does.
+    tokens to parameters), `at_bound` where an exponent ran to its limit. Of more than 50,000 rows, 2,000 drawn at
+    random say where to look for the least objective, that of all rows. Raises as `froude.laws.stats.frames.read` does.
     """
     delta = positive("delta", delta)
     sample = read(frame, ["params", "tokens"], loss=True, weights=weights, groups=groups)
@@ -162,10 +161,8 @@ def kaplan(
     found = [f"{name} ran to its bound {v:.3g}" for name, v in ends if not 0.00525 < v < 2.985]
     status: Status = "at_bound" if found else "ok"
     if not found and np.ptp(n - d) < ONE_RATIO:
-        status, found = (
-            "flat",
-            ["tokens per parameter are one ratio: either term may stand for the other; add others"],
-        )
+        status = "flat"
+        found = ["tokens per parameter are one ratio: either term may stand for the other; add others"]
     fit = _Fit(theta, covariance, scatter, dof, *means)
     (n_c, d_c), (alpha_n, alpha_d) = constants, exponents
     return KaplanLaw(

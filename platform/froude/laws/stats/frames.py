@@ -1,6 +1,6 @@
 """Reading a user's frame: one place decides which rows count and which values are errors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,7 +34,7 @@ UNFINISHED = (
     "timeout",
 )
 UNFITTED = ("edge", "flat", "not_convex", "too_few_points", "prior_driven", "at_bound")
-NEAR = 0.01  # in ln: values of a setting so near are one, rounded by whatever wrote them
+NEAR = 0.01  # relative: values of a setting so near are one, rounded by whatever wrote them
 SPAN = 1e30  # no sweep is wider, and beyond it the powers in a fit overflow
 
 
@@ -166,14 +166,18 @@ def without_rounding(table: pl.DataFrame, setting: str, within: Sequence[str] = 
 
 
 def _one_level(values: pl.Series) -> pl.Series:
-    found: dict[float, float] = {}
-    least = np.nan
-    for value in values.filter(values.is_finite() & (values > 0)).unique().sort():
-        if value <= least * (1 + NEAR):
-            found[value] = least
-        else:
-            least = value
+    known = values.filter(values.is_finite() & (values > 0)).unique().sort()
+    found = {value: first for value, first in zip(known, firsts(known, NEAR), strict=True) if value != first}
     return values.replace(found) if found else values
+
+
+def firsts(ascending: Iterable[float], width: float) -> Iterator[float]:
+    """Of each value the first of its group; a group is at most `width` wide as a whole, relative to its first."""
+    first = None
+    for value in ascending:
+        if first is None or value > first * (1 + width):
+            first = value
+        yield first
 
 
 def plausible(sample: Sample, names: Sequence[str]) -> None:

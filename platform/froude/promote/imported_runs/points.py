@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import polars as pl
 
 from froude.laws.lr.levels import SAME
+from froude.laws.stats.frames import firsts
 
 #: What rows of one size and horizon share: parameters, and the least tokens among them (`with_horizon`).
 POINT = ["params", "_horizon"]
-ROUNDED = 1e-3  # relative: settings so near are one that somebody wrote in fewer digits, or in float32
+ROUNDED = 1e-3  # relative: settings so near are one that somebody wrote in four digits, or in float32
 #: Settings that may be rounded. The others are words and whole numbers: a vocabulary of 50,257 is not one of 50,304.
 FRACTIONS = ("lr", "warmup_tokens", "beta2", "weight_decay", "decay_fraction")
 
@@ -30,7 +29,7 @@ def with_horizon(rows: pl.DataFrame) -> pl.DataFrame:
     least = [
         first
         for (_,), of in points.group_by("params", maintain_order=True)
-        for first in _firsts(of["tokens"], SAME)
+        for first in firsts(of["tokens"], SAME)
     ]
     points = points.with_columns(_horizon=pl.Series(least, dtype=points["tokens"].dtype))
     near = rows.join(points, on=["params", "tokens"], how="left", maintain_order="left")
@@ -44,16 +43,7 @@ def alike(setting: pl.Series) -> pl.Series:
         return setting
     values = setting.drop_nulls().unique().sort(descending=setting.name == "beta2")
     sizes = 1 - values if setting.name == "beta2" else values
-    firsts = dict(zip(sizes, values, strict=True))
+    value_of = dict(zip(sizes, values, strict=True))
     return setting.replace(
-        values, pl.Series([firsts[first] for first in _firsts(sizes, ROUNDED)], dtype=values.dtype)
+        values, pl.Series([value_of[first] for first in firsts(sizes, ROUNDED)], dtype=values.dtype)
     )
-
-
-def _firsts(ascending: Iterable[float], width: float) -> Iterator[float]:
-    """Of each value the first of its group; a group is at most `width` wide as a whole, relative to its first."""
-    first = None
-    for value in ascending:
-        if first is None or value > first * (1 + width):
-            first = value
-        yield first

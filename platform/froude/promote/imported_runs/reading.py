@@ -29,10 +29,8 @@ FEW = 1e4  # parameters or tokens: fewer are probably millions or billions
 LONGEST_SEQUENCE_BATCH = 4096  # a batch below it is probably in sequences
 MOST_NATS = 15.0  # per token: a guess among three million tokens has as many, and a trained model fewer
 EVERY_RUN_HAS = ("width", "depth", "batch", "lr")  # of the settings
-BY_SIZE = (
-    0.2,
-    5.0,
-)  # FLOPs over 6·params·tokens: attention and embeddings stay within it, another unit does not
+#: FLOPs over 6·params·tokens: attention and embeddings stay within it, another unit does not.
+BY_SIZE = (0.2, 5.0)
 RANGES = ("params", "tokens", "loss", "batch")
 
 
