@@ -128,14 +128,18 @@ def _opened(path: str, options: Options, found: Found, held: tuple[Listed, ...])
         )
     whole = Location.parse(path).url == found.folder
     names = listing.with_companions([*files, *held_files], found.folder if whole else "")
-    if whole:  # all of a folder is meant: less of it would be another corpus, in silence
+    record.check_finished(Location(found.folder), names if whole else None)
+    if whole:  # all of a folder is meant: less of it, or more, would be another corpus, in silence
         _check_whole(Location(found.folder), names)
     kind, training = recognised(path, files, names, options.format)
     validation = recognised(options.validation, held_files, names, kind)[1] if held else []
+    _check_once([*training, *validation])
     folders = dict.fromkeys(
         [found.folder, *(Location(file.url).parent.url for file in [*training, *validation])]
     )
     records = [known for folder in folders if (known := record.read(Location(folder))) is not None]
+    if whole and (Location(found.folder) / record.FILE).url in names:
+        _check_listed(training, records)
     splits = {url: split for known in records for url, split in known.split_of(names).items()}
     held_by_record = [file for file in training if splits.get(file.url) == "validation"]
     if not held:
@@ -159,6 +163,18 @@ def _opened(path: str, options: Options, found: Found, held: tuple[Listed, ...])
     )
 
 
+def _check_once(shards: Sequence[File]) -> None:
+    """ConfigError if two names are one file, whose tokens would be trained twice an epoch."""
+    first: dict[str, str] = {}
+    for file in shards:
+        other = first.setdefault(_lies(file.url), file.url)
+        if other != file.url:
+            raise ConfigError(
+                f"a shard must be there once, but {other} and {file.url} are one file; remove the link, or name the "
+                "shards that you mean by a pattern"
+            )
+
+
 def _check_whole(folder: Location, names: Mapping[str, File]) -> None:
     known = record.read(folder)
     gone = (
@@ -168,6 +184,16 @@ def _check_whole(folder: Location, names: Mapping[str, File]) -> None:
         raise ConfigError(
             f"a corpus must have the files that its data.json lists, but {folder} has no {gone[0]}; restore it, or "
             "name those that you mean by a pattern"
+        )
+
+
+def _check_listed(shards: Sequence[File], records: Sequence[Record]) -> None:
+    listed = {url for known in records for url in known.hashes}
+    more = [file.url for file in shards if file.url not in listed]
+    if more:
+        raise ConfigError(
+            f"a corpus must have only the shards that its data.json lists, but {more[0]} is not among them; move it "
+            "elsewhere, or name those that you mean by a pattern"
         )
 
 

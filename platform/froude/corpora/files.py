@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import mmap
 import os
@@ -46,6 +47,13 @@ def truncated(file: File, offset: int, length: int) -> ConfigError:
     )
 
 
+def rewritten(file: File) -> ConfigError:
+    """What is said of a file that is no longer the one that was opened."""
+    return ConfigError(
+        f"a shard must stay as it is while it is read, but {file.url} was written again; restore it, or start again"
+    )
+
+
 def in_turn(parts: Iterable[tuple[File, int, int]]) -> Iterator[Bytes]:
     """The bytes of each part (file, offset, length), while those of the next ones are on their way."""
     waiting: deque[tuple[File, int, int]] = deque()
@@ -75,6 +83,8 @@ class Local:
         # What is mapped and no longer there ends the process (SIGBUS) when it is touched.
         if offset + length > self.size or (data is not None and data.size() != self.size):
             raise truncated(self, offset, length)
+        with contextlib.suppress(FileNotFoundError):  # what is mapped stays, though its name is gone
+            self._check(os.stat(self.url))
         return mapped[offset : offset + length]
 
     def expect(self, offset: int, length: int) -> None:
@@ -82,16 +92,21 @@ class Local:
 
     def _map(self) -> tuple[mmap.mmap | None, Bytes]:
         with reported(Location(self.url), "a shard must be a readable file"), open(self.url, "rb") as file:
-            now = os.fstat(file.fileno())
-            if (now.st_size, now.st_mtime_ns) != (self.size, self.stamp):
-                raise ConfigError(
-                    f"a shard must stay as it is while it is read, but {self.url} has {now.st_size} bytes instead of "
-                    f"{self.size}, or was written again; restore it, or start again"
-                )
+            self._check(os.fstat(file.fileno()))
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self.size else None
         self._mapped = data, np.zeros(0, np.uint8) if data is None else np.frombuffer(data, np.uint8)
         _opened(self)
         return self._mapped
+
+    def _check(self, now: os.stat_result) -> None:
+        """ConfigError if it was written, in place or anew, since it was listed."""
+        if now.st_size != self.size:
+            raise ConfigError(
+                f"a shard must stay as it is while it is read, but {self.url} has {now.st_size} bytes instead of "
+                f"{self.size}; restore it, or start again"
+            )
+        if now.st_mtime_ns != self.stamp:
+            raise rewritten(self)
 
     def close(self) -> None:
         """Unmap it, as soon as nothing refers to its bytes."""
@@ -142,10 +157,7 @@ class Remote:
             raise truncated(self, first, wanted)
         # Asked after its bytes came: what was written again before or meanwhile is no longer what was opened.
         if Location(self.url).reader().version() != source.version():
-            raise ConfigError(
-                f"a shard must stay as it is while it is read, but {self.url} was written again; restore it, or start "
-                "again"
-            )
+            raise rewritten(self)
         return found
 
     def _open(self) -> Reader:

@@ -56,7 +56,7 @@ def find(path: str, key: str) -> Found:
     if not found:
         what = "matches no file" if pattern else "has no file"
         raise ConfigError(f"`{key}` must name at least one file, but {path!r} {what}; correct the path")
-    return Found(tuple(sorted(found)), folder.url)
+    return Found(tuple(sorted(set(found))), folder.url)
 
 
 def with_companions(files: Sequence[File], folder: str = "") -> Mapping[str, File]:

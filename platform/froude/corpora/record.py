@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ from froude.store import Location, reported
 
 #: The copy of a corpus's tokenizer, which its folder has.
 FILE, TOKENIZER, VERSION = "data.json", "tokenizer.json", 1
+#: While `froude data prepare` works: the folder of pieces, and the file in it that has the hash of each text.
+PIECES, INPUTS = "pieces", "inputs.json"
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,21 @@ def read(folder: Location) -> Record | None:
             f"not; {remedy}"
         )
     return Record(folder, table)
+
+
+def check_finished(folder: Location, files: Iterable[str] | None = None) -> None:
+    """ConfigError if `froude data prepare` has not ended in a folder; given the URLs of all its files, or below it."""
+    ending = f"/{PIECES}/{INPUTS}"
+    with reported(folder, "a corpus must be readable"):
+        if files is not None:
+            begun = [url.removesuffix(ending) for url in files if url.endswith(ending)]
+        else:
+            unfinished = (folder / PIECES / INPUTS).exists() and not (folder / FILE).exists()
+            begun = [folder.url] if unfinished else []
+    if begun:
+        raise ConfigError(
+            f"a corpus must be finished, but `froude data prepare` has not ended in {begun[0]}; give that command again"
+        )
 
 
 def write(folder: Location, content: Mapping[str, Any]) -> Record:

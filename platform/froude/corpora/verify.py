@@ -72,7 +72,9 @@ def write(place: str, progress: Callable[[float, str], None] = lambda share, wha
         raise ConfigError(
             f"--write is for shards without {record.FILE}, but {folder} has one; verify without --write, or remove it"
         )
-    shards = {name: file for name, file in _files(folder).items() if name.endswith(SHARDS)}
+    here = _files(folder)
+    record.check_finished(folder, [file.url for file in here.values()])
+    shards = {name: file for name, file in here.items() if name.endswith(SHARDS)}
     if not shards:
         raise ConfigError(
             f"a corpus must have shards ({', '.join(SHARDS)}), but {folder} has none; name another folder"

@@ -186,13 +186,13 @@ def test_what_a_call_with_other_options_left_is_in_no_corpus(
         monkeypatch.setattr(record, "write", killed)
         with pytest.raises(KeyboardInterrupt):
             prepare([source], out, each)
-    (out / pieces.FOLDER / ".left.tmp").write_text("by a writer that was killed")
+    (out / record.PIECES / ".left.tmp").write_text("by a writer that was killed")
     monkeypatch.setattr(record, "write", kept)
     assert files(prepare([source], out, options[-1])) == expected
     assert sorted(os.listdir(out)) == sorted(os.listdir(tmp_path / "whole"))
 
 
-@pytest.mark.parametrize("most", [300, 200])
+@pytest.mark.parametrize("most", [300, 200, 10**6])
 def test_shards_of_other_options_in_between_are_written_again(
     lines: Lines, tokenizer: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:

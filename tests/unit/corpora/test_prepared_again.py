@@ -9,7 +9,8 @@ import pytest
 from ship_texts import TEXTS
 
 from froude.config import ConfigError
-from froude.corpora.prepare import pieces, whole
+from froude.corpora import record
+from froude.corpora.prepare import whole
 from froude.corpora.prepare.whole import Options, prepare
 from froude.corpora.record import Record
 
@@ -33,7 +34,7 @@ def test_a_call_stopped_at_the_very_end_is_ended_by_the_next(
         patch.setattr(whole.shutil, "rmtree", stopped)
         with pytest.raises(KeyboardInterrupt):
             prepare([source], tmp_path / "out", options)
-    assert (tmp_path / "out" / pieces.FOLDER).exists()
+    assert (tmp_path / "out" / record.PIECES).exists()
     assert files(prepare([source], tmp_path / "out", options)) == expected
 
 

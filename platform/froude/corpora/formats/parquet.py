@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from froude.config import ConfigError
-from froude.corpora.files import File, Local
+from froude.corpora.files import File, Local, rewritten, truncated
 from froude.corpora.formats import lists
 from froude.corpora.formats.shard import Shard, Tokens, unfit
 from froude.store import Location, reported
@@ -77,6 +77,7 @@ class Parquet(Shard):
 
     def __init__(self, file: File, column: str) -> None:
         self._file = file
+        self._version: str | None = None  # of an object on S3, when it was first opened
         opened = self._open()
         schema = opened.schema_arrow
         self._column = lists.column(file.url, schema, column)
@@ -97,8 +98,8 @@ class Parquet(Shard):
     def _open(self) -> pq.ParquetFile:
         with reported(Location(self._file.url), "a shard must be a readable file"):
             try:
+                self._check()
                 if isinstance(self._file, Local):
-                    self._file.read(0, 0)  # says whether it is what was listed
                     return pq.ParquetFile(self._file.url, memory_map=True)
                 filesystem, path = Location(self._file.url).arrow()
                 return pq.ParquetFile(path, filesystem=filesystem, pre_buffer=True)
@@ -109,6 +110,18 @@ class Parquet(Shard):
                     f"can't be read: {_first(error)}",
                     "restore it",
                 ) from None
+
+    def _check(self) -> None:
+        """ConfigError if the file is no longer what was listed: pyarrow opens whatever has its name now."""
+        if isinstance(self._file, Local):
+            self._file.read(0, 0)
+            return
+        with Location(self._file.url).reader() as now:
+            if now.size() != self._file.size:
+                raise truncated(self._file, 0, self._file.size)
+            self._version = self._version or now.version()
+            if now.version() != self._version:
+                raise rewritten(self._file)
 
     def _count(self, opened: pq.ParquetFile, group: int, chunk: Any) -> int:
         """Tokens of a row group: entries of the column less those that stand for an empty list or a null."""
@@ -143,6 +156,7 @@ class Parquet(Shard):
                 f"a shard must be whole, but row group {group} of {self._file.url} can't be read: {_first(error)}; "
                 "restore it"
             ) from None
+        self._check()  # what was written again while it was read is neither the one nor the other
         chunks = rows.chunks if isinstance(rows, pa.ChunkedArray) else [rows]
         found = [lists.flat(self._file.url, chunk) for chunk in chunks] or [
             (np.zeros(0, np.int32), np.zeros(1, np.int64))

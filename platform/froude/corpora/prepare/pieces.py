@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from froude.config import ConfigError
+from froude.corpora import record
 from froude.corpora import tokenizer as tokenizers
 from froude.corpora.megatron_writer import dtype_for
 from froude.corpora.prepare.inputs import Input
 from froude.corpora.prepare.texts import Part, documents, parts
 from froude.store import Location, reported
 
-FOLDER = "pieces"
 #: Bytes of text in a piece, and characters that the library is given at once.
 PIECE, BATCH = 1 << 23, 1 << 21
 
@@ -49,7 +49,7 @@ class Piece:
         return sum(part.weight for part in self.parts)
 
     def file(self, kind: str) -> Location:
-        return Location(self.folder) / FOLDER / f"{self.key}.{kind}"
+        return Location(self.folder) / record.PIECES / f"{self.key}.{kind}"
 
 
 @dataclass(frozen=True)

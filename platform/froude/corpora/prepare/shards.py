@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from froude.corpora import record
 from froude.corpora.megatron_writer import hashed_output, index
-from froude.corpora.prepare.pieces import FOLDER, Documents, Piece, tokens
+from froude.corpora.prepare.pieces import Documents, Piece, tokens
 from froude.store import Location, reported
 
 SPLITS = ("train", "validation")
@@ -35,7 +36,7 @@ class Shard:
     @property
     def marker(self) -> Location:
         """A file that is there once the shard is: its key, and what data.json says of it."""
-        return Location(self.folder) / FOLDER / f"{self.name}.json"
+        return Location(self.folder) / record.PIECES / f"{self.name}.json"
 
 
 def held_out(hashes: npt.NDArray[np.uint64], share: float) -> Mask:
@@ -128,13 +129,13 @@ class Plan:
 
 def write(shard: Shard) -> list[dict[str, Any]]:
     """Write a shard, unless it is there already; what data.json says of its two files."""
+    folder, dtype = Location(shard.folder), np.dtype(shard.dtype)
     if shard.marker.exists():
         kept: dict[str, Any] = json.loads(shard.marker.read())
-        if kept["key"] == shard.key:
-            done: list[dict[str, Any]] = kept["rows"]
+        done: list[dict[str, Any]] = kept["rows"]
+        if kept["key"] == shard.key and all(_there(folder, row) for row in done):
             return done
-        shard.marker.delete()  # of a call with other options, whose files are written over
-    folder, dtype = Location(shard.folder), np.dtype(shard.dtype)
+        shard.marker.delete()  # of a call with other options, which wrote over the files or deleted them
     with hashed_output(folder / f"{shard.name}.bin") as sink:
         for piece, begins, ends in shard.pieces:
             source = tokens(piece, dtype)
@@ -150,6 +151,11 @@ def write(shard: Shard) -> list[dict[str, Any]]:
     with reported(shard.marker, "shards must be written whole"):
         shard.marker.replace(json.dumps({"key": shard.key, "rows": rows}).encode())
     return rows
+
+
+def _there(folder: Location, row: Mapping[str, Any]) -> bool:
+    place = folder / row["name"]
+    return place.exists() and bool(place.size() == row["size"])
 
 
 def _runs(begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> Iterator[tuple[int, int]]:

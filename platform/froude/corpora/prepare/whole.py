@@ -19,7 +19,6 @@ from froude.corpora.record import Record
 from froude.store import Location, reported
 
 SHARD_TOKENS = 1 << 28
-INPUTS = "inputs.json"  # among unfinished pieces: the hash of each text
 #: Results of a function over tasks, in any order: the built-in map, or a cluster.
 Workers = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 #: Told the stage, the share of it that is done, and what there is to say.
@@ -124,7 +123,7 @@ def prepare(
 
 def _forget_pieces(folder: Location) -> None:
     """Delete what a finished corpus was made of; a call that was stopped here left some of it."""
-    pieces = folder / made.FOLDER
+    pieces = folder / record.PIECES
     if not folder.is_local:
         for leftover in pieces.walk():
             leftover.delete()
@@ -146,9 +145,9 @@ def _already(folder: Location) -> Record | None:
     if found is not None:
         return found
     with reported(folder, "the folder of a corpus must be readable"):
-        inside, unfinished = folder.children(), (folder / made.FOLDER).children()
-    begun = made.FOLDER in inside and (not unfinished or INPUTS in unfinished)
-    known = (made.FOLDER, record.TOKENIZER)
+        inside, unfinished = folder.children(), (folder / record.PIECES).children()
+    begun = record.PIECES in inside and (not unfinished or record.INPUTS in unfinished)
+    known = (record.PIECES, record.TOKENIZER)
     strange = [name for name in inside if not begun or not (name in known or shards.FILE.fullmatch(name))]
     if strange:
         raise ConfigError(
@@ -186,7 +185,7 @@ def _hashes(
     found: Sequence[texts.Input], folder: Location, workers: Workers, progress: Progress, *, keep: bool
 ) -> dict[str, str]:
     """SHA-256 of each text, by URL; those known from before, where size and time of a file are what they were."""
-    place = folder / made.FOLDER / INPUTS
+    place = folder / record.PIECES / record.INPUTS
     known: dict[str, list[Any]] = json.loads(place.read()) if keep and place.exists() else {}
     todo = [each for each in found if known.get(each.url, [])[:2] != [each.size, each.stamp]]
     done, total = 0, max(1, sum(each.size for each in todo))
