@@ -38,7 +38,8 @@ def as_hf(
     from froude.cli.model_card import card
     from froude.config import ConfigError
     from froude.promote.recipe import FILE
-    from froude.promote.token_audit import token_account
+    from froude.promote.token_audit import account
+    from froude.runlog import LogReader, lineage
     from froude.study import Study
     from froude.train.api import check_trust
     from froude.train.hf.config import unchanged
@@ -55,14 +56,16 @@ def as_hf(
     if recipe.run.model.factory == ADAPTER:
         unchanged(recipe.run, (record.meta.get("material") or {}).get("corpus", {}))
     study = Study(place.parent.parent)
-    account = token_account(study, record.run, recipe.run, record.step)
+    # What was trained after this checkpoint, or thrown away before it, is no part of it.
+    line = lineage(LogReader(place).records(), record.seq)
+    tokens = account(study.committed(record.run, "ledger", line), recipe.run, record.step)
     ended = history(study, record.run)
     loss = ended.loss if ended is not None and record.step == recipe.run.steps else None
     _new(target)
     with tempfile.TemporaryDirectory(prefix="froude-export-") as scratch:
         folder = Path(scratch) / "hf"
         found = write(recipe.run, parameters(place, record), folder, dtype=dtype)
-        text = card(recipe, record, digest(place, record), account, loss, found)
+        text = card(recipe, record, digest(place, record), tokens, loss, found)
         (folder / "README.md").write_text(text, encoding="utf-8")
         (folder / FILE).write_bytes((study.location / FILE).read())
         files = _put(folder, target)

@@ -31,7 +31,7 @@ def card(
         ("recipe", f"sha256 {recipe.sha256}, sealed {recipe.sealed_at}"),
         ("checkpoint", f"sha256 {digest} over parameters and optimizer state"),
         ("forecast", f"{forecast.loss:.4f} nats per token, {interval}, {certified}"),
-        ("outcome", _outcome(recipe, loss)),
+        ("outcome", _outcome(recipe, record, loss)),
         ("tokens expected", f"{account.expected:,}"),
         ("tokens skipped", f"{account.skipped:,} (by policy {account.skipped_by_policy:,})"),
         ("tokens repeated", f"{account.repeated:,}"),
@@ -63,7 +63,9 @@ Folded into the weights, in fp32:
 """
 
 
-def _outcome(recipe: Recipe, loss: float | None) -> str:
+def _outcome(recipe: Recipe, record: Record, loss: float | None) -> str:
+    if record.step < recipe.run.steps:
+        return f"none: the forecast is of step {recipe.run.steps}"
     if loss is None:
         return "the run is not finished"
     result = score(recipe.forecast, loss)

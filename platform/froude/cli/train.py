@@ -105,7 +105,8 @@ def train(
 
         kept = opened(register, study)
         probe_writable(kept)
-    LogReader(study / "runs" / found.run.name).head_under(found.sha256)
+    if LogReader(study / "runs" / found.run.name).head_under(found.sha256) is None:
+        found.restore_forecast(study / FILE)
     display = Display(quiet=as_json)
 
     result = result_of(found.run, study)

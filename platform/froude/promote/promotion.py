@@ -135,6 +135,8 @@ def promote(
         witness.forget(study.location)
     if not stays:
         recipe.write(place)
+    elif not begun:
+        recipe.restore_forecast(place)
     return recipe
 
 

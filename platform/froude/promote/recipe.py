@@ -92,6 +92,12 @@ class Recipe:
         (location.parent / "forecast.json").replace(self.forecast_json())
         location.replace(self.to_toml().encode())
 
+    def restore_forecast(self, location: Location) -> None:
+        """Write forecast.json anew where a promotion that was killed before its recipe.toml has left its own."""
+        beside = location.parent / "forecast.json"
+        if not beside.exists() or beside.read() != self.forecast_json():
+            beside.replace(self.forecast_json())
+
     def forecast_json(self) -> bytes:
         content = {**self.forecast.to_dict(), "sha256": self.sha256, "sealed_at": self.sealed_at}
         return json.dumps(content, indent=2).encode() + b"\n"

@@ -45,7 +45,7 @@ def planned(run: Run, steps: int | None = None, left_out: pl.DataFrame | None = 
     """
     steps, windows = run.steps if steps is None else steps, run.windows_per_slot
     phases = [phase for phase in run.phases if phase.step < steps]
-    ends = [*(phase.step for phase in phases[1:]), steps]
+    ends = [*(phase.step for phase in phases[1:]), steps][: len(phases)]
     # Of each phase: where a part is among its parts, how many of them a slot has, and how many a step has.
     index = [
         (phase, pl.int_range((end - phase.step) * phase.factor * run.slots, dtype=pl.Int64, eager=True))
@@ -60,8 +60,8 @@ def planned(run: Run, steps: int | None = None, left_out: pl.DataFrame | None = 
     samples = pl.int_range(rows + len(passed), dtype=pl.Int64, eager=True) * windows
     return pl.DataFrame(
         {
-            "step": pl.concat(step) if rows else samples,
-            "slot": pl.concat(slot) if rows else samples,
+            "step": pl.concat(step) if rows else samples.clear(),
+            "slot": pl.concat(slot) if rows else samples.clear(),
             "first_sample": samples.filter(~samples.is_in(passed.implode())).head(rows),
             "tokens": pl.repeat(windows * run.model.context, rows, dtype=pl.Int64, eager=True),
         }
@@ -105,9 +105,9 @@ def parts(rows: pl.DataFrame, run: Run) -> pl.DataFrame:
     )
 
 
-def token_account(study: Study, run: str, plan: Run, steps: int | None = None) -> TokenAccount:
-    """Compare the ledger of the run of this name with what `plan` says must be trained (in its first `steps`)."""
-    return account(study.ledger().filter(pl.col("run") == run), plan, steps)
+def token_account(study: Study, run: str, plan: Run) -> TokenAccount:
+    """Compare the ledger of the run of this name with what `plan` says must be trained."""
+    return account(study.ledger().filter(pl.col("run") == run), plan)
 
 
 def account(ledger: pl.LazyFrame, plan: Run, steps: int | None = None) -> TokenAccount:

@@ -107,7 +107,11 @@ def test_json_has_the_figures(adapted: Path, tmp_path: Path, capsys: pytest.Capt
     assert (said["step"], said["logits_apart_fp32"]) == (2, 0.0)
     assert 0 < said["logits_apart"] < 0.05
     card = (out / "README.md").read_text()
-    assert "| outcome | the run is not finished |" in card
+    assert "| outcome | none: the forecast is of step 4 |" in card
+    # What the run trained after this checkpoint is no part of it.
+    assert "| tokens expected | 512 |" in card
+    assert "| tokens skipped | 0 (by policy 0) |" in card
+    assert "| tokens repeated | 0 |" in card
     assert "the same bits in fp32" in card
     assert "rounded to bf16" in card
 

@@ -14,7 +14,6 @@ import polars as pl
 import pytest
 from small_study import TARGET
 
-from froude.checkpoint.commit import CommitLog
 from froude.cli import main
 from froude.cli.common import refused
 from froude.config import ConfigError, Run
@@ -199,52 +198,6 @@ def test_a_promotion_is_sealed_and_says_what_was_overridden(
     assert below.value == "768 against 1540 tokens at the target's horizon"
     assert json.loads((study / "forecast.json").read_text())["sha256"] == stored.sha256
     Study(study)  # what was written is no foreign file
-
-
-def test_promoting_twice_keeps_the_seal_until_the_rows_change(
-    tmp_path: Path, study_factory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study = Study(study_factory(tmp_path / "study"))
-    first = promote(study, overrides=OVERRIDE)
-    assert promote(study, overrides=OVERRIDE).sha256 == first.sha256
-    trials = study.trials().collect().with_columns(pl.col("loss") + 1e-3)
-    monkeypatch.setattr(Study, "trials", lambda self: trials.lazy())
-    second = promote(study, overrides=OVERRIDE)
-    assert second.sha256 != first.sha256
-    assert read(str(tmp_path / "study")).sha256 == second.sha256
-
-
-def test_a_recipe_whose_run_has_begun_stays(
-    tmp_path: Path, study_factory: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    study = Study(study_factory(tmp_path / "study"))
-    first = promote(study, overrides=OVERRIDE)
-    run = study.location / "runs" / first.run.name
-    CommitLog(run).open_attempt(first.run.name, first.sha256, 1)
-    assert promote(study, overrides=OVERRIDE).sha256 == first.sha256
-    with pytest.raises(ConfigError, match="once its run has begun"):
-        promote(study, overrides={**OVERRIDE, "forecast_certified": "another reason"})
-    assert read(str(tmp_path / "study")).sha256 == first.sha256
-
-
-def test_a_forecast_cannot_be_sealed_after_its_run_has_begun(
-    tmp_path: Path, study_factory: Callable[..., Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Not by promoting anew, and a recipe put there by hand is not what the log names."""
-    study = Study(study_factory(tmp_path / "study"))
-    first = promote(study, overrides=OVERRIDE)
-    (tmp_path / "study" / "recipe.toml").unlink()
-    later = promote(study, overrides=OVERRIDE)
-    CommitLog(study.location / "runs" / first.run.name).open_attempt(first.run.name, first.sha256, 1)
-    assert study.commits().collect()["recipe"].to_list() == [first.sha256]
-    assert main(["train", str(tmp_path / "study" / "recipe.toml"), "--simulate", "1"]) == 2
-    assert "the recipe that it began with" in capsys.readouterr().err
-    view = gather(Study(tmp_path / "study"))
-    assert view.score is None
-    assert any(later.sha256[:12] in problem for problem in view.problems)
-    (tmp_path / "study" / "recipe.toml").unlink()
-    with pytest.raises(ConfigError, match="once its run has begun"):
-        promote(study, overrides=OVERRIDE)
 
 
 def test_few_rates_are_refused_and_can_be_overridden(

@@ -152,3 +152,15 @@ def test_score(actual: float, inside: bool, error: float, better: bool) -> None:
 def test_no_score_without_a_loss(actual: float) -> None:
     with pytest.raises(ValueError, match="positive and finite"):
         score(FORECAST, actual)
+
+
+def test_another_recipes_forecast_beside_it_is_written_anew(written: Path) -> None:
+    """As `froude train` finds it after a promotion that was killed between the two files."""
+    beside, kept = written.parent / "forecast.json", read(str(written))
+    for left in (recipe(1.3).forecast_json(), b""):
+        beside.write_bytes(left)
+        kept.restore_forecast(Location.parse(written))
+        assert beside.read_bytes() == kept.forecast_json()
+    beside.unlink()
+    kept.restore_forecast(Location.parse(written))
+    assert beside.read_bytes() == kept.forecast_json()

@@ -107,6 +107,16 @@ def test_an_empty_ledger_has_skipped_everything() -> None:
     assert counted([]) == WHOLE | {"trained": 0, "skipped": 3840}
 
 
+def test_a_run_that_stopped_before_its_first_update_owes_nothing() -> None:
+    left_out = [{**row, "disposition": "skipped_by_policy"} for row in ledger()[:8]]
+    frame = pl.from_arrow(table(LEDGER, left_out))
+    assert isinstance(frame, pl.DataFrame)
+    for rows in (frame, frame.clear()):
+        found = account(rows.lazy(), PLAN, 0)
+        assert found.whole
+        assert (found.expected, found.skipped_by_policy) == (0, rows.height * SLOT)
+
+
 @given(st.lists(st.integers(0, 19), max_size=12))
 def test_skipped_plus_trained_less_repeated_is_expected(drawn: list[int]) -> None:
     got = counted([ledger()[i] for i in drawn])
