@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 TEMPORARY = ".tmp"
+#: What file systems without hard links answer to one.
+NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.EMLINK)
 
 
 @contextlib.contextmanager

@@ -42,6 +42,9 @@ class Settings:
     def from_environment(cls) -> Settings:
         # pyarrow's SDK otherwise adds a trailing checksum, which many servers other than AWS answer with 411.
         os.environ.setdefault("AWS_REQUEST_CHECKSUM_CALCULATION", "when_required")
+        # botocore asks an instance once for its role's keys, for a second, and all processes of a node ask at once.
+        os.environ.setdefault("AWS_METADATA_SERVICE_NUM_ATTEMPTS", "3")
+        os.environ.setdefault("AWS_METADATA_SERVICE_TIMEOUT", "3")
         env = os.environ.get
         endpoint = env("AWS_ENDPOINT_URL_S3") or env("AWS_ENDPOINT_URL")
         region = env("AWS_REGION") or env("AWS_DEFAULT_REGION") or ("us-east-1" if endpoint else None)
@@ -174,7 +177,7 @@ def _refused(code: str) -> Refused:
         )
     return Refused(
         f"an S3 server refuses the keys of host {host} ({code}); check AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY "
-        "there, and the bucket's policy"
+        "there, or the instance's role, and the bucket's policy"
     )
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 import uuid
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -298,8 +298,7 @@ def _remedy(location: Location, error: Exception) -> str:
 
 
 def _reason(error: Exception) -> str:
-    text = getattr(error, "strerror", None) or str(error)
-    return " ".join(text.split())[:200]
+    return " ".join((getattr(error, "strerror", None) or str(error)).split())[:200]
 
 
 @contextlib.contextmanager
@@ -321,23 +320,27 @@ def probe_writable(location: Location) -> None:
     Folders that were made for it are removed again: what is checked next may refuse to go on.
     """
     probe = location / f".froude-probe-{uuid.uuid4().hex}"
-    folders = [probe.parent.path, *probe.parent.path.parents] if location.is_local else []
-    made = [folder for folder in folders if not folder.exists()]
+    above = (location.path, *location.path.parents) if location.is_local else ()
+    made = [folder for folder in above if not folder.exists()]
     with reported(location, "the store must be writable"):
-        first, second = b"first", b"second"
+        created = False
         try:
-            created = probe.create(first)
-            exclusive = not probe.create(second) and probe.read() == first
+            created = probe.create(b"first")
+            exclusive = not probe.create(b"second") and probe.read() == b"first"
         except OSError as error:
-            if location.is_local and error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+            if location.is_local and error.errno in durable.NO_LINKS:
                 raise ConfigError(
                     f"the store must have hard links, but {location} has none ({_reason(error)}); "
                     "use a local disk, NFS or S3"
                 ) from error
             raise
         finally:
-            with contextlib.suppress(OSError):
+            try:
                 probe.delete()
+            except OSError as error:
+                if created:
+                    warnings.warn(f"old checkpoints will stay, as {probe}: {error}", stacklevel=2)
+            with contextlib.suppress(OSError):
                 for folder in made:
                     folder.rmdir()
     if not (created and exclusive):

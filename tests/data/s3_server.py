@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -31,16 +32,36 @@ def s3_server() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def unconditional_server() -> Iterator[str]:
     """The endpoint of a server that ignores If-None-Match, as some gateways in front of object stores do."""
+    yield from _served(lambda environ: environ.pop("HTTP_IF_NONE_MATCH", None))
+
+
+@pytest.fixture
+def slow_server() -> Iterator[tuple[str, list[Callable[[int], None]]]]:
+    """The endpoint of a server that lets the parts of a large object wait, and who is told how many bytes each has."""
+    told: list[Callable[[int], None]] = []
+
+    def wait(environ: dict[str, Any]) -> None:
+        if environ["REQUEST_METHOD"] == "PUT" and "partNumber" in environ["QUERY_STRING"]:
+            time.sleep(0.1)
+            for each in told:
+                each(int(environ["CONTENT_LENGTH"]))
+
+    for endpoint in _served(wait):
+        yield endpoint, told
+
+
+def _served(first: Callable[[dict[str, Any]], object]) -> Iterator[str]:
+    """The endpoint of moto's server, which is given each request after `first`."""
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import make_server
 
     served = DomainDispatcherApplication(create_backend_app)
 
-    def without_conditions(environ: dict[str, Any], start_response: Any) -> Any:
-        environ.pop("HTTP_IF_NONE_MATCH", None)
+    def answer(environ: dict[str, Any], start_response: Any) -> Any:
+        first(environ)
         return served(environ, start_response)
 
-    server = make_server("127.0.0.1", 0, without_conditions, threaded=True)
+    server = make_server("127.0.0.1", 0, answer, threaded=True)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"

@@ -15,6 +15,7 @@ from froude.runlog import Part
 from froude.store import Location
 
 AHEAD_BYTES = 4 << 20  # what a sink collects before its thread gets it; twice that, and a block, is in memory
+FLUSH_BYTES = 256 << 20  # what a stream to S3, which takes all that it is given at once, may have on its way
 
 
 class Corrupt(RuntimeError):
@@ -67,6 +68,7 @@ class HashingSink:
         self._pool = ThreadPoolExecutor(1, "froude-write")
         self._pieces: list[bytes] = []
         self._waiting = 0  # bytes of them
+        self._unflushed = 0
         self._writing: Future[None] | None = None
         self.size = 0
         self.closed = False
@@ -96,9 +98,16 @@ class HashingSink:
 
     def _hand_over(self) -> None:
         pieces, self._pieces, self._waiting = self._pieces, [], 0
-        before, self._writing = self._writing, self._pool.submit(self._sink.writelines, pieces)
+        before, self._writing = self._writing, self._pool.submit(self._put, pieces)
         if before is not None:
             before.result()
+
+    def _put(self, pieces: list[bytes]) -> None:
+        self._sink.writelines(pieces)
+        self._unflushed += sum(map(len, pieces))
+        if self._unflushed >= FLUSH_BYTES:
+            self._sink.flush()  # returns when all has arrived, and raises what an upload met
+            self._unflushed = 0
 
     def hexdigest(self) -> str:
         return self._hash.hexdigest()

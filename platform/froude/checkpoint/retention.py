@@ -64,10 +64,13 @@ def delete(run: Location, records: Iterable[Record]) -> None:
     _delete(run / part.path for part in parts if is_itself(run, part.path))
 
 
-def discard(run: Location, paths: Iterable[str]) -> None:
-    """Delete what no record will name: the next attempt's needs room. A bucket has room, and is swept by that one."""
+def discard(run: Location, paths: Iterable[str], folder: str) -> None:
+    """Delete what no record will name, and a folder's files: the next attempt's need room.
+
+    A bucket has room, and is swept by that one.
+    """
     if run.is_local:
-        _delete(run / path for path in paths)
+        _delete([*(run / path for path in paths), *(run / folder).walk()])
 
 
 def _delete(places: Iterable[Location]) -> None:

@@ -23,7 +23,7 @@ from froude.checkpoint.manifest import Manifest, manifest_of
 from froude.checkpoint.parts import Corrupt, create_part, read_part
 from froude.checkpoint.retention import Keep
 from froude.checkpoint.tensors import form
-from froude.checkpoint.writer import ParquetReader, ParquetWriter, check_tensors_only, files
+from froude.checkpoint.writer import ParquetReader, ParquetWriter, check_tensors_only
 from froude.runlog import NO_BASE, Part, Record, expired, lineage
 from froude.schemas import SCHEMAS, TABLES, to_bytes
 from froude.store import Location
@@ -256,7 +256,7 @@ class RunStore:
             written = on_every_rank(lambda: self._write_tables(tables, paths), group)
             data = save_state(self.location, folder, state, group)
         except OSError:  # told by all ranks to all, so no record follows; a broken connection is no OSError
-            retention.discard(self.location, [*paths.values(), *files(folder, rank)])
+            retention.discard(self.location, paths.values(), folder)
             raise
 
         def append() -> Record:

@@ -6,6 +6,7 @@ file is known and a reader fetches it with one plain range read; the file stays 
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -37,12 +38,13 @@ from froude.checkpoint.reader import ParquetReader
 from froude.runlog import Part
 from froude.store import Location
 
-__all__ = ["ParquetReader", "ParquetWriter", "check_tensors_only", "files"]
+__all__ = ["ParquetReader", "ParquetWriter", "check_tensors_only"]
 
 # A larger block is split. From 32 MiB on each of the writer's copies is in fresh memory, whose pages cost more than the
 # copies: the Parquet writer takes four times as long as with 8 MiB. 4 MiB gain nothing.
 BLOCK_BYTES = 8 << 20
 ALONE_BYTES = 4 << 20  # from here on a block has a row group, and so a page, of its own
+FILE_BYTES = 64 << 30  # an object on S3 has at most 10,000 parts, and pyarrow's have 10 MiB
 GROUP_ROWS = 1024  # far below pyarrow's limit of rows in one page
 Bytes = NDArray[np.uint8]
 MANIFEST = "manifest.parquet"
@@ -86,20 +88,14 @@ def _bytes_of(data: torch.Tensor) -> Bytes:
     return data.contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
-def files(folder: str, rank: int) -> tuple[str, str]:
-    """Paths of a rank's part of a save and of its manifest."""
-    return f"{folder}/part-{rank:05d}.parquet", f"{folder}/{MANIFEST}"
-
-
 class ParquetWriter(StorageWriter):
-    """DCP's writer into `run`/`folder`: one part a rank and, by the coordinator, the manifest; synchronous.
+    """DCP's writer into `run`/`folder`: a rank's parts and, by the coordinator, the manifest; synchronous.
 
     A folder is written once. After the save the coordinator's `parts` names every file, the manifest last.
     """
 
     def __init__(self, run: Location, folder: str, rank: int = 0) -> None:
-        self._run = run
-        self._path, self._manifest = files(folder, rank)
+        self._run, self._folder, self._rank = run, folder, rank
         self.parts: list[Part] = []
 
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
@@ -120,24 +116,10 @@ class ParquetWriter(StorageWriter):
         return plans
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
-        target = self._run / self._path
-        groups: list[_Group] = []
-        if any(item.tensor_data and item.tensor_data.chunk.sizes.numel() for item in plan.items):
-            collected: list[pq.FileMetaData] = []
-            with target.output() as raw, HashingSink(raw) as sink:
-                with pq.ParquetWriter(
-                    sink, PAYLOADS, metadata_collector=collected, **_WRITE_OPTIONS
-                ) as writer:
-                    for group in _grouped(plan.items, planner):
-                        writer.write_table(group.table(), row_group_size=GROUP_ROWS)
-                        group.payloads.clear()
-                        groups.append(group)
-            if target.size() != sink.size:
-                raise OSError(f"{target} has {target.size()} bytes after writing {sink.size}")
-            self.parts = [Part("data", self._path, sink.size, sink.hexdigest())]
-        blocks: dict[int, list[Block]] = defaultdict(list)
-        for number, group in enumerate(groups):
-            for item, block in group.blocks(target.name, number, collected[0]):
+        groups, blocks = _grouped(plan.items, planner), defaultdict[int, list[Block]](list)
+        self.parts = []
+        while (first := next(groups, None)) is not None:
+            for item, block in self._write_part(itertools.chain([first], groups)):
                 blocks[item].append(block)
         future: Future[list[WriteResult]] = Future()
         future.set_result(
@@ -147,6 +129,28 @@ class ParquetWriter(StorageWriter):
             ]
         )
         return future
+
+    def _write_part(self, groups: Iterator[_Group]) -> list[tuple[int, Block]]:
+        """Write groups into the next part, until it is full: (number of the write item, block) of each block in it."""
+        more = f"-{len(self.parts):03d}" if self.parts else ""
+        path = f"{self._folder}/part-{self._rank:05d}{more}.parquet"
+        target, written, collected = self._run / path, list[_Group](), list[pq.FileMetaData]()
+        with target.output() as raw, HashingSink(raw) as sink:
+            with pq.ParquetWriter(sink, PAYLOADS, metadata_collector=collected, **_WRITE_OPTIONS) as writer:
+                for group in groups:
+                    writer.write_table(group.table(), row_group_size=GROUP_ROWS)
+                    group.payloads.clear()
+                    written.append(group)
+                    if sink.size >= FILE_BYTES:
+                        break
+        if target.size() != sink.size:
+            raise OSError(f"{target} has {target.size()} bytes after writing {sink.size}")
+        self.parts.append(Part("data", path, sink.size, sink.hexdigest()))
+        return [
+            found
+            for number, group in enumerate(written)
+            for found in group.blocks(target.name, number, collected[0])
+        ]
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         found = [result.storage_data for of_rank in results for result in of_rank]
@@ -158,7 +162,9 @@ class ParquetWriter(StorageWriter):
         manifest = Manifest(tensors, tuple(block for blocks, _ in found for block in blocks))
         written = {part.path: part for _, parts in found for part in parts}
         self.parts = [written[name] for name in sorted(written)]
-        self.parts.append(create_part(self._run, "manifest", self._manifest, manifest.to_bytes()))
+        self.parts.append(
+            create_part(self._run, "manifest", f"{self._folder}/{MANIFEST}", manifest.to_bytes())
+        )
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:

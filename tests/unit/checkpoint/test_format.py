@@ -81,6 +81,26 @@ def test_a_part_is_ordinary_parquet_with_payloads_in_place(tmp_path: Path) -> No
     assert b"pickle" not in (run / last.path).read()
 
 
+def test_a_state_beyond_the_bound_of_a_file_is_in_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Location.parse(tmp_path)
+    monkeypatch.setattr(container, "FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(container, "BLOCK_BYTES", 1 << 18)
+    monkeypatch.setattr(container, "ALONE_BYTES", 1 << 17)
+    state = {name: torch.randn(300, 512) for name in "abcde"} | {"step": torch.tensor(3)}
+    parts = save_state(run, "data", dict(state))
+    assert [part.path for part in parts] == [
+        *("data/part-00000-001.parquet", "data/part-00000-002.parquet", "data/part-00000.parquet"),
+        "data/manifest.parquet",
+    ]
+    assert all(part.size < 1.3 * 2**20 for part in parts)
+    assert sum(pq.read_metadata(tmp_path / part.path).num_rows for part in parts[:-1]) > 12
+    loaded = {name: torch.zeros_like(tensor) for name, tensor in state.items()}
+    load_state(run, parts, loaded)
+    assert all(same_bytes(loaded[name], tensor) for name, tensor in state.items())
+
+
 def test_a_leaf_that_is_no_tensor_is_refused_by_name(tmp_path: Path) -> None:
     for leaf in (3, 0.5, "x", [1, 2], None):
         with pytest.raises(TypeError, match=r"tensors only, but `optimizer.lr`"):

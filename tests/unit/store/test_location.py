@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from s3_server import REFUSAL, empty_bucket
+from s3_server import REFUSAL
 
 from froude.config import ConfigError
 from froude.s3 import Reader, Refused
@@ -150,36 +149,6 @@ def test_leftovers_of_a_killed_writer_are_not_listed(tmp_path: Path) -> None:
     assert Location.parse(tmp_path).walk() == []
 
 
-def test_probe_passes_and_cleans_up(place: Location) -> None:
-    probe_writable(place)
-    assert place.children() == []
-
-
-def test_probe_names_an_unwritable_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(ConfigError, match=r"must be writable, but .*file/study: .*; choose another"):
-        probe_writable(Location.parse(tmp_path / "file/study"))
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_probe_names_a_read_only_folder(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(ConfigError, match="must be writable"):
-        probe_writable(Location.parse(tmp_path / "study"))
-
-
-def test_probe_names_a_missing_bucket(s3: Location) -> None:
-    with pytest.raises(ConfigError, match=r"must be writable, but s3://nowhere/x.*create the bucket nowhere"):
-        probe_writable(Location.parse("s3://nowhere/x"))
-
-
-@pytest.mark.slow
-def test_probe_names_an_unreachable_endpoint(s3: Location, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(ConfigError, match=r"check AWS_ENDPOINT_URL \(now http://127.0.0.1:9\)"):
-        probe_writable(s3 / "study")
-
-
 ASKED: dict[str, Callable[[Location], object]] = {
     "read": Location.read,
     "read_range": lambda file: file.read_range(0, 1),
@@ -205,16 +174,6 @@ def test_refused_keys_are_those_of_a_host(
         ASKED[asked](s3 / "file")
 
 
-def test_a_probe_that_is_refused_speaks_of_keys_and_not_of_the_endpoint(
-    refusing_server: str, s3: Location, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", refusing_server)
-    with pytest.raises(ConfigError, match=r"must be writable, but .* refuses the keys") as refusal:
-        probe_writable(s3)
-    assert "AWS_SECRET_ACCESS_KEY" in str(refusal.value)
-    assert "AWS_ENDPOINT_URL" not in str(refusal.value)
-
-
 @pytest.mark.parametrize("asked", ["create", "replace", "delete", "knock"])
 def test_a_wrong_clock_is_that_of_a_host(
     refusing_server: str, s3: Location, monkeypatch: pytest.MonkeyPatch, asked: str
@@ -237,15 +196,6 @@ def test_absent_keys_are_named(s3: Location, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
     with pytest.raises(Refused, match="it has none"):
         s3.knock()
-
-
-def test_probe_refuses_a_store_without_conditional_writes(
-    unconditional_server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    bucket = empty_bucket(unconditional_server, monkeypatch)
-    with pytest.raises(ConfigError, match=r"two attempts could both commit; use AWS S3"):
-        probe_writable(bucket / "study")
-    assert bucket.walk() == []
 
 
 def test_what_killed_writers_left_goes_once_it_is_old(place: Location) -> None:
