@@ -35,8 +35,8 @@ RUN = Run(
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SimulatedCluster]:
     """Two nodes, whose workers have different numbers of threads."""
-    threads = {"OMP_NUM_THREADS": "{node}"}
-    with simulated(2, log_dir=tmp_path_factory.mktemp("logs"), node_environment=threads) as running:
+    each = {"OMP_NUM_THREADS": "{node}", "ODD_HOST": "{node}"}
+    with simulated(2, log_dir=tmp_path_factory.mktemp("logs"), node_environment=each) as running:
         yield running
 
 
@@ -53,6 +53,17 @@ def test_one_of_two_is_left_out_and_the_other_trains(cluster: SimulatedCluster, 
         "attempt",
         "finished",
     ]
+
+
+def test_a_host_without_the_data_does_not_end_a_run(cluster: SimulatedCluster, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    run = RUN.replace({"reduction": "fast", "data.source": "odd_host:Mounted"})
+    result = train(run, Location.parse(tmp_path), cluster=cluster, trust=True, progress=seen.append)
+    assert result.finished
+    assert result.world_sizes == [1]
+    (line,) = seen[-1].left_out
+    assert line.startswith("host 127.")
+    assert "`data.path` must name at least one file, but '/data' has no file" in line
 
 
 @pytest.mark.long

@@ -28,7 +28,7 @@ from froude.material import commands
 from froude.space import Trial
 from froude.store import Location
 from froude.sweep import trial_store
-from froude.sweep.outage import through_outage
+from froude.sweep.outage import outage_in, through_outage
 from froude.sweep.preflight import cpus
 
 if TYPE_CHECKING:
@@ -126,6 +126,8 @@ class Proxy(tune.Trainable):
         except TakenOver as error:
             return {"done": True, "taken_over": str(error)}
         except ConfigError as error:
+            if outage_in(error):  # Tune tries again
+                raise
             return {"done": True, "refused": f"ConfigError: {error}"}
         except Failed as error:
             return {"done": True, "refused": str(error), "attempts": self._task.attempt - 1 + error.attempts}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import time
@@ -14,6 +15,7 @@ from froude.config import ConfigError, Run
 from froude.launch.control_channel import Beat, ControlChannel
 from froude.launch.hosts.admission import admit
 from froude.store import Location
+from froude.sweep.outage import outage_in
 
 if TYPE_CHECKING:
     from froude.launch.observers.metrics import RayMetrics
@@ -189,16 +191,20 @@ def work(order: dict[str, Any]) -> None:
     # Not below: a node that has lost its GPU is a failure, not the user's error.
     device = parallel.resolve_device(given.device)
     try:
-        products.check(run, device)
-        kernels.check(run, device)
-        here = admit(run, store, device, other_build=given.other_build, marked=given.marked)
+        found: dict[str, Any] = {}
+
+        def suits() -> None:
+            products.check(run, device)
+            kernels.check(run, device)
+            material = api.material_of(run).required(given.material)
+            if library := run.optimizer.spec.library:
+                material.same_library(library, given.material, "the driver's")
+            found["material"] = material.to_dict()
+            found["matmul_error"] = {"precision": run.precision, "relative": measured.error(run, device)}
+
+        here = admit(run, store, device, suits, other_build=given.other_build, marked=given.marked)
         versions = {name: version(name) for name in ("froude", "ray")}
-        material = api.material_of(run).required(given.material)
-        if library := run.optimizer.spec.library:
-            material.same_library(library, given.material, "the driver's")
-        meta = {"run_id": given.run_id, "alive": str(alive), "build": here, "versions": versions}
-        meta |= {"material": material.to_dict()}
-        meta |= {"matmul_error": {"precision": run.precision, "relative": measured.error(run, device)}}
+        meta = {"run_id": given.run_id, "alive": str(alive), "build": here, "versions": versions, **found}
         attempt = store.open_attempt(given.recipe, meta)
         if rank == 0:
             channel.write_beat(Beat(attempt, world, before.step if before else 0, alive))
@@ -220,6 +226,8 @@ def work(order: dict[str, Any]) -> None:
     except Finished:
         return
     except (ConfigError, Corrupt, Diverged, Fenced) as error:
+        if away := outage_in(error):  # no setting is wrong, and the run is restarted
+            raise OSError(away.errno or errno.EIO, str(error)) from error
         raise Fatal(
             "ConfigError" if isinstance(error, ConfigError) else type(error).__name__, str(error)
         ) from None

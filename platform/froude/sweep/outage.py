@@ -16,6 +16,15 @@ ANSWERS = (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryE
 T = TypeVar("T")
 
 
+def outage_in(error: Exception) -> OSError | None:
+    """What a store raised that did not answer, or failed, in the ConfigError that `store.reported` puts around it, too.
+
+    None for anything else.
+    """
+    cause = error.__cause__ if isinstance(error, ConfigError) else error
+    return cause if isinstance(cause, OSError) and not isinstance(cause, ANSWERS) else None
+
+
 def through_outage(task: Callable[[], T], tick: Callable[[], None] = lambda: None) -> T:
     """What the task returns, which is tried again for OUTAGE_SECONDS where a store does not answer, or fails.
 
@@ -26,9 +35,7 @@ def through_outage(task: Callable[[], T], tick: Callable[[], None] = lambda: Non
         try:
             return task()
         except (OSError, ConfigError) as error:
-            # `store.reported` puts a ConfigError around what the store raised.
-            cause = error.__cause__ if isinstance(error, ConfigError) else error
-            if not isinstance(cause, OSError) or isinstance(cause, ANSWERS) or time.monotonic() > until:
+            if outage_in(error) is None or time.monotonic() > until:
                 raise
         time.sleep(PAUSES_SECONDS[min(attempt, len(PAUSES_SECONDS) - 1)])
         attempt += 1

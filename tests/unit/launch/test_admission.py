@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -11,10 +12,12 @@ import ray
 import torch
 from s3_server import REFUSAL, refusing_server, s3, s3_server
 
+from froude.checkpoint import collective
 from froude.checkpoint.run_store import RunStore
-from froude.config import Run
-from froude.launch.hosts.admission import SHOWN, Unfit, admit, mark, sees
+from froude.config import ConfigError, Run
+from froude.launch.hosts.admission import SHOWN, Guest, Unfit, admit, mark, sees
 from froude.store import Location
+from froude.sweep import outage
 from froude.train.exact import environment
 
 __all__ = ["refusing_server", "s3", "s3_server"]
@@ -52,6 +55,23 @@ def test_a_host_whose_keys_are_refused_takes_no_part_in_any_run(
         admit(EXACT.replace(reduction="fast"), RunStore(s3 / "runs/large", "large"), CPU)
 
 
+def test_a_store_that_does_not_answer_at_first_is_waited_for(
+    s3_server: str, s3: Location, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    knock, left = Location.knock, [OSError(errno.EIO, "SLOW_DOWN")] * 3
+    pauses: list[float] = []
+
+    def busy(self: Location) -> None:
+        if left:
+            raise left.pop()
+        knock(self)
+
+    monkeypatch.setattr(Location, "knock", busy)
+    monkeypatch.setattr(outage.time, "sleep", pauses.append)
+    assert admit(EXACT.replace(reduction="fast"), RunStore(s3 / "runs/large", "large"), CPU)
+    assert pauses == [1.0, 2.0, 4.0]
+
+
 def test_a_host_whose_clock_is_refused_takes_no_part_either(
     refusing_server: str, s3: Location, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -77,6 +97,33 @@ def test_a_host_that_does_not_see_the_run_s_folder_takes_no_part(tmp_path: Path)
                 admit(run, RunStore(own, "large"), CPU, marked=marked)
             (own / ".driver-of-old").replace(b"")
     assert not here.path.exists()
+
+
+def test_what_one_host_lacks_is_its_own_and_what_all_lack_is_the_run_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, store = EXACT.replace(reduction="fast"), RunStore(Location.parse(tmp_path), "large")
+
+    def lacking() -> None:
+        raise ConfigError("`data.path` must name at least one file")
+
+    with pytest.raises(ConfigError, match=r"`data.path` must name at least one file"):
+        admit(run, store, CPU, lacking)
+
+    def with_another(describe: Callable[[], Guest]) -> list[Guest]:
+        return [Guest("whole", "10.0.0.8", environment.describe(CPU)), describe()]
+
+    monkeypatch.setattr(collective, "on_every_rank", with_another)
+    with pytest.raises(Unfit) as unfit:
+        admit(run, store, CPU, lacking)
+    assert unfit.value.hosts == {"node": "host 10.0.0.7: `data.path` must name at least one file"}
+    assert admit(run, store, CPU) == environment.describe(CPU)
+
+    def away() -> None:
+        raise ConfigError("`data.path` must be readable") from OSError(errno.EIO, "SLOW_DOWN")
+
+    with pytest.raises(OSError, match=r"`data.path` must be readable"):
+        admit(run, store, CPU, away)
 
 
 def test_a_mark_leaves_what_else_is_in_the_folder(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from froude.config import Run
 from froude.launch import control_channel
 from froude.launch.control_channel import Beat, ControlChannel
 from froude.launch.hosts.admission import Unfit
-from froude.launch.ray_internals import resizing
-from froude.launch.ray_internals.failures import BoundedFailures
+from froude.launch.ray_internals import failures, resizing
+from froude.launch.ray_internals.failures import LOST_NODES, BoundedFailures
 from froude.launch.ray_internals.resizing import HOLD_SECONDS, PlannedResize
 from froude.launch.worker import Fatal, RaySupervisor
 from froude.store import Location
@@ -50,6 +50,7 @@ class Stage:
         patch.setattr(resizing.time, "monotonic", lambda: self.now)
         patch.setattr(resizing, "draining_nodes", lambda: self.draining)
         patch.setattr(resizing, "live_nodes", lambda ask=False: self.live)
+        patch.setattr(failures, "live_nodes", lambda ask=False: {*self.live})
         self.channel = ControlChannel("run")
         made: Any = object.__new__(PlannedResize)
         made.channel, made.spares, made._asked, made._before, made._looked = (
@@ -61,7 +62,8 @@ class Stage:
         )
         made.scaling_config = SimpleNamespace(min_workers=least, elastic_resize_monitor_interval_s=1.0)
         made._maybe_send_resource_request = lambda: None
-        made._hosts = set
+        made._hosts, made._began, made._crowded = set, None, False
+        made._unused = lambda reserved, own: reserved
         made._get_reserved_resources = lambda: dict.fromkeys(self.live)
         made._count_possible_workers = lambda nodes: min(len(nodes.keys() - self.draining), self.most)
         made._get_resize_decision = lambda n: ResizeDecision(num_workers=n, resources_per_worker={})
@@ -239,10 +241,10 @@ def test_an_unfit_host_is_left_out_and_the_run_goes_on_while_there_is_another(mo
     monkeypatch.setattr(resizing.ray, "nodes", lambda: [*nodes, {"NodeID": "head", "Resources": {}}])
     stage.live.add("head")
     place = Location.parse("/nowhere")
-    failures = BoundedFailures(stage.channel, place, 1, Fatal, {"CPU": 1})
+    policy = BoundedFailures(stage.channel, place, 1, Fatal, {"CPU": 1})
 
     def failed(**hosts: str) -> FailureDecision:
-        return failures.make_decision(WorkerGroupError("unfit", {0: Unfit(hosts), 1: Unfit(hosts)}))
+        return policy.make_decision(WorkerGroupError("unfit", {0: Unfit(hosts), 1: Unfit(hosts)}))
 
     assert failed(a="host 1: its torch is another") is FailureDecision.RETRY
     assert stage.channel.left_out() == {"a": "host 1: its torch is another"}
@@ -267,6 +269,67 @@ def test_no_number_of_failures_ends_a_run_that_goes_on(monkeypatch, failure):
     policy = BoundedFailures(stage.channel, Location.parse("/nowhere"), 3, Fatal, {"CPU": 1})
     monkeypatch.setattr(policy, "_checkpoints", lambda: next(committed))
     assert {policy.make_decision(failure) for _ in range(302)} == {FailureDecision.RETRY}
+    assert not stage.channel.given_up()
+    assert policy.make_decision(failure) is FailureDecision.RAISE
+    assert stage.channel.given_up()
+
+
+@pytest.mark.parametrize(("used", "workers"), [({}, 4), ({"c": 1.0}, 3), ({"c": 0.5, "d": 1.0}, 2)])
+def test_what_others_hold_is_no_place_to_grow_into(stage, monkeypatch, used, workers):
+    """Two workers are on nodes a and b, with nothing free beside them; c and d are two more of one processor."""
+    free = {node: {"CPU": 1.0 - used.get(node, 0.0)} for node in "cd"} | {node: {} for node in GROUP}
+    monkeypatch.setattr(resizing, "available_resources_per_node", lambda: free)
+    del stage.policy._unused
+    del stage.policy._count_possible_workers
+    stage.policy._starts = False
+    stage.policy._get_reserved_resources = lambda: {node: {"CPU": 1.0} for node in "abcd"}
+    stage.policy.scaling_config = SimpleNamespace(
+        min_workers=1,
+        max_workers=4,
+        use_tpu=False,
+        elastic_resize_monitor_interval_s=1.0,
+        _resources_per_worker_not_none={"CPU": 1.0},
+    )
+    stage.live |= {"c", "d"}
+    stage.look()
+    assert stage.asked == (workers > WORLD)
+    if stage.asked:
+        stage.channel.confirm_held(1)
+        assert stage.look() == workers
+
+
+def test_a_group_without_room_for_all_is_begun_again_with_those_that_have_it(stage, monkeypatch):
+    """At first by what is reserved: what has just ended seems to be in use for a while."""
+    monkeypatch.setattr(resizing, "available_resources_per_node", lambda: {"a": {"CPU": 1.0}})
+    monkeypatch.setattr(resizing, "start_timeout", lambda: 60.0)
+    counted = []
+    monkeypatch.setattr(
+        ElasticScalingPolicy,
+        "make_decision_for_non_running_worker_group",
+        lambda self: counted.append(self._count_possible_workers({node: {"CPU": 1.0} for node in "ab"})),
+    )
+    del stage.policy._unused
+    del stage.policy._count_possible_workers
+    stage.policy.scaling_config = SimpleNamespace(
+        max_workers=4, use_tpu=False, _resources_per_worker_not_none={"CPU": 1.0}
+    )
+    for seconds in (5.0, 60.0, 5.0):
+        stage.policy.on_controller_start_worker_group(scaling_config=None, num_workers=WORLD)
+        stage.now += seconds
+        stage.policy.make_decision_for_non_running_worker_group()
+    assert counted == [2, 1, 1]
+
+
+def test_nodes_that_are_lost_one_after_another_do_not_end_a_run_soon(monkeypatch):
+    """Nothing is committed meanwhile; other failures count as before, whatever was lost between them."""
+    stage, failure = Stage(monkeypatch), WorkerGroupError("a peer closed the connection", {0: OSError()})
+    policy = BoundedFailures(stage.channel, Location.parse("/nowhere"), 3, Fatal, {"CPU": 1})
+    monkeypatch.setattr(policy, "_checkpoints", lambda: 7)
+    assert policy.make_decision(failure) is FailureDecision.RETRY  # what was there before is not known
+    for number in range(LOST_NODES):
+        stage.live = {*GROUP, f"spot-{number}"}
+        assert policy.make_decision(failure) is FailureDecision.RETRY
+    assert policy.make_decision(failure) is FailureDecision.RETRY
     assert not stage.channel.given_up()
     assert policy.make_decision(failure) is FailureDecision.RAISE
     assert stage.channel.given_up()

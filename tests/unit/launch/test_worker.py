@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import ray.train
 
-from froude.config import Run
-from froude.launch import ray_internals
+from froude.config import ConfigError, Run
+from froude.launch import ray_internals, worker
 from froude.launch.control_channel import ControlChannel
-from froude.launch.worker import RaySupervisor
+from froude.launch.worker import Fatal, RaySupervisor
 
 RUN = Run(name="large", tokens=768 * 100)
 
@@ -62,3 +66,23 @@ def test_a_run_that_went_back_asks_on(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ControlChannel, "asked_to_hold", lambda *_, step=step: when.append(step))
         supervisor.poll(step)
     assert when[-6:] == [1250, 952, 954, 956, 958, 960]
+
+
+@pytest.mark.parametrize(
+    "cause, raised",
+    [(OSError(errno.EIO, "SLOW_DOWN"), OSError), (PermissionError("not yours"), Fatal), (None, Fatal)],
+)
+def test_a_store_that_does_not_answer_restarts_a_run_and_a_wrong_setting_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cause: OSError | None, raised: type[Exception]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ConfigError("`data.path` must be readable") from cause
+
+    only = SimpleNamespace(get_world_rank=lambda: 0, get_world_size=lambda: 1)
+    monkeypatch.setattr(ray.train, "get_context", lambda: only)
+    monkeypatch.setattr(ray_internals, "supported", lambda: False)
+    monkeypatch.setattr(worker, "use_own_cores", lambda threads: None)
+    monkeypatch.setattr(worker, "admit", refuse)
+    order = {"run": RUN.to_dict(), "study": str(tmp_path), "recipe": "", "run_id": "", "device": "cpu"}
+    with pytest.raises(raised, match=r"`data.path` must be readable"):
+        worker.work(order)

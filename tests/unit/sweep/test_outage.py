@@ -80,6 +80,24 @@ def test_an_answer_is_not_waited_for(waited: list[float], error: Exception) -> N
     assert waited == []
 
 
+def test_a_trial_whose_data_s_store_is_away_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Location.parse(tmp_path / "study")
+    (study / "study.json").replace(b"{}")
+    for error, refused in ((AWAY, False), (PermissionError("not yours"), True)):
+        monkeypatch.setattr(Proxy, "_material", lambda self, error=error: refused_by(error))
+        proxy = Proxy(config=Task("a", TRIAL.to_json(), study.url, "cpu").config())
+        try:
+            if refused:
+                assert "a study must be readable" in proxy.step()["refused"]
+            else:
+                with pytest.raises(ConfigError, match="a study must be readable"):
+                    proxy.step()
+        finally:
+            proxy.cleanup()
+
+
 def test_who_is_told_to_stop_waits_no_longer(waited: list[float]) -> None:
     with pytest.raises(Stopped):
         through_outage(failing(9, AWAY, lambda: None), failing(1, Stopped(), lambda: None))

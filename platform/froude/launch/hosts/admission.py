@@ -1,16 +1,18 @@
-"""Which hosts may take part in a run: those that see its folder, or whose keys its store takes, and compute alike."""
+"""Which hosts may take part in a run: those that reach its store, have what it needs, and compute alike."""
 
 from __future__ import annotations
 
+import errno
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from froude.config import Run
+from froude.config import ConfigError, Run
 from froude.s3 import Refused
 from froude.store import Location, reported
+from froude.sweep.outage import outage_in, through_outage
 
 if TYPE_CHECKING:
     import torch
@@ -41,12 +43,16 @@ class Unfit(RuntimeError):
 
 @dataclass(frozen=True)
 class Guest:
-    """What one worker says of its host: the node's id and address, its build, and what the store has against it."""
+    """What one worker says of its host: the node's id and address, its build, and what speaks against it.
+
+    `refusal` is the store's; `lack` what the run needs and does not find there.
+    """
 
     node: str
     address: str
     build: Build
-    refusal: str
+    refusal: str = ""
+    lack: str = ""
 
 
 @contextmanager
@@ -75,11 +81,19 @@ def sees(run: Location, marked: str) -> bool:
 
 
 def admit(
-    run: Run, store: RunStore, device: torch.device, *, other_build: bool = False, marked: str = ""
+    run: Run,
+    store: RunStore,
+    device: torch.device,
+    suits: Callable[[], object] = lambda: None,
+    *,
+    other_build: bool = False,
+    marked: str = "",
 ) -> Build:
     """Collective: return rank 0's build; raise Unfit on every rank if some hosts may not take part.
 
     Each must see the file that the driver has `marked` the run's folder with: else its disk is taken for the study's.
+    `suits` raises ConfigError where a host lacks what the run needs (its data, a library, a GPU that can do what is
+    asked); if all lack something it is not the hosts', and raised.
 
     An exact run's hosts must have the build that it has had so far; before its first attempt, the one that most of them
     have. With `other_build` it goes on with any build, and is reproducible only from that step on.
@@ -89,8 +103,14 @@ def admit(
 
     if run.reduction == "exact":
         environment.make_deterministic(device)
-    guests = on_every_rank(lambda: _describe(store, device, marked))
-    refused = {guest.node: f"host {guest.address}: {guest.refusal}" for guest in guests if guest.refusal}
+    guests = on_every_rank(lambda: _describe(store, device, marked, suits))
+    if all(guest.lack for guest in guests):
+        raise ConfigError(guests[0].lack)
+    refused = {
+        guest.node: f"host {guest.address}: {guest.refusal or guest.lack}"
+        for guest in guests
+        if guest.refusal or guest.lack
+    }
     if not refused and run.reduction == "exact" and not other_build:
         odd = environment.unlike([guest.build for guest in guests], store.meta().get("build"))
         refused = {
@@ -101,16 +121,23 @@ def admit(
     return guests[0].build
 
 
-def _describe(store: RunStore, device: torch.device, marked: str) -> Guest:
+def _describe(store: RunStore, device: torch.device, marked: str, suits: Callable[[], object]) -> Guest:
     import ray
 
     from froude.train.exact import environment
 
+    refusal = lack = ""
     try:
-        store.location.knock()
-        place = store.location
-        refusal = "" if sees(place, marked) else f"it does not see {place.parent.parent}; mount it there"
+        through_outage(store.location.knock)
+        if not sees(store.location, marked):
+            refusal = f"it does not see {store.location.parent.parent}; mount it there"
     except Refused as error:
         refusal = str(error)
+    try:
+        suits()
+    except ConfigError as error:
+        if away := outage_in(error):  # nobody's fault, and the run is restarted
+            raise OSError(away.errno or errno.EIO, str(error)) from error
+        lack = str(error)
     node = ray.get_runtime_context().get_node_id()
-    return Guest(node, ray.util.get_node_ip_address(), environment.describe(device), refusal)
+    return Guest(node, ray.util.get_node_ip_address(), environment.describe(device), refusal, lack)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from ray.train.v2._internal.execution.failure_handling import FailureDecision
 from ray.train.v2._internal.execution.failure_handling.default import DefaultFailurePolicy
@@ -12,16 +12,21 @@ from ray.train.v2.api.exceptions import TrainingFailedError
 from froude.config import ConfigError
 from froude.launch.control_channel import ControlChannel
 from froude.launch.hosts.admission import Unfit
+from froude.launch.ray_internals import live_nodes
 from froude.launch.ray_internals.resizing import hosts
 from froude.runlog import LogReader
 from froude.store import Location
+
+#: Restarts after them that commit nothing: more than chance takes away, and not without an end.
+LOST_NODES = 30
 
 
 class BoundedFailures(DefaultFailurePolicy):
     """Retries while restarts commit checkpoints; gives up at once on errors that no restart gets past.
 
-    No number of failures in all is too many: a long run on nodes that may be taken away has one after another. Hosts
-    that may not take part are left out, and the run goes on while at least one other host is left.
+    No number of failures in all is too many: a long run on nodes that may be taken away has one after another. Those in
+    which a node was lost count apart, up to LOST_NODES in a row without a commit. Hosts that may not take part are left
+    out, and the run goes on while at least one other host is left.
     """
 
     def __init__(
@@ -37,8 +42,9 @@ class BoundedFailures(DefaultFailurePolicy):
         )
         self.channel, self.run, self.no_progress, self.fatal = channel, run, no_progress, fatal
         self.resources = resources
-        self._in_a_row = 0
+        self._in_a_row = self._lost_in_a_row = 0
         self._committed = -1
+        self._live: Set[str] = frozenset()
 
     def make_decision(self, training_failed_error: TrainingFailedError) -> FailureDecision:
         decision = super().make_decision(training_failed_error)
@@ -48,10 +54,15 @@ class BoundedFailures(DefaultFailurePolicy):
         if isinstance(unfit, Unfit):
             self.channel.leave_out(unfit.hosts)
             return decision if hosts(self.resources, self.channel) else FailureDecision.RAISE
-        committed = self._checkpoints()
-        self._in_a_row = 1 if committed != self._committed else self._in_a_row + 1
-        self._committed = committed
-        if self._in_a_row > self.no_progress:
+        committed, live = self._checkpoints(), live_nodes(ask=True)
+        if committed != self._committed:
+            self._in_a_row = self._lost_in_a_row = 0
+        if self._live - live:
+            self._lost_in_a_row += 1
+        else:
+            self._in_a_row += 1
+        self._committed, self._live = committed, live
+        if self._in_a_row > self.no_progress or self._lost_in_a_row > LOST_NODES:
             self.channel.give_up()
             return FailureDecision.RAISE
         return decision

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import time
-from collections.abc import Mapping, Set
+from collections import Counter
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 import ray
+from ray._private.state import available_resources_per_node
 from ray.exceptions import RayError
+from ray.train.v2._internal.constants import (
+    DEFAULT_WORKER_GROUP_START_TIMEOUT_S,
+    WORKER_GROUP_START_TIMEOUT_S_ENV_VAR,
+)
 from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ScalingDecision
 from ray.train.v2._internal.execution.scaling_policy.elastic import ElasticScalingPolicy
 from ray.train.v2.api.config import ScalingConfig
@@ -22,6 +29,7 @@ logger = logging.getLogger("ray.train")
 
 NODE_LABEL = "ray.io/node-id"
 RETRY_SECONDS = 0.1
+ROUNDING = 1e-4  # of resources that Ray counts in ten-thousandths
 HOLD_SECONDS = 180.0  # a step and a checkpoint that take longer postpone the resize
 
 
@@ -38,6 +46,8 @@ class PlannedResize(ElasticScalingPolicy):
         self._asked: tuple[int, float] | None = None  # attempt that was asked to hold, and until when we wait
         self._before = 0  # the last attempt before the present group, whose beat is not its own
         self._requested = 0  # for how many workers
+        self._began: float | None = None  # when a group was asked for that has not run yet
+        self._crowded = False  # one was, and not all of it found a place
 
     def _get_num_workers_for_resource_request(self) -> int:
         """Adds the places on nodes that no worker may use: Ray does not know of that, and reserves them like others."""
@@ -63,20 +73,44 @@ class PlannedResize(ElasticScalingPolicy):
 
     def _count_possible_workers(self, reserved_resources: Any) -> int:
         live = live_nodes(ask=self._starts) - self.channel.left_out().keys()
-        return int(
-            super()._count_possible_workers({k: v for k, v in reserved_resources.items() if k in live})
-        )
+        reserved = {node: its for node, its in reserved_resources.items() if node in live}
+        if self._starts and self._crowded:
+            reserved = self._unused(reserved, ())
+        return int(super()._count_possible_workers(reserved))
+
+    def _unused(
+        self, reserved: Mapping[str, Mapping[str, float]], own: Iterable[str]
+    ) -> dict[str, dict[str, float]]:
+        """What of reserved nodes nobody uses but the workers on `own` (a node each).
+
+        The coordinator counts as free what tasks and actors hold that never asked it: those of a sweep, a notebook, a
+        second driver. Between two groups Ray's view of that is late, so it counts at a start only once one was crowded.
+        """
+        wanted, free = self.scaling_config._resources_per_worker_not_none, available_resources_per_node()
+        ours = Counter(own)
+        return {
+            node: {
+                name: min(
+                    most, free.get(node, {}).get(name, 0.0) + ours[node] * wanted.get(name, 0.0) + ROUNDING
+                )
+                for name, most in its.items()
+            }
+            for node, its in reserved.items()
+        }
 
     def on_controller_start_worker_group(self, *, scaling_config: ScalingConfig, num_workers: int) -> Any:
         """Keep the placement group off nodes that Ray still believes in, and off those that may not take part."""
         beat = self.channel.beat()
         self._before = beat.attempt if beat else 0
+        self._began = time.monotonic()
         return {NODE_LABEL: f"in({','.join(sorted(live_nodes(ask=True) - self.channel.left_out().keys()))})"}
 
     def make_decision_for_non_running_worker_group(self) -> ScalingDecision:
         self._asked = None
         if self.spares is not None:
             self.spares.used()
+        if self._began is not None and time.monotonic() - self._began >= start_timeout():
+            self._crowded = True
         self._starts = True
         decision = super().make_decision_for_non_running_worker_group()
         self._starts = False
@@ -88,6 +122,7 @@ class PlannedResize(ElasticScalingPolicy):
         self, worker_group_state: Any, worker_group_status: Any
     ) -> ScalingDecision:
         """Asks the group to hold when there is something to resize it for, and resizes it when it does."""
+        self._began, self._crowded = None, False
         if self._asked is not None:
             return self._when_held(worker_group_state)
         self._maybe_send_resource_request()  # type: ignore[no-untyped-call]
@@ -117,6 +152,8 @@ class PlannedResize(ElasticScalingPolicy):
         A group that lost a node is not shrunk in this way: that is a failure, or will be.
         """
         reserved, leaves = self._get_reserved_resources(), leaving(group)
+        if reserved is not None:
+            reserved = self._unused(reserved, [worker.metadata.node_id for worker in group.workers])
         workers = 0 if reserved is None else self._count_possible_workers(reserved)
         moves = workers > group.num_workers or leaves
         return workers if moves and workers >= self.scaling_config.min_workers else 0
@@ -137,6 +174,11 @@ class PlannedResize(ElasticScalingPolicy):
             return self._get_resize_decision(workers)
         self.channel.release()
         return NoopDecision()
+
+
+def start_timeout() -> float:
+    """For how many seconds Ray waits for the places of a group."""
+    return float(os.environ.get(WORKER_GROUP_START_TIMEOUT_S_ENV_VAR, DEFAULT_WORKER_GROUP_START_TIMEOUT_S))
 
 
 def hosts(wanted: Mapping[str, float], channel: ControlChannel) -> set[str]:
