@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import time
@@ -227,7 +226,7 @@ def work(order: dict[str, Any]) -> None:
         return
     except (ConfigError, Corrupt, Diverged, Fenced) as error:
         if away := outage_in(error):  # no setting is wrong, and the run is restarted
-            raise OSError(away.errno or errno.EIO, str(error)) from error
+            raise away from error
         raise Fatal(
             "ConfigError" if isinstance(error, ConfigError) else type(error).__name__, str(error)
         ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -17,12 +18,14 @@ T = TypeVar("T")
 
 
 def outage_in(error: Exception) -> OSError | None:
-    """What a store raised that did not answer, or failed, in the ConfigError that `store.reported` puts around it, too.
+    """The error as an OSError where a store did not answer, or failed; None for anything else.
 
-    None for anything else.
+    `store.reported` puts a ConfigError around what a store raises; its text stays.
     """
     cause = error.__cause__ if isinstance(error, ConfigError) else error
-    return cause if isinstance(cause, OSError) and not isinstance(cause, ANSWERS) else None
+    if not isinstance(cause, OSError) or isinstance(cause, ANSWERS):
+        return None
+    return OSError(cause.errno or errno.EIO, str(error))
 
 
 def through_outage(task: Callable[[], T], tick: Callable[[], None] = lambda: None) -> T:

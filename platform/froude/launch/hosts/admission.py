@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -137,7 +136,7 @@ def _describe(store: RunStore, device: torch.device, marked: str, suits: Callabl
         suits()
     except ConfigError as error:
         if away := outage_in(error):  # nobody's fault, and the run is restarted
-            raise OSError(away.errno or errno.EIO, str(error)) from error
+            raise away from error
         lack = str(error)
     node = ray.get_runtime_context().get_node_id()
     return Guest(node, ray.util.get_node_ip_address(), environment.describe(device), refusal, lack)
