@@ -59,7 +59,10 @@ def keep(register: Location, study: Study, *, trust: bool = False) -> bool:
     with reported(register, "a register must be readable"):
         there = place.exists()
     if not there:
-        row = row_of(study, recipe, trust=trust)
+        try:
+            row = row_of(study, recipe, trust=trust)
+        except (pl.exceptions.PolarsError, OSError):
+            return False
         if row is None:
             return False
         table = schemas.table(schemas.SCORES, [row]).replace_schema_metadata({_KEY: SCHEMA})

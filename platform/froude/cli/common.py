@@ -18,7 +18,9 @@ import typer
 if TYPE_CHECKING:
     from froude.store import Location
 
-DONE, FAILED, USAGE, REFUSED, NO_PROGRESS, INTERRUPTED, TERMINATED = 0, 1, 2, 3, 4, 130, 143
+DONE, FAILED, USAGE, REFUSED, NO_PROGRESS = 0, 1, 2, 3, 4
+#: As a shell says of a program that a signal ended: SIGINT, SIGPIPE (nobody read on), SIGTERM.
+INTERRUPTED, UNREAD, TERMINATED = 130, 141, 143
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -105,8 +107,8 @@ def guarded(action: Callable[[], int | None], *, debug: bool = False, fresh: boo
             raise
         return say(f"terminated; {again}", TERMINATED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on
-        return DONE
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return UNREAD
     except Exception as error:  # noqa: BLE001  the one place where any error becomes an exit code
         if debug:
             traceback.print_exc()

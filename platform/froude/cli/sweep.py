@@ -38,7 +38,7 @@ def sweep(
     fresh: Annotated[
         bool,
         typer.Option(
-            "--fresh", help="Delete the study's results and start over; not where its target's run has begun."
+            "--fresh", help="Delete the study's results and start over; not where a target's run has begun."
         ),
     ] = False,
     rerun_changed: Annotated[
@@ -84,7 +84,7 @@ def sweep(
     from froude.space import load_space
     from froude.store import Location
     from froude.study import Study
-    from froude.sweep.plan import memory
+    from froude.sweep.plan import sweep_memory
     from froude.sweep.preflight import check_memory, cpus
     from froude.sweep.progress import shown
     from froude.tracking import check as check_trackers
@@ -119,7 +119,7 @@ def sweep(
     else:
         each = cpus(run for trials in found.planned().values() for trial in trials for run in trial.runs)
         if nodes := simulated_nodes(address, simulate, each):
-            check_memory(memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")
+            check_memory(sweep_memory(found, nodes), what=f"a sweep of {found.name} on {nodes} workers")
         with (
             tracked(track or (), study),
             cluster(address, simulate, study, shared=shared, cpus=each) as running,

@@ -56,10 +56,10 @@ class Metrics:
         for key in (*COUNTS, "flops_per_token"):
             if line.get(key) is not None:
                 self.size[key] = _positive(line[key], key, at, whole=key in COUNTS)
-        if line.get("status") == "diverged":
-            self.diverged = str(line.get("reason") or "the trainer said that it diverged")
         if "loss" in line:
             self._loss(line, at)
+        if line.get("status") == "diverged":  # after its loss, which may be of a step that was told before
+            self.diverged = str(line.get("reason") or "the trainer said that it diverged")
         for key in line:
             if line[key] is not None and (key == VALIDATION or key.startswith(f"{VALIDATION}_")):
                 step = self._step(line, at, least=0) if line.get("step") is not None else self._at

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TextIO
 
+from froude.sweep.progress import tell
+
 if TYPE_CHECKING:
     from froude.launch.elastic import Progress
 
@@ -33,7 +35,7 @@ class Display:
         """Print a line of its own."""
         if not self.quiet:
             self._close()
-            print(text, file=self.stream, flush=True)
+            self._tell(text)
 
     def stage(self, name: str) -> None:
         """Begin a stage: what `update` says belongs to it."""
@@ -57,10 +59,10 @@ class Display:
         line = f"[{self._stage}] {100 * fraction:3.0f}%  {text}{about}"
         if self.stream.isatty():
             width = shutil.get_terminal_size().columns - 1
-            print(f"\r{line[:width]:<{width}}", end="", file=self.stream, flush=True)
+            self._tell(f"\r{line[:width]:<{width}}", end="")
             self._open = True
         else:
-            print(line, file=self.stream, flush=True)
+            self._tell(line)
 
     def done(self, text: str) -> None:
         """End the stage with what came of it and how long it took."""
@@ -68,8 +70,11 @@ class Display:
 
     def _close(self) -> None:
         if self._open:
-            print(file=self.stream, flush=True)
+            self._tell("")
             self._open = False
+
+    def _tell(self, text: str, end: str = "\n") -> None:
+        self.quiet = self.quiet or not tell(text, self.stream, end)
 
 
 def following(display: Display) -> Callable[[Progress], None]:

@@ -179,13 +179,16 @@ def check_inputs(space: Space, study: Location, *, trust: bool, skip_probe: Coll
 
 
 def check_fresh(study: Study) -> None:
-    """ConfigError where starting over would delete the log of the target's run, which its forecast is scored by."""
-    target = study.meta.get("target", {}).get("name")
-    if target and LogReader(study.location / "runs" / target).head() is not None:
-        raise ConfigError(
-            f"--fresh deletes a sweep's results, but the target's run {target!r} has begun in {study.location}; sweep "
-            "into another --out, or delete the study yourself"
-        )
+    """ConfigError where starting over would delete a run's log, which the forecast of a target is scored by.
+
+    Of any run: the target may have been renamed since its recipe was trained.
+    """
+    for name in (study.location / "runs").children():
+        if LogReader(study.location / "runs" / name).head() is not None:
+            raise ConfigError(
+                f"--fresh deletes a sweep's results, but the run {name!r} has begun in {study.location}; sweep into "
+                "another --out, or delete the study yourself"
+            )
 
 
 def clear(study: Location) -> None:

@@ -102,11 +102,13 @@ def curves(study: Study, fits: Fits, block: int, batch: int) -> tuple[pl.DataFra
         parts.append(
             blocks.select(
                 run=pl.lit(proxy["run"]),
-                step=(pl.col("tokens") // batch),
+                step=(pl.col("tokens") - 1) // batch + 1,
                 lr="lr",
                 loss="loss",
                 params=pl.lit(float(proxy["params"])),
-            )
+            ).unique(
+                "step", keep="last", maintain_order=True
+            )  # a block may end where no step of the target's does
         )
     return (pl.concat(parts) if parts else pl.DataFrame()), gaps
 

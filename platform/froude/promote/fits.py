@@ -19,7 +19,7 @@ from froude.promote.imported_runs import history
 from froude.promote.ladder import precision_cost, regime, shape, validation_sets
 from froude.promote.ladder.critical import critical as critical_batches
 from froude.promote.ladder.fingerprints import fingerprint, same
-from froude.promote.ladder.measured_in import measured_in
+from froude.promote.ladder.measured_in import goals_in, measured_in
 from froude.promote.ladder.rates import one_curve_a_width, peak_lr, transfer_rows
 from froude.promote.ladder.regret import Corrected, corrected, with_regret
 from froude.promote.ladder.search import best, like, of_optimizer
@@ -240,11 +240,11 @@ def fit(study: Study, loss: str = "loss") -> Fits:
     """
     if not study.exists:
         raise study.missing()
-    meta = study.meta
+    meta, rows = study.meta, study.trials().collect()
     target = Run.from_dict(meta["target"]) if "target" in meta else None
     evaluated = validation_sets.evaluations(study, loss)
-    trials = measured_in(loss, study.trials().collect())
-    return fit_trials(trials, stages=meta["stages"], target=target, evaluated=evaluated)
+    stages, trials = goals_in(loss, meta["stages"], rows), measured_in(loss, rows)
+    return fit_trials(trials, stages=stages, target=target, evaluated=evaluated)
 
 
 def fit_trials(
@@ -266,7 +266,7 @@ def fit_trials(
         names = [name for name, stage in stages.items() if stage["role"] == role]
         return counted.filter(pl.col("stage").is_in(names))
 
-    past = of("history")
+    past = history.as_planned(of("history"))
     tried = pl.concat([of("search"), of("settled"), history.settings(past, target)])
     search = of_optimizer(tried, target.optimizer.name) if target is not None else tried
     here = like(search, target) if target is not None else search.clear()

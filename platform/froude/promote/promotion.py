@@ -230,7 +230,10 @@ def predict(fits: Fits, params: int) -> Forecast | None:
         },
         free_loss=math.nan
         if free is None
-        else free.E + free.A / params**free.alpha + free.B / found.tokens**free.beta,
+        else free.E
+        + free.A / params**free.alpha
+        + free.B / found.tokens**free.beta
+        + (fits.cost.loss if fits.cost is not None else 0.0),
     )
 
 

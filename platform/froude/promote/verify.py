@@ -79,9 +79,8 @@ def verify_run(
     first = (run / "commits" / record_name(0)).modified()
     if (witness := compared(study.location, recipe, first)) is not None:
         yield Verdict("the witness has the seal", *witness)
-    if (
-        rows := recipe.fits.get("loss_law", {}).get("corrected")
-    ) is not None:  # recipes before 0.2 took nothing off
+    rows = recipe.fits.get("loss_law", {}).get("corrected")
+    if rows is not None:  # recipes before 0.2 took nothing off
         yield Verdict("the forecast says what its proxies' rates cost", True, str(Corrected(**rows)))
     over = head.kind == "finished" and head.step == recipe.run.steps
     yield Verdict("the run is finished", over, f"step {head.step} of {recipe.run.steps}")
@@ -176,13 +175,13 @@ def _sealed(place: Location, log: LogReader, recipe: Recipe, records: list[Recor
     all_of = f"{len(records) - len(others)} of" if others else "all"
     return Verdict(
         "the forecast was sealed before step 0",
-        possible and not faults,
+        possible if not faults else False,
         "; ".join([f"seal {recipe.sha256[:12]} named by {all_of} {len(records)} records", *faults, clocks]),
     )
 
 
-def _clocks(recipe: Recipe, run: Location, records: list[Record]) -> tuple[bool, str]:
-    """Whether the times of seal, first record and first results can be those of a seal before step 0; and the times."""
+def _clocks(recipe: Recipe, run: Location, records: list[Record]) -> tuple[bool | None, str]:
+    """Whether the times can be of a seal before step 0, None if only the records' own say so; and the times."""
     first, sealed = records[0].time, datetime.fromisoformat(recipe.sealed_at)
     if sealed.tzinfo is None:
         sealed = sealed.replace(tzinfo=UTC)
@@ -194,12 +193,10 @@ def _clocks(recipe: Recipe, run: Location, records: list[Record]) -> tuple[bool,
     late = timedelta(0) if written is None or stored is None else written - stored
     copied = written is not None and stored is not None and min(written, stored) > records[-1].time
     if late > ABOUT:
-        seen += (
-            f"; the store's time of the first record is {_seconds(late)} after that of the first results, "
-        )
-        seen += "as in a copy" if copied else "as in a log that was restored or rewritten"
+        seen += f"; the store's time of the first record is {_seconds(late)} after that of the first results, as in a "
+        seen += "copy" if copied else "log that was restored or rewritten"
     if ahead <= timedelta(0):
-        return True, seen
+        return (True if late <= ABOUT or copied else None), seen
     seen += (
         f"; the promoter's clock was {_seconds(ahead)} ahead of the first worker's, or the seal is that late"
     )
@@ -343,6 +340,11 @@ def locate(place: str) -> tuple[Study, Recipe]:
     if location.name.endswith(".toml"):
         return Study(location.parent), recipes.read(location)
     with reported(location, "a run must be readable to be verified"):
-        if "commits" in location.children():
-            location = location.parent.parent
-    return Study(location), recipes.read(location / recipes.FILE)
+        of_run = "commits" in location.children()
+    study = location.parent.parent if of_run else location
+    recipe = recipes.read(study / recipes.FILE)
+    if of_run and location.name != recipe.run.name:
+        raise ConfigError(
+            f"only the run of a recipe can be verified, {recipe.run.name}, but {place} is another's; name {study}"
+        )
+    return Study(study), recipe

@@ -69,7 +69,9 @@ def plots(view: View) -> dict[str, list[Plot]]:
     if fits.transfer:
         drawn["rate"] = [*law_plots.u_curves(fits.transfer), law_plots.transfer_line(fits.transfer)]
     if fits.critical is not None and fits.critical.rows.height:
-        drawn["critical"].append(law_plots.critical_batch(fits.critical, fits.target.phases.last))
+        drawn["critical"].append(
+            law_plots.critical_batch(fits.critical, recipe.run.phases.last if recipe else None)
+        )
     if fits.loss is not None and fits.largest is not None:
         forecast = recipe.forecast if recipe is not None else None
         drawn["loss"].append(law_plots.loss_curves(fits.loss, view.target, forecast, view.actual))

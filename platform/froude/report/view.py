@@ -107,14 +107,18 @@ def gather(
     if recipe is not None:
         try:
             parts = _run(study, recipe)
-        except ConfigError as error:
+        except (ConfigError, pl.exceptions.PolarsError, OSError) as error:
             problems.append(f"The target run could not be read: {error}")
             parts = {"unread": True}
     checks: tuple[gate.Check, ...] = recipe.checks if recipe is not None else ()
     if recipe is None:
         try:
             checks = _present_checks(study, fits, trust=trust)
-        except ConfigError as error:  # code of the user's counts its parameters, which needs trust
+        except (
+            ConfigError,
+            pl.exceptions.PolarsError,
+            OSError,
+        ) as error:  # code of the user's counts its parameters, which needs trust
             problems.append(f"The gate's checks could not be made: {error}")
     collapses: tuple[Collapse, ...] = ()
     if fits is not None:
@@ -149,7 +153,7 @@ def _run(study: Study, recipe: Recipe) -> dict[str, Any]:
     run = recipe.run
     # Every record names the seal, so also the one before step 0: that makes it a forecast.
     LogReader(study.location / "runs" / run.name).head_under(recipe.sha256)
-    steps = study.steps().filter(pl.col("run") == run.name).sort("tokens").collect()
+    steps = study.steps(trials=False).filter(pl.col("run") == run.name).sort("tokens").collect()
     evals = (
         study.evals()
         .filter(pl.col("run") == run.name, pl.col("split") == "validation")

@@ -130,7 +130,7 @@ class Exponents:
         ended = {trial.name: past.outcome(trial) for trial in past.trials}
         if not all(ended.values()):
             return None
-        losses = {name: _loss(row) for name, row in ended.items() if row}
+        losses = {name: _loss(row) for name, row in ended.items() if row and row["status"] != "failed"}
         for points in (self._beyond(losses), self._grids(losses)):
             if new := [trial for trial in self._trials(points) if trial.name not in ended]:
                 return new
@@ -190,11 +190,12 @@ class Exponents:
     def _best(
         self, horizon: float, batch: float, losses: Mapping[str, float], rates: Sequence[float]
     ) -> float:
-        """The rate of least mean loss over the seeds; the middle one where none has finished."""
+        """The rate of least mean loss over the seeds that did not fail; the middle one where none has finished."""
 
         def mean(lr: float) -> float:
             names = [self._name(_Point(lr, horizon, batch, seed=seed)) for seed in range(self.seeds)]
-            return sum(losses.get(name, math.inf) for name in names) / self.seeds
+            found = [losses[name] for name in names if name in losses]
+            return sum(found) / len(found) if found else math.inf
 
         best = min(rates, key=mean)
         return best if mean(best) < math.inf else self._rate(0.0, batch)

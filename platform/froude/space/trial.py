@@ -86,12 +86,16 @@ class Trial:
 
     @property
     def steps(self) -> int:
-        """Optimizer steps when no branch is left out."""
+        """Optimizer steps when no branch is left out; a command trains each branch from its own beginning."""
+        if self.runs[0].trainer.command:
+            return sum(run.steps for run in self.runs)
         return schedules.trial_steps(self.runs)
 
     @property
     def tokens(self) -> int:
         """Tokens trained on when no branch is left out."""
+        if self.runs[0].trainer.command:
+            return sum(run.tokens for run in self.runs)
         return schedules.trial_tokens(self.runs)
 
     def to_json(self) -> str:

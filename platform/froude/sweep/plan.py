@@ -324,8 +324,12 @@ def _sizes(run: Run) -> Sizes:
 
 def memory(space: Space, workers: int) -> int:
     """Bytes that the sweep and, after it, the target run need on this machine, Ray's processes included."""
+    target = CLUSTER_BYTES + space.target.min_workers * worker_bytes(space.target)
+    return max(sweep_memory(space, workers), target)
+
+
+def sweep_memory(space: Space, workers: int) -> int:
+    """Bytes that the sweep alone needs here, Ray's processes included: a target may be for a larger machine."""
     trials = [trial for found in space.planned().values() for trial in found]
     sizes = {run.fingerprint: worker_bytes(run) for run in (trial.runs[-1] for trial in trials)}
-    return CLUSTER_BYTES + max(
-        workers * max(sizes.values()), space.target.min_workers * worker_bytes(space.target)
-    )
+    return CLUSTER_BYTES + workers * max(sizes.values())

@@ -14,8 +14,9 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def cpus(runs: Iterable[Run]) -> int:
-    """CPUs of the largest worker of these runs."""
-    return max((run.compute.threads for run in runs if not run.trainer.command), default=0) or 1
+    """CPUs of the largest worker of these runs, or what a command reserves of each node."""
+    each = (run.trainer.cpus if run.trainer.command else run.compute.threads for run in runs)
+    return max(each, default=0) or 1
 
 
 def free_memory() -> int:

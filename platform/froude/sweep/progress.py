@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -66,6 +67,19 @@ def clock(seconds: float) -> str:
     return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
+def tell(text: str, out: TextIO, end: str = "\n") -> bool:
+    """Print a text at once; False where nobody reads on, and then nothing will be printed there.
+
+    Work goes on without its reader: a `tee` that died must not end a run.
+    """
+    try:
+        print(text, end=end, file=out, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        return False
+    return True
+
+
 @dataclass
 class _Lines:
     out: TextIO
@@ -77,7 +91,7 @@ class _Lines:
         if ended or progress.seconds - self._shown >= LINE_SECONDS:
             self._shown, line = progress.seconds, progress.line()
             if line != self._last:
-                print(line, file=self.out, flush=True)
+                tell(line, self.out)
             self._last = line
 
 

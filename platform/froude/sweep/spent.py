@@ -32,12 +32,14 @@ def trained_flops(trials: Iterable[trial_store.Stored]) -> float:
 def by_trial(trials: pl.DataFrame) -> pl.DataFrame:
     """`stage, trial, tokens, flops` that each trial took, from rows of `trials()` in their order.
 
-    A trunk that branches share counts once, from whose decay each branch's tail is its own. In a table `trial` may hold
-    several runs: of one run's checkpoints the last counts, and branches are of one trunk if their size, seed and rate
-    are, too. A failed row counts not at all.
+    A trunk that branches share counts once, from whose decay each branch's tail is its own; branches that a command
+    trained share none. In a table `trial` may hold several runs: of one run's checkpoints the last counts, and branches
+    are of one trunk if their size, seed and rate are, too. A failed row counts not at all.
     """
     told = pl.col("stage").eq_missing(pl.lit(ROLE))
-    tail = pl.col("decay_fraction").fill_null(0.0)
+    tail = (
+        pl.when(pl.col("trainer") == "external").then(1.0).otherwise(pl.col("decay_fraction").fill_null(0.0))
+    )
     trunk = {name: pl.when(told).then(name) for name in ("params", "seed", "lr")}
     trunk["run"] = pl.when(told & (tail == 0)).then(run_name())
     done = pl.when(pl.col("status") != "failed").then(pl.col("tokens", "flops"))

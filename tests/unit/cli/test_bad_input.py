@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import json
 import shutil
 from contextlib import nullcontext
 from pathlib import Path
@@ -158,8 +159,13 @@ def test_a_begun_run_of_the_target_is_not_deleted_to_start_over(
     RunStore(Location.parse(tmp_path / "study" / "runs" / "large"), "large").open_attempt("recipe")
     before = sorted((tmp_path / "study").rglob("*"))
     said = refused([*sweep(tmp_path, '"precision": "fp32"'), "--fresh", *more], capsys)
-    assert "the target's run 'large' has begun" in said
+    assert "the run 'large' has begun" in said
     assert sorted((tmp_path / "study").rglob("*")) == before
+    meta = json.loads((tmp_path / "study" / "study.json").read_text())
+    meta["target"]["name"] = "renamed"  # by a sweep with another target, after the first was trained
+    (tmp_path / "study" / "study.json").write_text(json.dumps(meta))
+    said = refused([*sweep(tmp_path, '"precision": "fp32"'), "--fresh", *more], capsys)
+    assert "the run 'large' has begun" in said
 
 
 @pytest.mark.parametrize(

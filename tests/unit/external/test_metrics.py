@@ -108,6 +108,8 @@ def test_a_trainer_may_say_that_it_diverged(tmp_path):
     assert read(told(tmp_path, said), RUN).why_diverged == "loss above 20"
     before, after = {"step": 3, "loss": 30.0}, {"step": 2, "loss": 3.0}
     assert read(told(tmp_path, before, said, after), RUN).why_diverged == ""  # it went back, and goes on
+    again = {"step": 5, "loss": 9.1}
+    assert read(told(tmp_path, again, again | said), RUN).why_diverged == "loss above 20"
 
 
 @pytest.mark.parametrize(

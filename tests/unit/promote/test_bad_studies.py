@@ -39,7 +39,8 @@ def in_law(change: Callable[[Row], Row | None]) -> Callable[[Row], Row | None]:
 
 
 def lost(row: Row) -> Row:
-    return {**row, "status": "failed", "loss": None}
+    """As a failed trial is stored: nobody has counted its parameters."""
+    return {**row, "status": "failed", "loss": None, "params": None}
 
 
 def diverged(octaves: float, row: Row) -> Row:
@@ -92,7 +93,7 @@ BAD: dict[str, tuple[str, Callable[[Row], Row | None]]] = {
     ),
     "the largest proxy diverged": (
         "largest_finished",
-        in_law(lambda row: {**lost(row), "status": "diverged"} if row["width"] == 96 else row),
+        in_law(lambda row: {**row, "status": "diverged", "loss": None} if row["width"] == 96 else row),
     ),
     "a size off the law of the others": (
         "sizes_agree",

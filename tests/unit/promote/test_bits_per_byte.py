@@ -13,7 +13,8 @@ from froude import laws, schemas
 from froude.cli import main
 from froude.config import ConfigError, Run
 from froude.promote.imported_runs.history import make_study
-from froude.promote.ladder.measured_in import measured_in
+from froude.promote.ladder.critical import critical
+from froude.promote.ladder.measured_in import goals_in, measured_in
 from froude.promote.ladder.shape import doubts
 from froude.store import Location
 from froude.study import Study
@@ -106,3 +107,27 @@ def test_a_target_with_another_tokenizer_is_not_on_the_ladder() -> None:
     (same_size,) = doubts(ladder, run("b"))
     assert same_size.startswith('the target\'s data mixture is {"tokenizer_sha256": "b"}')
     assert any("vocabulary is 400, the proxies' 300" in each for each in doubts(ladder, run("b", 400)))
+
+
+def test_the_goal_of_a_critical_batch_is_in_the_same_unit() -> None:
+    each = math.log(2) * 4  # bytes a token
+    nats = pl.DataFrame(
+        [
+            {
+                "stage": "batch",
+                "status": "finished",
+                "batch": batch,
+                "loss": 1.9 + 0.5 * math.log(needed / steps),
+            }
+            | {"steps": steps, "batch_final": batch, "trial": f"b{batch}", "run": f"b{batch}-{steps}"}
+            for batch, needed in ((64, 500), (128, 300), (256, 200), (512, 150))
+            for steps in (100, 200, 400, 800)
+        ]
+    ).with_columns(tokens=pl.col("steps") * pl.col("batch"), bits_per_byte=pl.col("loss") / each)
+    stages = {"batch": {"role": "critical_batch", "target_loss": 1.9}, "law": {"role": "loss_law"}}
+    found = [
+        critical(measured_in(unit, nats), goals_in(unit, stages, nats)) for unit in ("loss", "bits_per_byte")
+    ]
+    ours, theirs = (each.law for each in found if each is not None)
+    assert (theirs.s_min, theirs.b_crit) == pytest.approx((ours.s_min, ours.b_crit))
+    assert [each.goal for each in found if each is not None] == pytest.approx([1.9, 1.9 / each])

@@ -266,9 +266,12 @@ def test_what_is_there_is_kept(tmp_path: Path) -> None:
         made(tmp_path, grid().head(10))
     assert (tmp_path / "study" / "study.json").read_bytes() == before
     assert study.trials().collect().height == 32
-    (
-        tmp_path / "study" / "study.json"
-    ).unlink()  # as an import that was killed before it wrote that leaves it
+    (tmp_path / "study" / "recipe.toml").touch()  # promoted since
+    assert made(tmp_path, grid()).trials().collect().height == 32
+    with pytest.raises(ConfigError, match=r"choose another directory$"):
+        made(tmp_path, grid().head(10))
+    (tmp_path / "study" / "recipe.toml").unlink()
+    (tmp_path / "study" / "study.json").unlink()  # as an import that was killed before it wrote that
     grid().head(10).write_csv(tmp_path / "runs.csv")
     again = make_study(str(tmp_path / "runs.csv"), str(tmp_path / "study"), fresh=True)
     assert again.trials().collect().height == 10

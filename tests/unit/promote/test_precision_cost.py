@@ -96,7 +96,10 @@ def test_the_forecast_is_shifted_and_wider_and_the_gate_lets_it_pass() -> None:
     plain, moved = predict(alike, 10**6), predict(measured, 10**6)
     assert plain is not None
     assert moved is not None
-    assert moved.loss == pytest.approx(plain.loss + measured.cost.loss)
+    for name in ("loss", "comparator", "compute_line", "free_loss"):
+        assert getattr(moved, name) == pytest.approx(getattr(plain, name) + measured.cost.loss, nan_ok=True)
+    assert math.isfinite(moved.comparator)
+    assert moved.naive == plain.naive
     for end in ("low", "high"):
         away = abs(getattr(moved, end) - moved.loss)
         assert away == pytest.approx(

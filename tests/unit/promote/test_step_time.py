@@ -24,6 +24,7 @@ SCHEMA = {
     "flops": pl.Float64,
     "seconds": pl.Float64,
     "decay_fraction": pl.Float64,
+    "trainer": pl.String,
 }
 
 
@@ -38,11 +39,13 @@ def trials(*, tail: float | None = TAIL, trunks: int = 6, alone: int = 6) -> pl.
             done = max(start, done)
             seconds = START * (steps == 100) + made * (OVERHEAD + PER_FLOP * per_step)
             of = f"trunk{number}-n{steps}", f"trunk{number}", "finished", 1, steps, steps * per_step
-            rows.append((*of, seconds, tail))
+            rows.append((*of, seconds, tail, None))
     for number in range(alone):
         steps, per_step = 50 * (number + 1), 3e8 / (number + 1) ** 2
         seconds = START + steps * (OVERHEAD + PER_FLOP * per_step)
-        rows.append((f"run{number}", f"run{number}", "finished", 1, steps, steps * per_step, seconds, tail))
+        rows.append(
+            (f"run{number}", f"run{number}", "finished", 1, steps, steps * per_step, seconds, tail, None)
+        )
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 
@@ -57,6 +60,16 @@ def test_trunks_that_do_not_say_how_long_their_tails_are_do_not_count() -> None:
     found = of_trials(trials(tail=None))
     assert found is not None
     assert found.overhead == pytest.approx(OVERHEAD, rel=1e-6)
+
+
+def test_branches_that_a_command_trains_are_counted_whole() -> None:
+    found = trials(trunks=0, alone=12).with_columns(
+        trial=pl.concat_str(pl.lit("t"), (pl.int_range(pl.len()) // 2).cast(pl.String)),
+        trainer=pl.lit("external"),
+    )
+    taken = of_trials(found.with_columns(seconds=pl.col("seconds") - START))
+    assert taken is not None
+    assert taken.overhead == pytest.approx(OVERHEAD, rel=1e-6)
 
 
 def test_too_few_trials_tell_nothing() -> None:
@@ -90,6 +103,9 @@ def test_a_study_keeps_what_was_measured_for_its_target(tmp_path: Path) -> None:
     assert found is not None
     assert found.measured[2] == (0.5, 0.0)
     assert of_study(study, TARGET.replace(seed=1)) is None  # another run's steps may take another time
+    for changes in ({"workers": 4}, {"device": "cuda"}, {"compute.checkpointing": "blocks"}):
+        assert TARGET.replace(changes).fingerprint == TARGET.fingerprint
+        assert of_study(study, TARGET.replace(changes)) is None
     (tmp_path / FILE).write_text("{")
     with pytest.raises(ConfigError, match="delete it"):
         of_study(study, TARGET)

@@ -15,7 +15,7 @@ from froude.promote.case import Case
 from froude.promote.checks.rates import nearest_diverged
 from froude.promote.checks.rows import unfinished
 from froude.promote.fits import Fits, fit
-from froude.promote.imported_runs.history import best, doubts, make_study, rates, unnamed_data
+from froude.promote.imported_runs.history import as_planned, best, doubts, make_study, rates, unnamed_data
 from froude.promote.imported_runs.reading import reading
 from froude.promote.planner.candidates import candidates, warmup
 from froude.report.narrative import notes, subject
@@ -112,6 +112,26 @@ def test_points_of_survivors_alone_are_not_certified(tmp_path: Path) -> None:
     assert doubt.startswith("at 1 size and horizon (e.g. params 3.6e+08, tokens 2.88e+10) at least half")
 
 
+def test_a_diverged_run_counts_where_it_was_to_end(tmp_path: Path) -> None:
+    lost = [{**LADDER[-1], "seed": seed, "loss": None, "tokens": 3 * SIZES[384]} for seed in (1, 2)]
+    fits = fit(made(tmp_path, [*LADDER, *lost]))
+    (doubt,) = fits.doubts
+    assert doubt.startswith("at 1 size and horizon (e.g. params 3.6e+08, tokens 3.6e+09) at least half")
+    assert not certified(fits)
+
+
+def test_a_rate_that_diverged_early_is_one_of_its_curve() -> None:
+    told = {"params": 100, "width": 8, "status": "finished", "tokens": 1000}
+    more = [{"status": "diverged", "tokens": 200}, {"status": "diverged", "tokens": 1010}, {"tokens": 200}]
+    more += [{"status": "diverged", "tokens": 200, "batch": 8}, {"status": "diverged", "tokens": 2000}]
+    rows = pl.DataFrame([told, *(told | each for each in more)], schema_overrides={"batch": pl.Int64})
+    rows = rows.with_columns(batch=rows["batch"] if "batch" in rows.columns else pl.lit(None, pl.Int64))
+    assert as_planned(rows.drop_nulls("tokens"))["tokens"].to_list() == [1000, 200, 1000, 200, 200, 2000]
+    assert as_planned(rows.filter(pl.col("tokens") != 200, status="finished")).height == 1
+    planned = as_planned(rows.filter((pl.col("status") == "diverged") | (pl.col("tokens") == 1000)))
+    assert planned["tokens"].to_list() == [1000, 1000, 1000, 200, 2000]
+
+
 def test_a_point_at_which_every_run_diverged_is_not_offered(tmp_path: Path) -> None:
     lost = [{**each, "loss": None} if each is LADDER[-1] else each for each in LADDER]
     rows = best(counted(made(tmp_path, lost)))
@@ -128,6 +148,7 @@ def test_a_point_at_which_every_run_diverged_is_not_offered(tmp_path: Path) -> N
         ("Linear", 1.0, False),
         ("wsd", None, False),
         ("wsd", 0.2, True),
+        ("cosine", 0.2, False),  # what a dump of settings says, and no cosine has
         ("constant_with_warmup", None, True),
         ("inverse-sqrt", None, True),
         (None, None, True),

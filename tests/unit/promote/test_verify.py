@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -15,8 +17,9 @@ from honest_run import failed, sealed, train
 from froude.cli import main
 from froude.config import ConfigError
 from froude.promote import verify
-from froude.promote.recipe import Recipe
-from froude.runlog import Record
+from froude.promote.recipe import Recipe, digest
+from froude.runlog import Record, record_name
+from froude.store import Location
 from froude.study import Study
 from froude.train.data.order import Batches
 from froude.train.exact import environment
@@ -177,3 +180,32 @@ def test_a_rerun_elsewhere_is_refused(tmp_path, recipe, monkeypatch):
     ):
         failed(tmp_path, rerun=True)
     assert Study(tmp_path).ledger().collect().height == 60
+
+
+def test_a_log_rewritten_for_a_forecast_of_the_same_time_is_not_said_to_be_sealed(tmp_path, recipe):
+    train(tmp_path, recipe)
+    other = replace(recipe, forecast=replace(recipe.forecast, loss=1.3), sha256="")
+    other = replace(other, sha256=digest(other.content()))
+    other.write(Location.parse(tmp_path) / "recipe.toml")
+    parent = None
+    for file in sorted((tmp_path / "runs" / "large" / "commits").iterdir()):
+        record = replace(Record.from_bytes(file.read_bytes()), recipe=other.sha256, parent=parent)
+        file.write_bytes(record.to_bytes())
+        os.utime(file, (file.stat().st_atime, file.stat().st_mtime + 10))
+        parent = hashlib.sha256(record.to_bytes()).hexdigest()
+    checks = verify.verify_run(*verify.locate(str(tmp_path)))
+    (found,) = (check for check in checks if check.name == "the forecast was sealed before step 0")
+    assert found.passed is None
+    assert found.seen.endswith("as in a log that was restored or rewritten")
+
+
+def test_another_run_than_the_recipes_is_not_verified_in_its_place(tmp_path, recipe):
+    runs = tmp_path / "runs"
+    for name in ("large", "other"):
+        (runs / name / "commits").mkdir(parents=True)
+        (runs / name / "commits" / record_name(0)).touch()
+    assert verify.locate(str(runs / "large"))[1].run.name == "large"
+    with pytest.raises(
+        ConfigError, match=r"only the run of a recipe can be verified, large, but .* is another's; name "
+    ):
+        verify.locate(str(runs / "other"))

@@ -88,6 +88,16 @@ def test_a_sweep_with_its_best_at_an_end_has_two_more_rates_there() -> None:
     assert lost.height == 3 * 9
 
 
+def test_a_failed_seed_says_nothing_of_its_rate() -> None:
+    def one_fails(run: Run) -> float:
+        return -1.0 if run.optimizer.lr == 5.5e-3 and run.seed == 4 else loss(run)
+
+    stage = Exponents("e", BASE, horizons=(1.0,), batches=(), half_lives=(), seeds=2)
+    _, rows = swept(stage, one_fails)
+    second = rows.filter((pl.col("timescale") / 0.2 - 1).abs() > 0.01)
+    assert second["lr"].unique().to_list() == [5.5e-3]
+
+
 def test_parts_can_be_left_out() -> None:
     only = Exponents("e", BASE, horizons=(), batches=(), half_lives=())
     runs = [trial.runs[0] for trial in only.planned()]

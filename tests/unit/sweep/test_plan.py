@@ -20,7 +20,7 @@ from froude.space import Grid, Search, Space, Trial, Uniform
 from froude.store import Location
 from froude.sweep import plan as planning
 from froude.sweep import preflight
-from froude.sweep.plan import memory, plan, worker_bytes
+from froude.sweep.plan import memory, plan, sweep_memory, worker_bytes
 from froude.sweep.sizes import sizes_of
 from froude.train.api import build_model, count_parameters
 from froude.train.model import Transformer
@@ -148,6 +148,11 @@ def test_memory_grows_with_parameters_batch_and_workers(space):
     assert worker_bytes(RUN.replace(batch=768 * 32, tokens=768 * 64)) > worker_bytes(RUN)
     assert worker_bytes(RUN) > planning.PROCESS_BYTES
     assert memory(space, 4) - memory(space, 2) == 2 * worker_bytes(RUN)
+
+
+def test_what_a_sweep_needs_is_not_what_its_target_needs(space):
+    large = replace(space, target=space.target.replace({"model.width": 2048}))
+    assert sweep_memory(large, 2) == sweep_memory(space, 2) == memory(space, 2) < memory(large, 2)
 
 
 def test_memory_has_the_moments_that_the_optimizer_keeps():

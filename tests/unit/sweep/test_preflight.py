@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from froude.config import ConfigError
+from froude.config import ConfigError, Run
 from froude.sweep import preflight
 
 
@@ -36,6 +36,12 @@ def test_a_cgroup_can_leave_less(cgroup: Path) -> None:
     assert preflight.free_memory() == 8 * preflight.GIB
     limit(cgroup, str(100 * preflight.GIB), 0, 0)
     assert preflight.free_memory() == 8 * preflight.GIB
+
+
+def test_a_worker_has_the_cpus_of_its_threads_and_a_command_those_that_it_reserves() -> None:
+    own = Run(compute={"threads": 3}, batch=768, tokens=768 * 10)
+    commanded = Run(trainer={"command": ["train"], "cpus": 2}, batch=768, tokens=768 * 10)
+    assert [preflight.cpus(runs) for runs in ([own, commanded], [commanded], [])] == [3, 2, 1]
 
 
 def test_too_little_memory_is_an_error_with_both_numbers(cgroup: Path) -> None:

@@ -2,8 +2,12 @@
 
 import io
 import math
+import os
 
-from froude.sweep.progress import SweepProgress, clock, shown
+import pytest
+
+from froude.launch.display import Display
+from froude.sweep.progress import SweepProgress, clock, shown, tell
 
 
 def at(done, seconds, left=60.0):
@@ -29,6 +33,17 @@ def test_elsewhere_than_on_a_terminal_a_line_comes_now_and_then_and_at_the_end()
         show(at(5, 25.0, 0.0))
     lines = out.getvalue().splitlines()
     assert [line.split()[1] for line in lines] == ["1/5", "1/5", "1/5", "5/5"]
+
+
+@pytest.mark.parametrize(
+    "show", [lambda out, text: tell(text, out), lambda out, text: Display(out).line(text)]
+)
+def test_work_goes_on_when_nobody_reads(show):
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as out:
+        for text in ("first", "second"):
+            show(out, text)
 
 
 def test_on_a_terminal_a_table_is_drawn():

@@ -14,6 +14,7 @@ from froude.promote.imported_runs.history import make_study
 from froude.space import Trial
 from froude.sweep.spent import by_trial, proxies_over_target, proxy_flops, run_flops, trained_flops
 from froude.sweep.trial_store import Stored
+from froude.train.rows import describe
 from froude.train.size import size_of
 from froude.train.speed.timing import model_size
 
@@ -39,6 +40,28 @@ def test_a_trunk_counts_once_and_what_was_not_trained_not_at_all() -> None:
         stored("failed", [run("e", 50)], 1, None),
     ]
     assert trained_flops(trials) == pytest.approx(4 * 768 * (80 + 10 + 20 + 50))
+
+
+def test_branches_that_a_command_trains_are_runs_of_their_own() -> None:
+    runs = [
+        Run(name=name, batch=768, tokens=768 * steps, trainer={"command": ["train"]})
+        for name, steps in (("a", 250), ("b", 500), ("c", 1000))
+    ]
+    trial = Trial("branches", tuple(runs))
+    assert (trial.steps, trial.tokens) == (1750, 1750 * 768)
+    rows = [
+        {
+            **describe(run),
+            "trial": "branches",
+            "status": "finished",
+            "flops": 4.0 * run.tokens,
+            "trainer": "external",
+        }
+        for run in runs
+    ]
+    assert trained_flops([Stored(trial, schemas.table(schemas.TRIALS, rows))]) == 4.0 * 1750 * 768
+    found = by_trial(pl.from_dicts(rows).with_columns(stage=pl.lit("law")))
+    assert found.select("tokens", "flops").row(0) == (1750 * 768, 4.0 * 1750 * 768)
 
 
 @pytest.mark.slow

@@ -57,7 +57,8 @@ def _check_nodes(trainer: Trainer, wait: bool) -> None:
     def missing() -> str:
         return (
             f"a trial must find its `trainer.nodes`, {trainer.nodes} with {each}, but the cluster has {fit()} such; "
-            "reserve less, or use a larger cluster"
+            "reserve less, or use a larger cluster, such as this machine with all that it has: `ray start --head`, "
+            "then --address auto"
         )
 
     if (found := fit()) >= trainer.nodes:

@@ -35,9 +35,16 @@ def unfinished(study: Study, trials: pl.DataFrame) -> list[str]:
         missing = planned - rows["trial"].n_unique()
         if missing > 0:
             found.append(f"{missing} trials of stage {name}")
-        lost = _lost(stage["role"], rows.filter(pl.col("params") == pl.col("params").max()))
+        lost = _lost(stage["role"], rows.filter(_largest()))
         found += [f"{run} ({status})" for run, status in lost.select("run", "status").iter_rows()]
     return found
+
+
+def _largest() -> pl.Expr:
+    """Rows of the most parameters, and failed ones that are as large by their shape, or may be: they have no count."""
+    shape = pl.col("depth") * pl.col("width") ** 2
+    as_large = (shape >= shape.max()).fill_null(value=True)
+    return (pl.col("params") == pl.col("params").max()).fill_null(as_large)
 
 
 def _lost(role: str, largest: pl.DataFrame) -> pl.DataFrame:
@@ -55,14 +62,19 @@ def _finished(lost: Sequence[str], _: float) -> Finding:
     return Finding(not lost, f"unfinished: {', '.join(lost)}" if lost else "finished")
 
 
-TRIALS_FAILED: Rule[int] = Rule(
+def failed(case: Case) -> tuple[int, str]:
+    """How many trials failed, and a remedy of its own for rows of a table, which no sweep trains again."""
+    lost = case.trials.filter((pl.col("status") == "failed") & ~is_earlier(case.study.meta["stages"]))
+    told = ROLE in lost["stage"]
+    return lost.height, "train these runs to their ends, or leave their rows out of the table" if told else ""
+
+
+TRIALS_FAILED: Rule[tuple[int, str]] = Rule(
     "trials_failed",
     asks="0 failed trials",
     remedy="run the sweep again: finished trials stay",
-    measure=lambda case: (
-        case.trials.filter((pl.col("status") == "failed") & ~is_earlier(case.study.meta["stages"])).height
-    ),
-    find=lambda failed, _: Finding(failed == 0, str(failed)),
+    measure=failed,
+    find=lambda found, _: Finding(found[0] == 0, str(found[0]), found[1]),
 )
 LARGEST_FINISHED = Rule(
     "largest_finished",
@@ -127,8 +139,9 @@ VALIDATION_LEAK = Rule(
 
 
 def fewest_seeds(rows: pl.DataFrame, over: str) -> int:
-    """Number of seeds of the size that has fewest."""
-    counted = rows.filter(pl.col("status") == "finished").group_by(over).agg(pl.col("seed").n_unique())
+    """Number of seeds of the size that has fewest; runs that do not tell theirs may all have one."""
+    told = pl.max_horizontal(pl.col("seed").drop_nulls().n_unique(), 1)
+    counted = rows.filter(pl.col("status") == "finished").group_by(over).agg(seed=told)
     return int(counted["seed"].min()) if counted.height else 0  # type: ignore[arg-type]
 
 

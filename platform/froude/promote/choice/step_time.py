@@ -67,18 +67,26 @@ def of_study(study: Study, target: Run) -> StepTime | None:
     try:
         content = json.loads(place.read())
         timed = [Timed(int(w), int(b), float(s)) for w, b, s in content["times"]]
-        of = content["target"]
+        same = content["target"] == target.fingerprint and content.get("place", _place(target)) == _place(
+            target
+        )
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{place} must hold times of steps, but reading it gave: {error}; delete it"
         ) from None
-    return of_cluster(timed, trials) if of == target.fingerprint else trials
+    return of_cluster(timed, trials) if same else trials
 
 
 def keep(study: Study, target: Run, timed: Sequence[Timed]) -> None:
-    """Store what was measured for this target."""
-    content = {"target": target.fingerprint, "times": [[*each] for each in timed]}
+    """Store what was measured for this target, as it is to run."""
+    content = {"target": target.fingerprint, "place": _place(target), "times": [[*each] for each in timed]}
     (study.location / FILE).replace(json.dumps(content, indent=1).encode())
+
+
+def _place(target: Run) -> str:
+    """What a step's time depends on besides the run's fingerprint: its workers, devices and how they share the work."""
+    content = target.to_dict()
+    return json.dumps({name: content[name] for name in ("workers", "device", "compute")}, sort_keys=True)
 
 
 def of_cluster(timed: Sequence[Timed], trials: StepTime | None) -> StepTime:
@@ -100,12 +108,13 @@ def of_trials(trials: pl.DataFrame) -> StepTime | None:
     """Least squares over finished trials of one worker (rows of `trials()`); None where they do not tell.
 
     seconds = start + overhead · steps + per_flop · FLOPs, none below zero, by relative residuals. A trunk with branches
-    is its longest run and the tails of the others, whose seconds are told branch by branch. Trunks of studies that do
-    not say how long tails are do not count.
+    is its longest run and the tails of the others, whose seconds are told branch by branch; a command trains each
+    branch whole. Trunks of studies that do not say how long tails are do not count.
     """
     columns = ("seconds", "steps", "flops")
     longest = pl.col("steps") == pl.col("steps").max().over("trial")
-    trained = pl.when(longest).then(1.0).otherwise(pl.col("decay_fraction"))
+    whole = longest | (pl.col("trainer") == "external").fill_null(False)
+    trained = pl.when(whole).then(1.0).otherwise(pl.col("decay_fraction"))
     rows = (
         trials.filter(pl.col("status") == "finished", pl.col("workers").fill_null(1) == 1)
         .drop_nulls(columns)

@@ -39,7 +39,14 @@ def target_loss(fits: Fits, params: int) -> TargetLoss:
     if fits.cost is not None:
         level = prediction.level
         loss, low, high = fits.cost.moved(prediction.loss, prediction.low, prediction.high, level)
-        prediction = replace(prediction, loss=loss, low=low, high=high)
+        prediction = replace(
+            prediction,
+            loss=loss,
+            low=low,
+            high=high,
+            comparator=prediction.comparator + fits.cost.loss,  # which knows the proxies' precision only
+            compute_line=prediction.compute_line + fits.cost.loss,
+        )
         apart["precision"] = fits.cost.half(level) / NORMAL / loss
     return TargetLoss(prediction, tokens, {name: sd for name, sd in apart.items() if sd})
 

@@ -10,11 +10,13 @@ import polars as pl
 
 from froude import schemas
 from froude.config import ConfigError, Data, Run
+from froude.laws.lr.levels import SAME
 from froude.parametrizations import STANDARD
 from froude.promote.imported_runs import repeated_data
 from froude.promote.imported_runs.points import POINT, alike, run_name, with_horizon
 from froude.promote.imported_runs.run_table import SETTINGS
 from froude.promote.imported_runs.run_table import read as read_table
+from froude.schedules import SCHEDULES
 from froude.store import Location, probe_writable, reported
 from froude.study import Study
 
@@ -48,7 +50,8 @@ def make_study(
     """
     place = Location.parse(out)
     study = Study(place)
-    if not _replaceable(study):
+    goes_on = not fresh and holds_table(study.meta if study.exists else {})  # promoted since, maybe
+    if not goes_on and not _replaceable(study):
         what = "more than a study that was made of a table" if fresh else "something"
         raise ConfigError(
             f"a study of imported runs must be new, but there is {what} at {place} already; choose another directory"
@@ -73,12 +76,12 @@ def make_study(
         tables["evals"] = read.sets.to_arrow().cast(schemas.EVALS)
     files = {f"{kind}/{ROLE}.parquet": schemas.to_bytes(table) for kind, table in tables.items()}
     files["study.json"] = json.dumps(content, indent=1).encode() + b"\n"
-    if study.exists and not fresh:
+    if goes_on:
         if all((place / name).exists() and (place / name).read() == held for name, held in files.items()):
             return study
         raise ConfigError(
             f"a study of imported runs must be new, but there is one of another table at {place} already; choose "
-            "another directory, or replace that study with --fresh"
+            "another directory" + (", or replace that study with --fresh" if _replaceable(study) else "")
         )
     with reported(place, "a study must be writable"):
         (place / REPORT).delete()  # of the study that this one replaces
@@ -102,6 +105,27 @@ def _replaceable(study: Study) -> bool:
 def holds_table(meta: Mapping[str, Any]) -> bool:
     """Whether the study of this study.json was made of a table."""
     return any(stage.get("role") == ROLE for stage in meta.get("stages", {}).values())
+
+
+def as_planned(rows: pl.DataFrame) -> pl.DataFrame:
+    """The rows, a diverged one with the tokens of the run that it was to be: it says how far it came.
+
+    Those are the least to which a run of its size, width and batch finished that are not less than its own; where there
+    is none it stays.
+    """
+    alike = ["params", "width", "batch"]
+    keyed = rows.with_columns(pl.col(alike).fill_null(-1).name.prefix("_"))
+    by = [f"_{name}" for name in alike]
+    ends = keyed.filter(pl.col("status") == "finished").select(*by, _end="tokens").unique().sort("_end")
+    found = (
+        keyed.with_row_index("_at")
+        .with_columns(_near=(pl.col("tokens") / (1 + SAME)).ceil().cast(pl.Int64))
+        .sort("_near")
+        .join_asof(ends, left_on="_near", right_on="_end", by=by, strategy="forward", check_sortedness=False)
+        .sort("_at")["_end"]
+    )
+    moved = pl.when(pl.col("status") == "diverged").then(found).fill_null(pl.col("tokens"))
+    return rows.with_columns(tokens=moved)
 
 
 def best(rows: pl.DataFrame) -> pl.DataFrame:
@@ -151,10 +175,13 @@ def doubts(rows: pl.DataFrame, stages: Mapping[str, Mapping[str, Any]] | None = 
 def _undecayed(rows: pl.DataFrame) -> tuple[str, ...]:
     """The reason where checkpoints are no ends: their rate had still to fall.
 
-    Rows that tell the share of their tail (`decay_fraction`) are branches that decayed to their ends.
+    Rows that tell the share of their tail (`decay_fraction`), of a schedule that has one, are branches that decayed to
+    their ends.
     """
     falling = ~pl.col("schedule").str.contains(STEADY)
+    tailless = [name for name, spec in SCHEDULES.items() if not spec.has_tail]
     whole = (pl.col("decay_fraction") > 0) & (pl.col("decay_fraction") < 1)
+    whole &= ~pl.col("schedule").str.to_lowercase().is_in(tailless).fill_null(False)
     finished = rows.filter(pl.col("status") == "finished").with_columns(_name=run_name())
     early = finished.filter(
         falling & ~whole.fill_null(False) & (pl.col("tokens") < pl.col("tokens").max().over("_name"))

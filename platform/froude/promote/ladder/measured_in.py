@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import polars as pl
 
 from froude.config import ConfigError
@@ -31,3 +34,18 @@ def measured_in(column: str, rows: pl.DataFrame) -> pl.DataFrame:
             "source has no `bytes_per_token`, or an earlier version trained them; fit the loss, or train them again"
         )
     return rows.with_columns(loss=pl.col(column))
+
+
+def goals_in(
+    column: str, stages: Mapping[str, Mapping[str, Any]], rows: pl.DataFrame
+) -> dict[str, Mapping[str, Any]]:
+    """The stages, each `target_loss`, which is in nats per token, in that column's unit as the stage's runs have it."""
+    if column == "loss":
+        return dict(stages)
+    found: dict[str, Mapping[str, Any]] = {}
+    for name, stage in stages.items():
+        own = rows.filter(pl.col("stage") == name).select(pl.col(column) / pl.col("loss")).to_series()
+        share = own.drop_nulls().median()
+        told = "target_loss" in stage and isinstance(share, float)
+        found[name] = {**stage, "target_loss": stage["target_loss"] * share} if told else stage
+    return found
