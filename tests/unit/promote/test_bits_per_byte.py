@@ -119,7 +119,13 @@ def test_the_goal_of_a_critical_batch_is_in_the_same_unit() -> None:
                 "batch": batch,
                 "loss": 1.9 + 0.5 * math.log(needed / steps),
             }
-            | {"steps": steps, "batch_final": batch, "trial": f"b{batch}", "run": f"b{batch}-{steps}"}
+            | {
+                "steps": steps,
+                "lr": 0.1,
+                "batch_final": batch,
+                "trial": f"b{batch}",
+                "run": f"b{batch}-{steps}",
+            }
             for batch, needed in ((64, 500), (128, 300), (256, 200), (512, 150))
             for steps in (100, 200, 400, 800)
         ]

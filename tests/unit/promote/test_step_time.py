@@ -104,7 +104,6 @@ def test_a_study_keeps_what_was_measured_for_its_target(tmp_path: Path) -> None:
     assert found.measured[2] == (0.5, 0.0)
     assert of_study(study, TARGET.replace(seed=1)) is None  # another run's steps may take another time
     for changes in ({"workers": 4}, {"device": "cuda"}, {"compute.checkpointing": "blocks"}):
-        assert TARGET.replace(changes).fingerprint == TARGET.fingerprint
         assert of_study(study, TARGET.replace(changes)) is None
     (tmp_path / FILE).write_text("{")
     with pytest.raises(ConfigError, match="delete it"):

@@ -56,6 +56,7 @@ def test_branches_that_a_command_trains_are_runs_of_their_own() -> None:
             "status": "finished",
             "flops": 4.0 * run.tokens,
             "trainer": "external",
+            "params": 1000,
         }
         for run in runs
     ]

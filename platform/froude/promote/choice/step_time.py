@@ -86,7 +86,7 @@ def keep(study: Study, target: Run, timed: Sequence[Timed]) -> None:
 def _place(target: Run) -> str:
     """What a step's time depends on besides the run's fingerprint: its workers, devices and how they share the work."""
     content = target.to_dict()
-    return json.dumps({name: content[name] for name in ("workers", "device", "compute")}, sort_keys=True)
+    return json.dumps({name: content.get(name) for name in ("workers", "device", "compute")}, sort_keys=True)
 
 
 def of_cluster(timed: Sequence[Timed], trials: StepTime | None) -> StepTime:
