@@ -99,16 +99,18 @@ def curves(study: Study, fits: Fits, block: int, batch: int) -> tuple[pl.DataFra
         if blocks.height < MIN_BLOCKS or steps["lr"].null_count():
             continue
         gaps.append(float(blocks["loss"][-1]) - proxy["loss"])
+        # A block may end where no step of the target's does: of two in one step the later stays.
+        numbered = blocks.with_columns(step=(pl.col("tokens") - 1) // batch + 1).unique(
+            "step", keep="last", maintain_order=True
+        )
         parts.append(
-            blocks.select(
+            numbered.select(
                 run=pl.lit(proxy["run"]),
-                step=(pl.col("tokens") - 1) // batch + 1,
+                step="step",
                 lr="lr",
                 loss="loss",
                 params=pl.lit(float(proxy["params"])),
-            ).unique(
-                "step", keep="last", maintain_order=True
-            )  # a block may end where no step of the target's does
+            )
         )
     return (pl.concat(parts) if parts else pl.DataFrame()), gaps
 

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from froude.store import Location
     from froude.study import Study
 
+#: What a damaged file, or one that is gone, raises.
+UNREADABLE = (ValueError, pl.exceptions.PolarsError, OSError)
+
 
 @dataclass(frozen=True)
 class View:
@@ -107,24 +110,20 @@ def gather(
     if recipe is not None:
         try:
             parts = _run(study, recipe)
-        except (ConfigError, pl.exceptions.PolarsError, OSError) as error:
+        except UNREADABLE as error:
             problems.append(f"The target run could not be read: {error}")
             parts = {"unread": True}
     checks: tuple[gate.Check, ...] = recipe.checks if recipe is not None else ()
     if recipe is None:
         try:
             checks = _present_checks(study, fits, trust=trust)
-        except (
-            ConfigError,
-            pl.exceptions.PolarsError,
-            OSError,
-        ) as error:  # code of the user's counts its parameters, which needs trust
+        except UNREADABLE as error:  # code of the user's counts its parameters, which needs trust
             problems.append(f"The gate's checks could not be made: {error}")
     collapses: tuple[Collapse, ...] = ()
     if fits is not None:
         try:
             collapses = tuple(curves_apart(study, fits))
-        except (ValueError, pl.exceptions.PolarsError, OSError) as error:
+        except UNREADABLE as error:
             problems.append(f"The proxies' loss curves could not be compared: {error}")
     batches: Batches | None = None
     if fits is not None and fits.large is not None and fits.critical is not None:

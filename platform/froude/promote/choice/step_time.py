@@ -67,9 +67,8 @@ def of_study(study: Study, target: Run) -> StepTime | None:
     try:
         content = json.loads(place.read())
         timed = [Timed(int(w), int(b), float(s)) for w, b, s in content["times"]]
-        same = content["target"] == target.fingerprint and content.get("place", _place(target)) == _place(
-            target
-        )
+        here = target.fingerprint, _place(target)
+        same = (content["target"], content.get("place", here[1])) == here
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(
             f"{place} must hold times of steps, but reading it gave: {error}; delete it"
