@@ -15,6 +15,7 @@ from froude.external.process import GRACE_SECONDS, GUARD, STDERR, STDOUT
 LIST, ARRAY = "jobs.txt", "jobs.sbatch"
 JOB, NODE = "job.sh", "node.sh"
 CODE, SECONDS = "exit_code", "seconds"
+LOCK, HASHES = ".lock", "files.sha256"
 TIMED_OUT = 124  # what timeout(1) exits with
 
 _JOB = """\
@@ -22,10 +23,18 @@ _JOB = """\
 # Trains one run, once: with an exit code beside it, it does nothing. Written by `froude sweep --write-jobs`.
 cd {folder} || exit 1
 if command -v flock >/dev/null; then  # while it is running, another call of this script leaves it alone
-    exec 9>.lock
+    exec 9>{lock}
     flock -n 9 || exit 0
 fi
 [ ! -e {code} ] || exit 0
+# The study will say that these files have trained it.
+hash='shasum -a 256'
+! command -v sha256sum >/dev/null || hash=sha256sum
+if [ -s {hashes} ] && ! seen=$(LC_ALL=C $hash -c {hashes} 2>&1); then
+    echo "a job's files must be those that it was written for, but $(printf '%s' "$seen" | grep -v ': OK$' | head -n 1)"
+    echo 'restore them, or write the jobs again by `froude sweep --write-jobs`'
+    exit 1
+fi >&2
 {exports}
 FROUDE_ATTEMPT=$(($(ls | grep -c '^{code}-') + 1))
 export FROUDE_ATTEMPT
@@ -70,8 +79,10 @@ sh {place}/"$1"/{job}
 """
 
 
-def write_job(folder: Path, words: Sequence[str], told: Mapping[str, str], trainer: Trainer) -> None:
-    """Write the script of a run's folder; `told` are environment variables."""
+def write_job(
+    folder: Path, words: Sequence[str], told: Mapping[str, str], trainer: Trainer, hashes: Mapping[str, str]
+) -> None:
+    """Write the script of a run's folder; `told` are environment variables, `hashes` the SHA-256 of files by path."""
     command = shlex.join(words)
     if trainer.nodes > 1:
         write(folder / NODE, _NODE.format(command=command))
@@ -80,6 +91,7 @@ def write_job(folder: Path, words: Sequence[str], told: Mapping[str, str], train
         command = f"timeout -k {GRACE_SECONDS:g} {trainer.time_limit:g} {command}"
     # A copy, since froude need not be installed where a job runs.
     write(folder / GUARD.name, GUARD.read_text())
+    write(folder / HASHES, "".join(f"{sha256}  {path}\n" for path, sha256 in hashes.items()))
     named = {
         "folder": shlex.quote(str(folder)),
         "exports": "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items()),
@@ -91,6 +103,8 @@ def write_job(folder: Path, words: Sequence[str], told: Mapping[str, str], train
         "stderr": STDERR,
         "seconds": SECONDS,
         "code": CODE,
+        "lock": LOCK,
+        "hashes": HASHES,
     }
     write(folder / JOB, _JOB.format(**named))
 

@@ -80,12 +80,13 @@ def write_jobs(agenda: Agenda, space: Space, study: Location, place: Path, *, tr
     write(place / ABOUT, json.dumps(about, indent=1) + "\n")
     while (trial := agenda.next()) is not None:
         material = commands.material(trial.runs[-1])
+        hashes = {str(path): material.modules[name] for name, path in commands.files(trial.runs[-1]).items()}
         for run in trial.runs:
             folder = folder_of(place, trial, run)
             prepare(folder, run, material)
             told = environment(run, folder, 1)
             told.pop("FROUDE_ATTEMPT")  # which the script counts
-            job_files.write_job(folder, command(run, folder, [os.getcwd()]), told, run.trainer)
+            job_files.write_job(folder, command(run, folder, [os.getcwd()]), told, run.trainer, hashes)
         described = {"trial": json.loads(trial.to_json()), "material": material.to_dict()}
         write(place / trial.name / TRIAL, json.dumps(described) + "\n")
         if _taken(place / trial.name, trial) is not None:  # failed in each of its attempts
