@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from froude.config import Trainer
 from froude.external.process import GRACE_SECONDS, GUARD, STDERR, STDOUT
+from froude.section import ConfigError
 
 LIST, ARRAY = "jobs.txt", "jobs.sbatch"
 JOB, NODE = "job.sh", "node.sh"
@@ -129,6 +132,25 @@ def write_lists(place: Path, name: str, jobs: Mapping[str, Trainer]) -> list[Pat
         write(file, _ARRAY.format(**words, **size_words))
         files.append(file)
     return files
+
+
+def check_idle(folder: Path) -> None:
+    """ConfigError if a job of the folder, of a run or of a trial of several, is running, as far as its lock tells."""
+    for lock in (*folder.glob(LOCK), *folder.glob(f"*/{LOCK}")):
+        with lock.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"a job's folder must stay while it runs, but that of {lock.parent} is to begin anew; wait until "
+                    "it has ended, or end it, then repeat the command"
+                ) from None
+
+
+def remove(folder: Path) -> None:
+    """Delete the folder of a run, or of a trial, with what came of it; ConfigError while a job of it runs."""
+    check_idle(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def write(file: Path, text: str) -> None:

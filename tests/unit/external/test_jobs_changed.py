@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from waiting import wait_until
 
 from froude import Study
 from froude.config import ConfigError
@@ -61,6 +64,17 @@ def one(run) -> Trial:
     return Trial(run.name, (run,))
 
 
+@contextmanager
+def running(folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The job of a folder, which has begun to train."""
+    with subprocess.Popen(["sh", folder / "job.sh"]) as job:
+        try:
+            assert wait_until((folder / "metrics.jsonl").exists)
+            yield job
+        finally:
+            job.kill()
+
+
 def test_a_job_refuses_a_script_that_was_edited_since_it_was_written(sweep):
     a, b = one(sweep.run("a")), one(sweep.run("b"))
     before = sweep.script.read_text()
@@ -87,3 +101,17 @@ def test_jobs_of_an_edited_script_are_written_anew(sweep):
     assert sweep.train().stderr == ""
     assert jobs.ingest(sweep.place).done == ["a"]
     assert sweep.losses() == {"a": 1.0}
+
+
+def test_a_job_that_runs_keeps_its_folder(sweep):
+    sweep.edit("while not os.path.exists('go'): time.sleep(0.01)")
+    trial, folder = one(sweep.run("a")), sweep.place / "a"
+    sweep.write(trial)
+    with running(folder) as job:
+        sweep.edit("")
+        with pytest.raises(ConfigError, match=rf"{folder} is to begin anew; wait until"):
+            sweep.write(trial)
+        (folder / "go").touch()
+        assert job.wait(60) == 0
+    assert sweep.losses() == {}
+    assert jobs.ingest(sweep.place).done == ["a"]
