@@ -153,13 +153,14 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def write(file: Path, text: str) -> None:
-    """Write a file whole or not at all; one that says the same is left alone."""
+def write(file: Path, text: str) -> bool:
+    """Write a file whole or not at all; one that says the same is left alone. Whether it said something else."""
     try:
         if file.read_text() == text:
-            return
+            return False
     except OSError:
         pass
     new = file.with_name(f"{file.name}.new")
     new.write_text(text)
     os.replace(new, file)
+    return True

@@ -81,6 +81,8 @@ def write_jobs(agenda: Agenda, space: Space, study: Location, place: Path, *, tr
     while (trial := agenda.next()) is not None:
         material = commands.material(trial.runs[-1])
         hashes = {str(path): material.modules[name] for name, path in commands.files(trial.runs[-1]).items()}
+        changed = agenda.changed.pop(trial.name, None)
+        trial_store.make_room(study, trial, material, changed, agenda.retired)
         for run in trial.runs:
             folder = folder_of(place, trial, run)
             prepare(folder, run, material)
@@ -88,8 +90,9 @@ def write_jobs(agenda: Agenda, space: Space, study: Location, place: Path, *, tr
             told.pop("FROUDE_ATTEMPT")  # which the script counts
             job_files.write_job(folder, command(run, folder, [os.getcwd()]), told, run.trainer, hashes)
         described = {"trial": json.loads(trial.to_json()), "material": material.to_dict()}
-        write(place / trial.name / TRIAL, json.dumps(described) + "\n")
-        if _taken(place / trial.name, trial) is not None:  # failed in each of its attempts
+        if write(place / trial.name / TRIAL, json.dumps(described) + "\n"):
+            (place / trial.name / TAKEN).unlink(missing_ok=True)  # what was taken in was another trial's
+        if _taken(place / trial.name) is not None:  # failed in each of its attempts
             agenda.finish(trial_store.read(study, trial.name, trial))
             note(study, agenda.layouts())
     return ingest(place, study, trust=trust)
@@ -126,13 +129,9 @@ def ingest(place: Path, study: Location | None = None, *, trust: bool = False) -
         before = stored.get(trial.name)
         fresh = before is not None and before.trial.to_json() == trial.to_json()
         # A failed row that is not of these attempts is to be replaced.
-        if not (
-            fresh and before is not None and (not before.failed or _taken(file.parent, trial) is not None)
-        ):
+        if not (fresh and before is not None and (not before.failed or _taken(file.parent) is not None)):
             _take(place, study, trial, material)
-            before = (
-                trial_store.read(study, trial.name, trial) if _taken(file.parent, trial) is not None else None
-            )
+            before = trial_store.read(study, trial.name, trial) if _taken(file.parent) is not None else None
         if before is None:
             state.waiting.append(trial.name)
             for run in trial.runs:
@@ -217,7 +216,7 @@ def _ends(folder: Path) -> dict[str, int]:
     }
 
 
-def _taken(folder: Path, trial: Trial) -> dict[str, int] | None:
+def _taken(folder: Path) -> dict[str, int] | None:
     """The ends that were taken in; None if there were none, or others have come since."""
     try:
         then = json.loads((folder / TAKEN).read_text())

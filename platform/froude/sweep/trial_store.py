@@ -128,6 +128,14 @@ def read_all(study: Location) -> dict[str, Stored]:
         return dict(zip(names, pool.map(lambda name: read(study, name), names), strict=True))
 
 
+def make_room(study: Location, trial: Trial, material: Material, changed: Stored | None, folder: str) -> None:
+    """Retire what the study has under the trial's name that it can't go on with: another trial, `changed`, or a log."""
+    if changed:
+        retire(study, [changed.trial], folder)
+    elif begun_otherwise(study, trial, material):
+        retire(study, [trial], folder)
+
+
 def begun_otherwise(study: Location, trial: Trial, material: Material) -> bool:
     """Whether an earlier trial of this name has left a log that this one can't go on with.
 

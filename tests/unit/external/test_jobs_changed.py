@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +11,20 @@ import pytest
 from waiting import wait_until
 
 from froude import Study
-from froude.config import ConfigError
+from froude.config import ConfigError, Run
 from froude.external import jobs
 from froude.launch.sweep import open_study
 from froude.space import Grid, Space, Trial
 from froude.store import Location
 
 pytestmark = pytest.mark.slow
+
+BEGIN = """
+run = json.load(open(os.environ["FROUDE_RUN"]))
+steps = run["tokens"] // 768
+tell(step=1, loss=4.0)
+"""
+END = "tell(step=steps, validation_loss=3.0)"
 
 
 class Sweep:
@@ -27,16 +33,16 @@ class Sweep:
     def __init__(self, root: Path, commanded) -> None:
         self.script, self.place = root / "train.py", root / "jobs"
         self.study = Location.parse(root / "study")
-        words = commanded().trainer.command
-        self._tell, self._base = words[words.index("-c") + 1], commanded()
-        self._command = [sys.executable, "-I", "-S", str(self.script)]
+        base = commanded(BEGIN)
+        *words, _, self._begin = base.trainer.command
+        self._base = base.replace({"trainer.command": [*words, str(self.script)]})
 
     def edit(self, code: str) -> None:
-        """Give the script another end: what it tells besides that it began."""
-        self.script.write_text(f"{self._tell}\n{code}\n")
+        """Give the script another end."""
+        self.script.write_text(self._begin + code)
 
-    def run(self, name: str, **changes):
-        return self._base.replace({"trainer.command": self._command, **changes}, name=name)
+    def run(self, name: str, **changes) -> Run:
+        return self._base.replace(changes, name=name)
 
     def write(self, *trials: Trial, rerun_changed: bool = False, fresh: bool = False) -> jobs.State:
         if not fresh and (self.place / jobs.ABOUT).exists():
@@ -56,11 +62,11 @@ class Sweep:
 @pytest.fixture
 def sweep(tmp_path, commanded) -> Sweep:
     made = Sweep(tmp_path, commanded)
-    made.edit("")
+    made.edit(END)
     return made
 
 
-def one(run) -> Trial:
+def one(run: Run) -> Trial:
     return Trial(run.name, (run,))
 
 
@@ -104,14 +110,43 @@ def test_jobs_of_an_edited_script_are_written_anew(sweep):
 
 
 def test_a_job_that_runs_keeps_its_folder(sweep):
-    sweep.edit("while not os.path.exists('go'): time.sleep(0.01)")
+    sweep.edit("while not os.path.exists('go'): time.sleep(0.01)\n" + END)
     trial, folder = one(sweep.run("a")), sweep.place / "a"
     sweep.write(trial)
     with running(folder) as job:
-        sweep.edit("")
+        sweep.edit(END)
         with pytest.raises(ConfigError, match=rf"{folder} is to begin anew; wait until"):
             sweep.write(trial)
         (folder / "go").touch()
         assert job.wait(60) == 0
     assert sweep.losses() == {}
     assert jobs.ingest(sweep.place).done == ["a"]
+
+
+def test_rows_of_other_settings_are_retired_when_their_jobs_are_written(sweep):
+    """They are in nothing that is fitted meanwhile, and no results of the new jobs replace them unseen."""
+    old, new = one(sweep.run("a")), one(sweep.run("a", **{"optimizer.lr": 0.5}))
+    sweep.write(old)
+    sweep.train()
+    jobs.ingest(sweep.place)
+    assert sweep.write(new, rerun_changed=True).waiting == ["a"]
+    assert sweep.losses() == {}
+    (retired,) = (sweep.study / "retired").children()
+    assert (sweep.study / "retired" / retired / "trials" / "a.parquet").exists()
+    assert sweep.write(new).waiting == ["a"]
+    sweep.train()
+    assert jobs.ingest(sweep.place).done == ["a"]
+
+
+def test_a_trial_with_a_branch_more_trains_that_branch(sweep):
+    """What was taken in were the branches that it had: they are kept, and are not all of it."""
+    short, long = (sweep.run(f"n{n}", tokens=768 * n, seed=1) for n in (5, 10))
+    more = sweep.run("n20", tokens=768 * 20, seed=1)
+    sweep.write(Trial("a", (short, long)))
+    sweep.train()
+    jobs.ingest(sweep.place)
+    assert sweep.write(Trial("a", (short, long, more)), rerun_changed=True).waiting == ["a"]
+    assert "a/n10" not in (sweep.place / "jobs.txt").read_text()
+    sweep.train()
+    assert jobs.ingest(sweep.place).done == ["a"]
+    assert sweep.losses() == dict.fromkeys(("n5", "n10", "n20"), 3.0)
