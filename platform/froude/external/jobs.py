@@ -52,8 +52,11 @@ class State:
         ]
 
 
-def check(space: Space) -> None:
-    """ConfigError for a space with a trial that no command trains."""
+def check(space: Space, study: Location, place: Path, *, fresh: bool) -> None:
+    """ConfigError where a trial has no command, `place` is of another study, or a job runs that is to begin `fresh`."""
+    _same(place, study)
+    for folder in _folders(place) if fresh else ():
+        job_files.check_idle(folder)
     for trial in (trial for trials in space.planned().values() for trial in trials):
         if not trial.runs[0].trainer.command:
             raise ConfigError(
@@ -68,15 +71,21 @@ def check(space: Space) -> None:
                 )
 
 
+def clear(place: Path) -> None:
+    """Delete the jobs below `place`, with what came of them; ConfigError where one is running."""
+    for folder in _folders(place):
+        job_files.remove(folder)
+
+
 def write_jobs(agenda: Agenda, space: Space, study: Location, place: Path, *, trust: bool = False) -> State:
     """Write every trial that is known now and not in the study as jobs below `place`; trials that have ended count.
 
     What came of jobs must have been taken in before (`ingest`, which has the same `trust`), and the study begun.
     ConfigError where `place` is of another study.
     """
-    about = {"froude": "jobs", "study": study.url, "name": space.name}
-    _same(place, about)
+    _same(place, study)
     place.mkdir(parents=True, exist_ok=True)
+    about = {"froude": "jobs", "study": study.url, "name": space.name}
     write(place / ABOUT, json.dumps(about, indent=1) + "\n")
     while (trial := agenda.next()) is not None:
         material = commands.material(trial.runs[-1])
@@ -92,7 +101,8 @@ def write_jobs(agenda: Agenda, space: Space, study: Location, place: Path, *, tr
         described = {"trial": json.loads(trial.to_json()), "material": material.to_dict()}
         if write(place / trial.name / TRIAL, json.dumps(described) + "\n"):
             (place / trial.name / TAKEN).unlink(missing_ok=True)  # what was taken in was another trial's
-        if _taken(place / trial.name) is not None:  # failed in each of its attempts
+        row = study / "trials" / f"{trial.name}.parquet"
+        if _taken(place / trial.name) is not None and row.exists():  # failed in each of its attempts
             agenda.finish(trial_store.read(study, trial.name, trial))
             note(study, agenda.layouts())
     return ingest(place, study, trust=trust)
@@ -118,8 +128,8 @@ def ingest(place: Path, study: Location | None = None, *, trust: bool = False) -
         )
     stored, state = trial_store.read_all(study), State(study.url)
     listed: dict[str, Trainer] = {}
-    for file in sorted(place.glob(f"*/{TRIAL}")):
-        described = json.loads(file.read_text())
+    for folder in _folders(place):
+        described = json.loads((folder / TRIAL).read_text())
         trial, material = (
             Trial.from_json(json.dumps(described["trial"])),
             Material.from_dict(described["material"]),
@@ -129,16 +139,16 @@ def ingest(place: Path, study: Location | None = None, *, trust: bool = False) -
         before = stored.get(trial.name)
         fresh = before is not None and before.trial.to_json() == trial.to_json()
         # A failed row that is not of these attempts is to be replaced.
-        if not (fresh and before is not None and (not before.failed or _taken(file.parent) is not None)):
+        if not (fresh and before is not None and (not before.failed or _taken(folder) is not None)):
             _take(place, study, trial, material)
-            before = trial_store.read(study, trial.name, trial) if _taken(file.parent) is not None else None
+            before = trial_store.read(study, trial.name, trial) if _taken(folder) is not None else None
         if before is None:
             state.waiting.append(trial.name)
             for run in trial.runs:
-                folder = folder_of(place, trial, run)
-                if not (folder / CODE).exists():
-                    listed[folder.relative_to(place).as_posix()] = run.trainer
-                    if any(folder.glob(f"{CODE}-*")):
+                job = folder_of(place, trial, run)
+                if not (job / CODE).exists():
+                    listed[job.relative_to(place).as_posix()] = run.trainer
+                    if any(job.glob(f"{CODE}-*")):
                         state.again.append(trial.name)
         elif before.failed:
             state.failed[trial.name] = str(before.rows["error"][0])
@@ -233,15 +243,20 @@ def _about(place: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) and found.get("froude") == "jobs" else None
 
 
-def _same(place: Path, about: dict[str, Any]) -> None:
+def _folders(place: Path) -> list[Path]:
+    """Those of trials."""
+    return [file.parent for file in sorted(place.glob(f"*/{TRIAL}"))]
+
+
+def _same(place: Path, study: Location) -> None:
     """ConfigError unless the folder is new, or has the jobs of this study."""
     known = _about(place)
     if known is None and place.is_dir() and any(place.iterdir()):
         raise ConfigError(
             f"jobs must have a folder of their own, but {place} holds other files; name another"
         )
-    if known is not None and known["study"] != about["study"]:
+    if known is not None and known["study"] != study.url:
         raise ConfigError(
-            f"a folder has the jobs of one study, but {place} has those of {known['study']}, not {about['study']}; "
+            f"a folder has the jobs of one study, but {place} has those of {known['study']}, not {study.url}; "
             "name another folder"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ import pytest
 from waiting import wait_until
 
 from froude import Study
+from froude.cli import main
 from froude.config import ConfigError, Run
 from froude.external import jobs
 from froude.launch.sweep import open_study
@@ -44,11 +46,14 @@ class Sweep:
     def run(self, name: str, **changes) -> Run:
         return self._base.replace(changes, name=name)
 
-    def write(self, *trials: Trial, rerun_changed: bool = False, fresh: bool = False) -> jobs.State:
-        if not fresh and (self.place / jobs.ABOUT).exists():
+    def space(self, *trials: Trial) -> Space:
+        return Space("tiny", 0, (Grid("law", lambda rows: list(trials), "loss_law"),), self.run("large"))
+
+    def write(self, *trials: Trial, rerun_changed: bool = False) -> jobs.State:
+        if (self.place / jobs.ABOUT).exists():
             jobs.ingest(self.place)
-        space = Space("tiny", 0, (Grid("law", lambda rows: list(trials), "loss_law"),), self.run("large"))
-        agenda = open_study(space, self.study, trust=True, fresh=fresh, rerun_changed=rerun_changed)
+        space = self.space(*trials)
+        agenda = open_study(space, self.study, trust=True, fresh=False, rerun_changed=rerun_changed)
         return jobs.write_jobs(agenda, space, self.study, self.place)
 
     def train(self) -> subprocess.CompletedProcess[str]:
@@ -150,3 +155,43 @@ def test_a_trial_with_a_branch_more_trains_that_branch(sweep):
     sweep.train()
     assert jobs.ingest(sweep.place).done == ["a"]
     assert sweep.losses() == dict.fromkeys(("n5", "n10", "n20"), 3.0)
+
+
+def test_a_fresh_sweep_trains_its_jobs_again(sweep, monkeypatch, capsys):
+    trial = one(sweep.run("a"))
+    words = ["sweep", "space.py", "--out", str(sweep.study), "--write-jobs", str(sweep.place), "--trust"]
+    monkeypatch.setattr("froude.space.load_space", lambda file, seed: sweep.space(trial))
+    assert main(words) == 0
+    sweep.train()
+    assert jobs.ingest(sweep.place).done == ["a"]
+    assert main([*words, "--fresh"]) == 0
+    assert "0 done (0 diverged), 1 waiting" in capsys.readouterr().out
+    sweep.edit("while not os.path.exists('go'): time.sleep(0.01)\n" + END)
+    assert main([*words, "--fresh"]) == 0
+    with running(sweep.place / "a"):
+        (sweep.study / "steps" / "kept.parquet").replace(b"")
+        assert main([*words, "--fresh"]) == 2  # before anything is deleted
+        assert "wait until it has ended" in capsys.readouterr().err
+        assert (sweep.study / "steps" / "kept.parquet").exists()
+
+
+def test_jobs_whose_study_was_deleted_are_taken_in_again(sweep):
+    trial = one(sweep.run("a"))
+    sweep.write(trial)
+    sweep.train()
+    jobs.ingest(sweep.place)
+    shutil.rmtree(sweep.study.path)
+    agenda = open_study(sweep.space(trial), sweep.study, trust=True, fresh=False)
+    assert jobs.write_jobs(agenda, sweep.space(trial), sweep.study, sweep.place).done == ["a"]
+
+
+def test_jobs_of_another_study_are_not_taken_into_this_one(sweep, tmp_path, monkeypatch, capsys):
+    trial, other = one(sweep.run("a")), tmp_path / "other"
+    sweep.write(trial)
+    sweep.train()
+    monkeypatch.setattr("froude.space.load_space", lambda file, seed: sweep.space(trial))
+    open_study(sweep.space(trial), Location.parse(other), trust=True, fresh=False)
+    words = ["sweep", "space.py", "--out", str(other), "--write-jobs", str(sweep.place), "--trust"]
+    assert main(words) == 2
+    assert "a folder has the jobs of one study" in capsys.readouterr().err
+    assert not (other / "trials" / "a.parquet").exists()
