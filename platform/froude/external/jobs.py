@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 from froude.config import Run, Trainer
 from froude.external import job_files
@@ -16,20 +19,26 @@ from froude.external.process import Ended
 from froude.external.rows import Rows
 from froude.external.trial import command, earlier, environment, folder_of, judged, prepare
 from froude.material import Material, commands
+from froude.promote.ladder.unfinished import is_earlier
 from froude.section import ConfigError, printable
 from froude.space import Space, Trial
 from froude.store import Location
+from froude.study import Study
 from froude.sweep import trial_store
 from froude.sweep.agenda import Agenda
 from froude.sweep.layouts import note
 from froude.train.api import check_imports
 
 ABOUT, TRIAL, TAKEN = "jobs.json", "trial.json", "taken.json"
+SHOWN = 5  # names in a line
 
 
 @dataclass
 class State:
-    """Trials by name: in the study (`done`), diverged ones among them; waiting for their jobs; failed, with why."""
+    """Trials by name: in the study (`done`), diverged ones among them; waiting for their jobs; failed, with why.
+
+    `earlier` are those not done that the space lays out no longer: no job is listed, and what came of it not taken in.
+    """
 
     study: str
     done: list[str] = field(default_factory=list)
@@ -37,6 +46,7 @@ class State:
     waiting: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     again: list[str] = field(default_factory=list)  # of the waiting, those whose last attempt failed
+    earlier: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types."""
@@ -45,10 +55,13 @@ class State:
     def lines(self) -> list[str]:
         """The same for people."""
         counts = f"{len(self.done)} done ({len(self.diverged)} diverged), {len(self.waiting)} waiting"
+        first, more = ", ".join(self.earlier[:SHOWN]), len(self.earlier) - SHOWN
+        names = f"{first} and {more} more" if more > 0 else first
         return [
             f"{self.study}: {counts}, {len(self.failed)} failed",
             *(f"  failed    {name}: {printable(why)}" for name, why in self.failed.items()),
             *(f"  again     {name}: its last attempt failed" for name in self.again),
+            *([f"  earlier   {names}: of an earlier version of the space, not listed"] if names else []),
         ]
 
 
@@ -128,15 +141,15 @@ def ingest(place: Path, study: Location | None = None, *, trust: bool = False) -
         )
     stored, state = trial_store.read_all(study), State(study.url)
     listed: dict[str, Trainer] = {}
-    for folder in _folders(place):
-        described = json.loads((folder / TRIAL).read_text())
-        trial, material = (
-            Trial.from_json(json.dumps(described["trial"])),
-            Material.from_dict(described["material"]),
-        )
+    known = [_described(folder) for folder in _folders(place)]
+    earlier = _earlier([trial for trial, _ in known], study)
+    for trial, material in known:
+        folder, before = place / trial.name, stored.get(trial.name)
+        if trial.name in earlier and (before is None or before.failed):
+            state.earlier.append(trial.name)
+            continue
         for run in trial.runs:
             check_imports(run, trust)
-        before = stored.get(trial.name)
         fresh = before is not None and before.trial.to_json() == trial.to_json()
         # A failed row that is not of these attempts is to be replaced.
         if not (fresh and before is not None and (not before.failed or _taken(folder) is not None)):
@@ -246,6 +259,19 @@ def _about(place: Path) -> dict[str, Any] | None:
 def _folders(place: Path) -> list[Path]:
     """Those of trials."""
     return [file.parent for file in sorted(place.glob(f"*/{TRIAL}"))]
+
+
+def _described(folder: Path) -> tuple[Trial, Material]:
+    """The folder's trial, and what its jobs were written for."""
+    described = json.loads((folder / TRIAL).read_text())
+    return Trial.from_json(json.dumps(described["trial"])), Material.from_dict(described["material"])
+
+
+def _earlier(trials: Sequence[Trial], study: Location) -> set[str]:
+    """Which of these the study's space lays out no longer."""
+    rows = {"trial": [trial.name for trial in trials], "stage": [trial.runs[0].stage for trial in trials]}
+    found = pl.DataFrame(rows, schema={"trial": pl.String, "stage": pl.String})
+    return set(found.filter(is_earlier(Study(study).meta["stages"]))["trial"])
 
 
 def _same(place: Path, study: Location) -> None:

@@ -195,3 +195,20 @@ def test_jobs_of_another_study_are_not_taken_into_this_one(sweep, tmp_path, monk
     assert main(words) == 2
     assert "a folder has the jobs of one study" in capsys.readouterr().err
     assert not (other / "trials" / "a.parquet").exists()
+
+
+def test_trials_that_left_the_space_are_neither_listed_nor_counted(sweep):
+    """As for trials that Ray runs: what of them is in the study stays there."""
+    a, b, bad, done = (one(sweep.run(name)) for name in ("a", "b", "bad", "done"))
+    sweep.write(a, b, bad, done)
+    subprocess.run(["sh", sweep.place / "done" / "job.sh"], check=True)
+    (sweep.place / "bad" / "exit_code").write_text("1\n")
+    assert jobs.ingest(sweep.place).failed.keys() == {"bad"}
+    state = sweep.write(a)
+    assert (state.waiting, state.failed, state.done, state.earlier) == (["a"], {}, ["done"], ["b", "bad"])
+    assert "b, bad: of an earlier version of the space" in state.lines()[-1]
+    assert (sweep.place / "jobs.txt").read_text().count("\n") == 1
+    sweep.train()
+    assert jobs.ingest(sweep.place).done == ["a", "done"]
+    assert sweep.losses() == {"a": 3.0, "bad": None, "done": 3.0}
+    assert sweep.write(a, b).waiting == ["b"]  # and back again
