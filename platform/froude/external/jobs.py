@@ -163,6 +163,8 @@ def ingest(place: Path, study: Location | None = None, *, trust: bool = False) -
                     listed[job.relative_to(place).as_posix()] = run.trainer
                     if any(job.glob(f"{CODE}-*")):
                         state.again.append(trial.name)
+                    if trial.stop_loss is not None:  # whether those after it are trained, its loss will say
+                        break
         elif before.failed:
             state.failed[trial.name] = str(before.rows["error"][0])
         else:

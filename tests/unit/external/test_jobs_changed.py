@@ -212,3 +212,16 @@ def test_trials_that_left_the_space_are_neither_listed_nor_counted(sweep):
     assert jobs.ingest(sweep.place).done == ["a", "done"]
     assert sweep.losses() == {"a": 3.0, "bad": None, "done": 3.0}
     assert sweep.write(a, b).waiting == ["b"]  # and back again
+
+
+def test_branches_after_the_one_that_reaches_the_loss_to_stop_at_are_not_listed(sweep):
+    runs = [sweep.run(f"n{n}", tokens=768 * n, seed=1) for n in (5, 10, 20)]
+    sweep.edit("tell(step=steps, validation_loss=3.0 if steps < 10 else 2.0)")
+    trial, told = Trial("a", tuple(runs), stop_loss=2.5), []
+    for _ in range(2):
+        assert sweep.write(trial).waiting == ["a"]
+        told.append((sweep.place / "jobs.txt").read_text())
+        sweep.train()
+    assert told == [f"sh {sweep.place}/a/{name}/job.sh\n" for name in ("n5", "n10")]
+    assert sweep.write(trial).done == ["a"]
+    assert sweep.losses() == {"n5": 3.0, "n10": 2.0}
