@@ -172,10 +172,12 @@ def _write_jobs(
     from froude.study import Study
 
     place = Path(folder).resolve()
-    jobs.check(space)
+    jobs.check(space, study, place, fresh=fresh)
     if not fresh and (place / jobs.ABOUT).exists() and Study(study).exists:
         jobs.ingest(place, study, trust=trust)
     opened = open_study(space, study, trust=trust, fresh=fresh, rerun_changed=rerun_changed, skip_probe=skip)
+    if fresh:
+        jobs.clear(place)
     state = jobs.write_jobs(opened, space, study, place, trust=trust)
     if as_json:
         emit({**state.to_dict(), "jobs": str(place), "complete": opened.done})

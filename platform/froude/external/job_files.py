@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import fcntl
 import math
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from froude.config import Trainer
 from froude.external.process import GRACE_SECONDS, GUARD, STDERR, STDOUT
+from froude.section import ConfigError
 
 LIST, ARRAY = "jobs.txt", "jobs.sbatch"
 JOB, NODE = "job.sh", "node.sh"
 CODE, SECONDS = "exit_code", "seconds"
+LOCK, HASHES = ".lock", "files.sha256"
 TIMED_OUT = 124  # what timeout(1) exits with
 
 _JOB = """\
@@ -22,10 +26,18 @@ _JOB = """\
 # Trains one run, once: with an exit code beside it, it does nothing. Written by `froude sweep --write-jobs`.
 cd {folder} || exit 1
 if command -v flock >/dev/null; then  # while it is running, another call of this script leaves it alone
-    exec 9>.lock
+    exec 9>{lock}
     flock -n 9 || exit 0
 fi
 [ ! -e {code} ] || exit 0
+# The study will say that these files have trained it.
+hash='shasum -a 256'
+! command -v sha256sum >/dev/null || hash=sha256sum
+if [ -s {hashes} ] && ! seen=$(LC_ALL=C $hash -c {hashes} 2>&1); then
+    echo "a job's files must be those that it was written for, but $(printf '%s' "$seen" | grep -v ': OK$' | head -n 1)"
+    echo 'restore them, or write the jobs again by `froude sweep --write-jobs`'
+    exit 1
+fi >&2
 {exports}
 FROUDE_ATTEMPT=$(($(ls | grep -c '^{code}-') + 1))
 export FROUDE_ATTEMPT
@@ -70,8 +82,10 @@ sh {place}/"$1"/{job}
 """
 
 
-def write_job(folder: Path, words: Sequence[str], told: Mapping[str, str], trainer: Trainer) -> None:
-    """Write the script of a run's folder; `told` are environment variables."""
+def write_job(
+    folder: Path, words: Sequence[str], told: Mapping[str, str], trainer: Trainer, hashes: Mapping[str, str]
+) -> None:
+    """Write the script of a run's folder; `told` are environment variables, `hashes` the SHA-256 of files by path."""
     command = shlex.join(words)
     if trainer.nodes > 1:
         write(folder / NODE, _NODE.format(command=command))
@@ -80,6 +94,7 @@ def write_job(folder: Path, words: Sequence[str], told: Mapping[str, str], train
         command = f"timeout -k {GRACE_SECONDS:g} {trainer.time_limit:g} {command}"
     # A copy, since froude need not be installed where a job runs.
     write(folder / GUARD.name, GUARD.read_text())
+    write(folder / HASHES, "".join(f"{sha256}  {path}\n" for path, sha256 in hashes.items()))
     named = {
         "folder": shlex.quote(str(folder)),
         "exports": "\n".join(f"export {name}={shlex.quote(value)}" for name, value in told.items()),
@@ -91,6 +106,8 @@ def write_job(folder: Path, words: Sequence[str], told: Mapping[str, str], train
         "stderr": STDERR,
         "seconds": SECONDS,
         "code": CODE,
+        "lock": LOCK,
+        "hashes": HASHES,
     }
     write(folder / JOB, _JOB.format(**named))
 
@@ -117,13 +134,33 @@ def write_lists(place: Path, name: str, jobs: Mapping[str, Trainer]) -> list[Pat
     return files
 
 
-def write(file: Path, text: str) -> None:
-    """Write a file whole or not at all; one that says the same is left alone."""
+def check_idle(folder: Path) -> None:
+    """ConfigError if a job of the folder, of a run or of a trial of several, is running, as far as its lock tells."""
+    for lock in (*folder.glob(LOCK), *folder.glob(f"*/{LOCK}")):
+        with lock.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(
+                    f"a job's folder must stay while it runs, but that of {lock.parent} is to begin anew; wait until "
+                    "it has ended, or end it, then repeat the command"
+                ) from None
+
+
+def remove(folder: Path) -> None:
+    """Delete the folder of a run, or of a trial, with what came of it; ConfigError while a job of it runs."""
+    check_idle(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def write(file: Path, text: str) -> bool:
+    """Write a file whole or not at all; one that says the same is left alone. Whether it said something else."""
     try:
         if file.read_text() == text:
-            return
+            return False
     except OSError:
         pass
     new = file.with_name(f"{file.name}.new")
     new.write_text(text)
     os.replace(new, file)
+    return True

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from froude.config import Run
+from froude.external import job_files
 from froude.external.metrics import Metrics, newest_step, read
 from froude.external.process import Ended
 from froude.external.process import run as run_command
@@ -72,7 +72,10 @@ def folder_of(place: Path, trial: Trial, run: Run) -> Path:
 
 
 def prepare(folder: Path, run: Run, material: Material) -> None:
-    """Make the run's folder, with its description; what is there stays if it is of the same run, files and data."""
+    """Make the run's folder, with its description; what is there stays if it is of the same run, files and data.
+
+    ConfigError where a job is running in a folder that is to begin anew.
+    """
     about = {"run": run.fingerprint, "material": material.digest}
     try:
         same = json.loads((folder / ABOUT).read_text()) == about
@@ -81,7 +84,7 @@ def prepare(folder: Path, run: Run, material: Material) -> None:
     except (OSError, ValueError):
         same = False
     if not same:
-        shutil.rmtree(folder, ignore_errors=True)
+        job_files.remove(folder)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.toml").write_text(run.to_toml())
     (folder / "run.json").write_text(json.dumps(run.to_dict(), indent=1) + "\n")

@@ -25,7 +25,6 @@ from froude.launch.elastic import RunFailed, device_of
 from froude.launch.ray_internals.worker_slots import Lanes
 from froude.launch.threads import worker_resources
 from froude.launch.trainable import Proxy, Task
-from froude.material import Material
 from froude.space import Trial
 from froude.store import Location
 from froude.sweep import trial_store
@@ -169,7 +168,8 @@ class Queue(_Unpickled, Searcher):
         trial, self._next = self._next, None
         material = self.materials.of(trial.runs[-1])
         changed = self.agenda.changed.pop(trial.name, None)
-        through_outage(lambda: self._make_room(trial, material, changed))
+        make_room = partial(trial_store.make_room, self.study, trial, material, changed, self.agenda.retired)
+        through_outage(make_room)
         taken = {lane for _, lane in self._running.values()}
         wide = trial.workers > 1 or trial.runs[0].trainer.nodes > 1
         lane = -1 if wide else next(lane for lane in count() if lane not in taken)
@@ -180,13 +180,6 @@ class Queue(_Unpickled, Searcher):
         words = material.to_json()
         task = Task(trial.name, trial.to_json(), self.study.url, device, lane, 1, words, os.getcwd())
         return task.config()
-
-    def _make_room(self, trial: Trial, material: Material, changed: trial_store.Stored | None) -> None:
-        """Put away what the study has under the trial's name that it can't go on with."""
-        if changed:
-            trial_store.retire(self.study, [changed.trial], self.agenda.retired)
-        elif trial_store.begun_otherwise(self.study, trial, material):
-            trial_store.retire(self.study, [trial], self.agenda.retired)
 
     def _fits(self, trial: Trial) -> bool:
         """Whether its workers are free; one that wants more than there are runs alone."""

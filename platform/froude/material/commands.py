@@ -96,10 +96,16 @@ def check(run: Run) -> None:
 
 
 def material(run: Run, roots: Sequence[str] = ()) -> Material:
-    """The hash of the run's data file, if it names one, and those of its trainer's files; ConfigError without a file.
+    """The hash of the run's data file, if it names one, and those of its `files`; ConfigError without one of them."""
+    corpus = {"corpus": run.data.sha256} if run.data.sha256 else {}
+    return Material(corpus, {name: _hash(path) for name, path in files(run, roots).items()})
 
-    `files` of the trainer are looked up below the `roots`; of a folder all files count. Without them the command's
-    words that are files do.
+
+def files(run: Run, roots: Sequence[str] = ()) -> dict[str, Path]:
+    """The trainer's files, by what its material calls them; ConfigError without one of them.
+
+    `trainer.files` are looked up below the `roots`; of a folder all files count. Without them the command's words that
+    are files do.
     """
     roots = roots or [os.getcwd()]
     words = run.trainer.files or tuple(
@@ -107,7 +113,7 @@ def material(run: Run, roots: Sequence[str] = ()) -> Material:
         for word in run.trainer.command[1:]
         if not _WORD.search(word) and os.path.isfile(_found(word, roots))
     )
-    modules: dict[str, str] = {}
+    found: dict[str, Path] = {}
     for word in words:
         path = Path(_found(word, roots, folder=True))
         if not path.exists():
@@ -115,14 +121,13 @@ def material(run: Run, roots: Sequence[str] = ()) -> Material:
                 f"`trainer.files` must exist, but {word} does not below {' or '.join(roots)}; correct its name"
             )
         name = os.path.basename(os.path.normpath(word)) if os.path.isabs(word) else os.path.normpath(word)
-        modules |= {name: _hash(path)} if path.is_file() else _hashes(path, name)
-    corpus = {"corpus": run.data.sha256} if run.data.sha256 else {}
-    return Material(corpus, modules)
+        found |= {name: path} if path.is_file() else _below(path, name)
+    return found
 
 
-def _hashes(folder: Path, name: str) -> dict[str, str]:
+def _below(folder: Path, name: str) -> dict[str, Path]:
     files = sorted(path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {f"{name}/{path.relative_to(folder).as_posix()}": _hash(path) for path in files}
+    return {f"{name}/{path.relative_to(folder).as_posix()}": path for path in files}
 
 
 def _hash(path: Path) -> str:

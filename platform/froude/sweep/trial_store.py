@@ -51,13 +51,15 @@ def write(
 ) -> None:
     """Write a trial's metrics, then its rows with its whole description: with those it is in the study.
 
-    Trials are computed anew after a failure only, so what is replaced was never read.
+    Trials are computed anew after a failure only, so what is replaced was never read; metrics that another one of this
+    name left, such as an attempt that was killed, are deleted.
     """
     name = f"{trial.name}.parquet"
-    if steps:
-        (study / "steps" / name).replace(schemas.to_bytes(schemas.table(schemas.STEPS, steps)))
-    if evals:
-        (study / "evals" / name).replace(schemas.to_bytes(schemas.table(schemas.EVALS, evals)))
+    for kind, schema, found in (("steps", schemas.STEPS, steps), ("evals", schemas.EVALS, evals)):
+        if found:
+            (study / kind / name).replace(schemas.to_bytes(schemas.table(schema, found)))
+        else:
+            (study / kind / name).delete()
     described = {_KEY: trial.to_json().encode()}
     if material is not None:
         described[_MATERIAL] = material.to_json().encode()
@@ -126,6 +128,14 @@ def read_all(study: Location) -> dict[str, Stored]:
     names = [name.removesuffix(".parquet") for name in found if name.endswith(".parquet")]
     with ThreadPoolExecutor(_READERS) as pool:
         return dict(zip(names, pool.map(lambda name: read(study, name), names), strict=True))
+
+
+def make_room(study: Location, trial: Trial, material: Material, changed: Stored | None, folder: str) -> None:
+    """Retire what the study has under the trial's name that it can't go on with: another trial, `changed`, or a log."""
+    if changed:
+        retire(study, [changed.trial], folder)
+    elif begun_otherwise(study, trial, material):
+        retire(study, [trial], folder)
 
 
 def begun_otherwise(study: Location, trial: Trial, material: Material) -> bool:

@@ -48,6 +48,17 @@ def test_metrics_of_a_trial_count_from_its_row_on(tmp_path):
     assert trial_store.read_all(place) == {}
 
 
+def test_metrics_that_a_trial_does_not_have_are_not_those_of_one_before_it(tmp_path):
+    """A failed trial would show the curve of an attempt that was killed, or of whatever had its name."""
+    place = Location.parse(tmp_path)
+    step = {"run": "a", "attempt": 1, "step": 1, "tokens": 768, "loss": 5.0}
+    trial_store.write(place, TRIAL, trials=rows(), steps=[step], evals=[{"run": "a", "step": 1}])
+    trial_store.write_failed(place, TRIAL, error="OSError: no", attempts=3)
+    study = Study(place)
+    assert study.trials().collect()["status"].to_list() == ["failed"]
+    assert study.steps().collect().height == study.evals().collect().height == 0
+
+
 def test_a_trial_is_in_the_study_last(tmp_path, monkeypatch):
     order = []
     replace = Location.replace
