@@ -1,6 +1,5 @@
 """What a table of other people's runs must say, or have, to be promoted, and what a recipe says where it does not."""
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ import pytest
 from froude.cli import main
 from froude.config import ConfigError, Run
 from froude.promote import gate
-from froude.promote.case import Case
-from froude.promote.checks.rows import TRIALS_FAILED, fewest_seeds
+from froude.promote.checks.rows import fewest_seeds
 from froude.promote.fits import fit
 from froude.promote.imported_runs.history import make_study
 from froude.promote.promotion import promote
@@ -117,17 +115,6 @@ def test_what_a_table_does_not_tell_is_said_to_be_the_targets_own(
     table = stages(view)
     assert table is not None
     assert table.rows[0][-1] == NOTHING
-
-
-def test_what_failed_in_a_table_is_not_to_be_swept_again(tmp_path: Path) -> None:
-    grid(status="finished").with_columns(
-        status=pl.when(pl.int_range(pl.len()) == 0).then(pl.lit("failed")).otherwise("status")
-    ).write_csv(tmp_path / "runs.csv")
-    study = make_study(str(tmp_path / "runs.csv"), tmp_path / "study", target=TARGET)
-    case = Case(study=study, fits=fit(study), forecast=None, ratios={})
-    check = TRIALS_FAILED.judge(TRIALS_FAILED.measure(case), math.nan)
-    assert (check.passed, check.value) == (False, "1")
-    assert check.remedy == "train these runs to their ends, or leave their rows out of the table"
 
 
 def test_runs_that_do_not_tell_their_seeds_may_have_one() -> None:

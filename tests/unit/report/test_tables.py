@@ -19,7 +19,7 @@ def test_a_trunk_costs_its_longest_branch_and_the_others_tails_and_a_failed_tria
             "tokens": n,
             "flops": 6.0 * n,
         }
-        | {"decay_fraction": 0.2, "seconds": 1.0, "params": 1, "seed": 0, "lr": 1e-3}
+        | {"trainer": None, "decay_fraction": 0.2, "seconds": 1.0, "params": 1, "seed": 0, "lr": 1e-3}
         for trial, status in (("a", "finished"), ("b", "failed"))
         for n in (1000, 2000, 4000, 8000)
     ]

@@ -40,7 +40,7 @@ def test_the_figure_of_batches_marks_the_recipes(promoted, finished, monkeypatch
     monkeypatch.setattr(document.law_plots, "critical_batch", lambda law, batch: marked.append(batch))
     view = gather(finished, fits=promoted.fits)
     assert view.recipe is not None
-    chosen = replace(view.recipe, run=view.recipe.run.replace({"batch": 384}))
+    chosen = replace(view.recipe, run=view.recipe.run.replace({"batch": 1536}))
     for recipe in (chosen, None):
         document.plots(replace(view, recipe=recipe))
-    assert marked == [384, None]
+    assert marked == [1536, None]

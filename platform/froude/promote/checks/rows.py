@@ -62,19 +62,14 @@ def _finished(lost: Sequence[str], _: float) -> Finding:
     return Finding(not lost, f"unfinished: {', '.join(lost)}" if lost else "finished")
 
 
-def failed(case: Case) -> tuple[int, str]:
-    """How many trials failed, and a remedy of its own for rows of a table, which no sweep trains again."""
-    lost = case.trials.filter((pl.col("status") == "failed") & ~is_earlier(case.study.meta["stages"]))
-    told = ROLE in lost["stage"]
-    return lost.height, "train these runs to their ends, or leave their rows out of the table" if told else ""
-
-
-TRIALS_FAILED: Rule[tuple[int, str]] = Rule(
+TRIALS_FAILED: Rule[int] = Rule(
     "trials_failed",
     asks="0 failed trials",
-    remedy="run the sweep again: finished trials stay",
-    measure=failed,
-    find=lambda found, _: Finding(found[0] == 0, str(found[0]), found[1]),
+    remedy="run the sweep again: finished trials stay; of a table, leave these rows out",
+    measure=lambda case: (
+        case.trials.filter((pl.col("status") == "failed") & ~is_earlier(case.study.meta["stages"])).height
+    ),
+    find=lambda failed, _: Finding(failed == 0, str(failed)),
 )
 LARGEST_FINISHED = Rule(
     "largest_finished",
