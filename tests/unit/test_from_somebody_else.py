@@ -81,11 +81,11 @@ def test_a_line_about_a_trial_moves_no_terminal() -> None:
 
 
 @pytest.mark.parametrize("name", ["MY-VAR", "X=1; touch INJECTED; Y", ""])
-def test_jobs_export_no_name_that_a_shell_would_run(name: str) -> None:
+def test_jobs_export_no_name_that_a_shell_would_run(name: str, tmp_path: Path) -> None:
     run = RUN.replace({**COMMAND, "trainer.environment": {name: "x"}})
     space = Space("tiny", 0, (Grid("g", lambda rows: [Trial("large", (run,))], "loss_law"),), run)
     with pytest.raises(ConfigError, match=r"names in `trainer\.environment`"):
-        jobs.check(space)
+        jobs.check(space, Location.parse(tmp_path / "study"), tmp_path / "jobs", fresh=False)
 
 
 def test_a_tracker_is_told_the_names_of_variables_only() -> None:

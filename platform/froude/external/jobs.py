@@ -270,10 +270,13 @@ def _described(folder: Path) -> tuple[Trial, Material]:
 
 
 def _earlier(trials: Sequence[Trial], study: Location) -> set[str]:
-    """Which of these the study's space lays out no longer."""
+    """Which of these the study's space lays out no longer; none of a study that does not say what it lays out."""
+    stages = Study(study).meta.get("stages")
+    if not stages:
+        return set()
     rows = {"trial": [trial.name for trial in trials], "stage": [trial.runs[0].stage for trial in trials]}
     found = pl.DataFrame(rows, schema={"trial": pl.String, "stage": pl.String})
-    return set(found.filter(is_earlier(Study(study).meta["stages"]))["trial"])
+    return set(found.filter(is_earlier(stages))["trial"])
 
 
 def _same(place: Path, study: Location) -> None:

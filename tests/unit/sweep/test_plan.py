@@ -259,7 +259,7 @@ def test_a_trial_reserves_what_its_runs_may_use(tmp_path):
 
     def reserved(cluster, *runs):
         trials = iter([Trial(f"t{i}", (run,)) for i, run in enumerate(runs)])
-        agenda = SimpleNamespace(done=False, changed={}, next=lambda: next(trials))
+        agenda = SimpleNamespace(done=False, changed={}, retired="", next=lambda: next(trials))
         queue = Queue(agenda, Location.parse(tmp_path), 2, lambda: Room(cluster, one_machine=False))
         return [Proxy.default_resource_request(queue.suggest(str(i))).bundles[0] for i, _ in enumerate(runs)]
 

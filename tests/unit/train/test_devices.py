@@ -81,7 +81,7 @@ def test_a_worker_computes_on_what_it_reserved(tmp_path: Path) -> None:
     assert device_of(worker_resources("cpu", {"CPU": 8, "GPU": 1})) == "cpu"
     for cluster, device in (({"CPU": 2.0}, "cpu"), ({"CPU": 2.0, "GPU": 1.0}, "cuda")):
         agenda: Any = SimpleNamespace(
-            done=False, changed={}, next=lambda: Trial("one", (Run(tokens=768, device="auto"),))
+            retired="", done=False, changed={}, next=lambda: Trial("one", (Run(tokens=768, device="auto"),))
         )
         queue = Queue(agenda, Location.parse(tmp_path), 1, partial(Room, cluster, one_machine=False))
         assert queue.suggest("1")["device"] == device
