@@ -57,4 +57,4 @@ def train(folder: Path, recipe: Recipe) -> None:
 def failed(folder: Path | Location, **options: bool) -> list[str]:
     """The checks of `verify-run` that the study there does not pass."""
     study, recipe = locate(str(folder))
-    return [check.name for check in verify_run(study, recipe, **options) if not check.passed]
+    return [check.name for check in verify_run(study, recipe, **options) if check.passed is False]

@@ -317,7 +317,7 @@ def test_a_checkpoint_that_no_such_run_has_is_caught(
     forged = save_state(run, "data/000000000005/forged.00000003", state)
     kept = tuple(part for part in last.parts if part.kind not in ("data", "manifest"))
     rewrite(study, lambda r: replace(r, parts=(*forged, *kept)) if r.seq == last.seq else r)
-    wrong = [check for check in verify_run(*locate(str(study))) if not check.passed]
+    wrong = [check for check in verify_run(*locate(str(study))) if check.passed is False]
     assert [check.name for check in wrong] == ["the checkpoint of step 5 is whole"]
     assert re.search(said, wrong[0].seen)
 

@@ -50,7 +50,7 @@ def make_study(
     """
     place = Location.parse(out)
     study = Study(place)
-    goes_on = not fresh and holds_table(study.meta if study.exists else {})  # promoted since, maybe
+    goes_on = not fresh and study.exists and _of_table(study)  # promoted since, maybe
     if not goes_on and not _replaceable(study):
         what = "more than a study that was made of a table" if fresh else "something"
         raise ConfigError(
@@ -93,9 +93,11 @@ def make_study(
 
 def _replaceable(study: Study) -> bool:
     """Whether there is nothing at the study's place but what `make_study` writes, and a report of it."""
-    held = set(study.location.children())
-    if not held <= {"study.json", "trials", "evals", REPORT}:
-        return False
+    return set(study.location.children()) <= {"study.json", "trials", "evals", REPORT} and _of_table(study)
+
+
+def _of_table(study: Study) -> bool:
+    """Whether the study's rows are those of a table alone."""
     if any(set((study.location / kind).children()) - {f"{ROLE}.parquet"} for kind in ("trials", "evals")):
         return False
     # `study.json` comes last: without it, this is what an import left that was ended before.
