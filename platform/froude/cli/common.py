@@ -96,6 +96,7 @@ def guarded(action: Callable[[], int | None], *, debug: bool = False, fresh: boo
     """Run `action` and turn its outcome into an exit code; one that is `fresh` deletes what was there first."""
     from froude.config import ConfigError
     from froude.s3 import Refused
+    from froude.sweep.progress import hush
 
     again = "the same command without --fresh resumes" if fresh else "the same command resumes"
     try:
@@ -107,7 +108,7 @@ def guarded(action: Callable[[], int | None], *, debug: bool = False, fresh: boo
             raise
         return say(f"terminated; {again}", TERMINATED)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        hush(sys.stdout)
         return UNREAD
     except Exception as error:  # noqa: BLE001  the one place where any error becomes an exit code
         if debug:

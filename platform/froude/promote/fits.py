@@ -43,8 +43,8 @@ class Fits:
 
     `large` is the run that the study is for, None for a history without one; `best` is the search's best trial of its
     schedule at its batch, else at the nearest one, or that of a stage of the role settled, `best_overall` among all
-    trials (rows of `trials()`); `transfer` maps parametrizations, by their names, to their laws; `target_loss` (nats
-    per token) is that of the critical batch. `rows` holds each law's input, `fingerprints` its SHA-256; for the
+    trials (rows of `trials()`); `transfer` maps parametrizations, by their names, to their laws; `target_loss` (in the
+    losses' unit) is that of the critical batch. `rows` holds each law's input, `fingerprints` its SHA-256; for the
     reasons in `doubts` no forecast is certified. `sets` are laws of the losses on other validation sets, by name;
     `exponents` move the rate (`USED`); `horizons` are critical batches at each loss that one was measured at,
     `critical` the one at the lowest. The loss law's rows have a `regret` (froude.promote.ladder.regret), which is

@@ -75,9 +75,14 @@ def tell(text: str, out: TextIO, end: str = "\n") -> bool:
     try:
         print(text, end=end, file=out, flush=True)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        hush(out)
         return False
     return True
+
+
+def hush(out: TextIO) -> None:
+    """Let what is still printed there, and what waits in its buffer, go nowhere: nobody reads on."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
 
 
 @dataclass

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import polars as pl
 
 from froude.config import Run
+from froude.material.commands import EXTERNAL
 from froude.promote.imported_runs.history import ROLE, holds_table
 from froude.promote.imported_runs.points import run_name
 from froude.space import Trial
@@ -37,9 +38,7 @@ def by_trial(trials: pl.DataFrame) -> pl.DataFrame:
     are of one trunk if their size, seed and rate are, too. A failed row counts not at all.
     """
     told = pl.col("stage").eq_missing(pl.lit(ROLE))
-    tail = (
-        pl.when(pl.col("trainer") == "external").then(1.0).otherwise(pl.col("decay_fraction").fill_null(0.0))
-    )
+    tail = pl.when(pl.col("trainer") == EXTERNAL).then(1.0).otherwise(pl.col("decay_fraction").fill_null(0.0))
     trunk = {name: pl.when(told).then(name) for name in ("params", "seed", "lr")}
     trunk["run"] = pl.when(told & (tail == 0)).then(run_name())
     done = pl.when(pl.col("status") != "failed").then(pl.col("tokens", "flops"))

@@ -13,6 +13,7 @@ from scipy.optimize import nnls
 
 from froude.config import ConfigError, Run
 from froude.laws.loss.trade import Part
+from froude.material.commands import EXTERNAL
 from froude.study import Study
 
 FILE = "target-steps.json"  # of a study: how long the target's steps took on a cluster
@@ -112,7 +113,7 @@ def of_trials(trials: pl.DataFrame) -> StepTime | None:
     """
     columns = ("seconds", "steps", "flops")
     longest = pl.col("steps") == pl.col("steps").max().over("trial")
-    whole = longest | (pl.col("trainer") == "external").fill_null(False)
+    whole = longest | (pl.col("trainer") == EXTERNAL).fill_null(False)
     trained = pl.when(whole).then(1.0).otherwise(pl.col("decay_fraction"))
     rows = (
         trials.filter(pl.col("status") == "finished", pl.col("workers").fill_null(1) == 1)

@@ -115,9 +115,11 @@ def as_planned(rows: pl.DataFrame) -> pl.DataFrame:
     Those are the least to which a run of its size, width and batch finished that are not less than its own; where there
     is none it stays.
     """
-    alike = ["params", "width", "batch"]
-    keyed = rows.with_columns(pl.col(alike).fill_null(-1).name.prefix("_"))
-    by = [f"_{name}" for name in alike]
+    if not (rows["status"] == "diverged").any():
+        return rows
+    shared = ["params", "width", "batch"]
+    keyed = rows.with_columns(pl.col(shared).fill_null(-1).name.prefix("_"))
+    by = [f"_{name}" for name in shared]
     ends = keyed.filter(pl.col("status") == "finished").select(*by, _end="tokens").unique().sort("_end")
     found = (
         keyed.with_row_index("_at")

@@ -15,7 +15,7 @@ ROLE = "critical_batch"
 
 
 class Critical(NamedTuple):
-    """The rows of the law, its loss in nats per token, the law, and those of all losses, the highest first."""
+    """The rows of the law, its loss in their unit, the law, and those of all losses, the highest first."""
 
     rows: pl.DataFrame
     goal: float
