@@ -15,6 +15,9 @@ MOST_BYTES, MOST_VALUES = 1 << 28, 1 << 22
 _S, _I, _F = pa.string(), pa.int64(), pa.float64()
 _TIME = pa.timestamp("us", tz="UTC")
 
+#: Under which a file of trials has the description of the trial that computed its rows, as JSON.
+TRIAL_KEY = b"froude.trial"
+
 #: One row a finished trial, or a branch of one: tokens and batch in tokens, loss in nats per token.
 TRIALS = pa.schema(
     [

@@ -177,7 +177,11 @@ class Study:
         for run in self._names("runs"):
             place = self.location / "runs" / run
             with reported(place, "a study must be readable"):
-                chains[run] = self._logs.setdefault(run, LogReader(place)).records()
+                chain = self._logs.setdefault(run, LogReader(place)).records()
+            if (
+                not chain or chain[0].run == run
+            ):  # a copy beside a run, of another name, would count its tokens twice
+                chains[run] = chain
         return chains
 
     def _reached(self, kind: str) -> list[Location]:

@@ -121,7 +121,12 @@ def files(run: Run, roots: Sequence[str] = ()) -> dict[str, Path]:
                 f"`trainer.files` must exist, but {word} does not below {' or '.join(roots)}; correct its name"
             )
         name = os.path.basename(os.path.normpath(word)) if os.path.isabs(word) else os.path.normpath(word)
-        found |= {name: path} if path.is_file() else _below(path, name)
+        for own, file in ({name: path} if path.is_file() else _below(path, name)).items():
+            if not found.setdefault(own, file).samefile(file):
+                raise ConfigError(
+                    f"files of a trainer must differ in their names, but {found[own]} and {file} are both {own}; "
+                    "rename one, or name their folder"
+                )
     return found
 
 

@@ -23,6 +23,7 @@ from froude.promote.choice.worth import trade
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
 from froude.promote.imported_runs import history
+from froude.promote.ladder.trial_rows import contradictions
 from froude.promote.ladder.validation_sets import SetForecast
 from froude.promote.recipe import FILE, Recipe, read, seal
 from froude.runlog import LogReader
@@ -83,6 +84,12 @@ def promote(
         )
     external = external or bool(fits.target.trainer.command)
     _counted_alike(fits, trust)
+    if odd := contradictions(study, trust=trust):
+        more = f" (and {len(odd) - 1} more)" if odd[1:] else ""
+        raise ConfigError(
+            f"trials must be promoted as they were stored, but {odd[0]}{more}; restore the study's trials, or delete "
+            "that one and sweep again"
+        )
     choice = chosen(study, fits, trust=trust, prefer=prefer, time=time)
     run, params, name = choice.run, parameters(fits.target, trust=trust), fits.target.name
     fits = choice.fits

@@ -19,7 +19,7 @@ from froude.runlog import BrokenLog, LogReader
 from froude.space import Trial
 from froude.store import Location, reported
 
-_KEY, _MATERIAL = b"froude.trial", b"froude.material"
+_MATERIAL = b"froude.material"
 _READERS = 16  # threads: parts are small, so on S3 a read is one round trip
 Rows = Sequence[Mapping[str, Any]]
 
@@ -60,7 +60,7 @@ def write(
             (study / kind / name).replace(schemas.to_bytes(schemas.table(schema, found)))
         else:
             (study / kind / name).delete()
-    described = {_KEY: trial.to_json().encode()}
+    described = {schemas.TRIAL_KEY: trial.to_json().encode()}
     if material is not None:
         described[_MATERIAL] = material.to_json().encode()
         trials = [{**row, "material": material.digest} for row in trials]
@@ -108,7 +108,7 @@ def read(study: Location, name: str, trial: Trial | None = None) -> Stored:
         raise ConfigError(f"a trial must be a Parquet file, but {place} is not: {error}; delete it") from None
     metadata = table.schema.metadata or {}
     try:
-        if _KEY not in metadata:
+        if schemas.TRIAL_KEY not in metadata:
             raise ValueError("no description of a trial")
         rows = schemas.conformed(table, schemas.TRIALS)
     except ValueError:
@@ -117,7 +117,7 @@ def read(study: Location, name: str, trial: Trial | None = None) -> Stored:
             "--out"
         ) from None
     material = Material.from_dict(json.loads(metadata[_MATERIAL])) if _MATERIAL in metadata else None
-    trial = trial or Trial.from_json(metadata[_KEY].decode())
+    trial = trial or Trial.from_json(metadata[schemas.TRIAL_KEY].decode())
     return Stored(trial, rows, material)
 
 

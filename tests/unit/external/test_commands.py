@@ -83,7 +83,6 @@ def test_code_is_the_material_and_resources_are_not_another_run(tmp_path: Path):
     )
     assert made["a"].replace({"trainer.command": ["python"]}).fingerprint != made["a"].fingerprint
     # Data in another folder are other data, and nothing but their path says so.
-    # Data in another folder are other data, and nothing but their path says so.
     one, two = (run("/a/python", "/b/t.py", "--data", f"/data/{version}/tokens") for version in ("v1", "v2"))
     assert one.fingerprint == two.fingerprint
     assert one.trainer.differences(one.trainer) == []
@@ -94,6 +93,18 @@ def test_code_is_the_material_and_resources_are_not_another_run(tmp_path: Path):
     named = made["a"].replace({"trainer.files": ["lib"]})
     assert list(commands.material(named, [str(tmp_path / "a")]).modules) == ["lib/model.py"]
     assert Run.from_toml(named.to_toml()) == named
+
+
+def test_files_of_one_name_are_told_apart_or_refused(tmp_path: Path):
+    for folder in "ab":
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "model.py").write_text(folder)
+    both = [str(tmp_path / folder / "model.py") for folder in "ab"]
+    with pytest.raises(ConfigError, match=r"must differ in their names, but .*a/model.py and .*b/model.py"):
+        commands.material(run("python", files=both))
+    below = commands.material(run("python", files=["a/model.py", "b"]), [str(tmp_path)])
+    assert sorted(below.modules) == ["a/model.py", "b/model.py"]
+    assert commands.material(run("python", files=[both[0], both[0]])).modules.keys() == {"model.py"}
 
 
 def test_a_run_without_a_command_is_what_it_was():

@@ -32,6 +32,7 @@ KEPT = "what the run's commits keep is whole"
 TRAINED = "every planned token was trained once"
 POLICY = "only what the run's policy decided was left out"
 DIGESTS = "every digest is that of the corpus's tokens"
+COURSE = "steps, evaluations and attempts are those of the records"
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +53,7 @@ def test_an_honest_run_passes_and_a_rerun_has_its_bits(tmp_path, recipe, capsys)
     assert main(["verify-run", str(tmp_path), "--rerun", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["failed"] == 0
-    assert len(content["checks"]) == 10
+    assert len(content["checks"]) == 13
     assert main(["checkpoints", "digest", str(tmp_path)]) == 0
     digest = capsys.readouterr().out.strip()
     assert {check["seen"] for check in content["checks"] if "bits" in check["name"]} == {f"digest {digest}"}
@@ -138,7 +139,7 @@ def test_a_ledger_that_was_cut_short_is_no_traceback(tmp_path, recipe):
     train(tmp_path, recipe)
     part = min((tmp_path / "runs" / "large" / "parts").glob("ledger-*"), key=lambda path: path.name[-40:])
     part.write_bytes(part.read_bytes()[:-100])
-    assert failed(tmp_path) == [KEPT, TRAINED]
+    assert failed(tmp_path) == [KEPT, TRAINED, COURSE]
 
 
 def test_a_run_that_only_says_that_it_is_finished_is_caught(tmp_path, recipe):
@@ -154,7 +155,7 @@ def test_a_forecast_that_was_sealed_afterwards_is_caught(tmp_path, recipe):
     train(tmp_path, recipe)
     note = tmp_path / "forecast.json"
     note.write_text(json.dumps(json.loads(note.read_text()) | {"sha256": "0" * 64}))
-    assert failed(tmp_path) == ["the forecast was sealed before step 0"]
+    assert failed(tmp_path) == ["forecast.json says what was sealed"]
 
 
 def test_what_cannot_be_verified_is_refused(tmp_path, recipe, capsys):

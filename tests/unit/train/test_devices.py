@@ -19,7 +19,7 @@ from froude.launch.elastic import device_of
 from froude.launch.ray_internals.trainer import controller_environment
 from froude.launch.threads import worker_resources
 from froude.launch.tuning import Queue, Room
-from froude.promote.verify import _rerun_device
+from froude.promote.verify.rerun import device_for
 from froude.runlog import Record
 from froude.space import Trial
 from froude.store import Location
@@ -68,13 +68,13 @@ def test_a_rerun_on_the_gpu_of_the_run_is_not_refused(monkeypatch: pytest.Monkey
     monkeypatch.delenv(VARIABLE)  # as in a new process
     recipe: Any = SimpleNamespace(run=run)
     whole = [Record(*where, meta=meta)]
-    assert _rerun_device(recipe, whole, other_build=False) == torch.device("cuda")
+    assert device_for(recipe, whole, other_build=False) == torch.device("cuda")
     began = Record(*where, meta={"build": {**meta["build"], "torch": "2.11.0"}})
     with pytest.raises(
         ConfigError, match=r"one build from its start, but large went on .* torch is .*'2\.11\.0'"
     ):
-        _rerun_device(recipe, [began, *whole], other_build=False)
-    assert _rerun_device(recipe, [began, *whole], other_build=True) == torch.device("cuda")
+        device_for(recipe, [began, *whole], other_build=False)
+    assert device_for(recipe, [began, *whole], other_build=True) == torch.device("cuda")
 
 
 def test_a_worker_computes_on_what_it_reserved(tmp_path: Path) -> None:

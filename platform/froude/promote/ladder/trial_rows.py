@@ -1,0 +1,79 @@
+"""Do the rows that laws are fitted to say what their trials' own descriptions and evaluations say?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import polars as pl
+
+from froude import schemas
+from froude.config import Run
+from froude.space import Trial
+from froude.store import Location, reported
+from froude.study import Study
+
+_READERS = 16  # threads: on S3 each file is one round trip
+
+
+def contradictions(study: Study, *, trust: bool = False) -> list[str]:
+    """Where a stored trial's row contradicts its description, its model's size or its last evaluation; a phrase each.
+
+    Rows of a table have no description, and rows of earlier versions lack some columns: those are not judged. Models
+    from outside the package are built, to count their parameters, with `trust` only. ConfigError for a file that is
+    no trial.
+    """
+    place = study.location / "trials"
+    with reported(place, "a study must be readable"):
+        files = [place / name for name in place.children() if name.endswith(".parquet")]
+    with ThreadPoolExecutor(_READERS) as pool:
+        tables = list(pool.map(_described, files))
+    losses = _last_losses(study) if any(trial for trial, _ in tables) else {}
+    counted: dict[str, int] = {}
+    return [
+        wrong
+        for trial, rows in tables
+        if trial is not None
+        for run, row in zip(trial.runs, rows, strict=False)
+        for wrong in _of_row(run, row, _due(run, row, losses, counted, trust))
+    ]
+
+
+def _described(file: Location) -> tuple[Trial | None, list[dict[str, Any]]]:
+    with reported(file, "a trial must be a Parquet file"):
+        table = schemas.table_of(file.read())
+    told = (table.schema.metadata or {}).get(schemas.TRIAL_KEY)
+    return (Trial.from_json(told.decode()), table.to_pylist()) if told else (None, [])
+
+
+def _last_losses(study: Study) -> dict[tuple[str, int], float]:
+    """The validation loss by run and step."""
+    evals = study.evals().filter(pl.col("split") == "validation").select("run", "step", "loss").collect()
+    return {(run, step): loss for run, step, loss in evals.iter_rows()}
+
+
+def _due(
+    run: Run, row: dict[str, Any], losses: dict[tuple[str, int], float], counted: dict[str, int], trust: bool
+) -> dict[str, Any]:
+    """What the row must say; `counted` keeps the parameters of each shape."""
+    from froude.train.rows import describe
+    from froude.train.size import size_of
+
+    due = describe(run)
+    if not run.trainer.command and (trust or not run.foreign):
+        shape = run.model.model_dump_json()
+        if shape not in counted:
+            counted[shape] = size_of(run).params
+        due["params"] = counted[shape]
+    if row.get("status") == "finished" and (run.name, run.steps) in losses:
+        due["loss"] = losses[run.name, run.steps]
+    return due
+
+
+def _of_row(run: Run, row: dict[str, Any], due: dict[str, Any]) -> Iterator[str]:
+    for name, value in due.items():
+        earlier = run.proxy_fingerprint_0_1 if name == "fingerprint" else None
+        if row.get(name) not in (None, value, earlier):
+            source = "its last evaluation" if name == "loss" else "its description"
+            yield f"the row of trial {run.name} has {name} {row[name]}, where {source} has {value}"
