@@ -84,7 +84,7 @@ def promote(
         )
     external = external or bool(fits.target.trainer.command)
     _counted_alike(fits, trust)
-    if odd := contradictions(study, trust=trust):
+    if odd := contradictions(study):
         more = f" (and {len(odd) - 1} more)" if odd[1:] else ""
         raise ConfigError(
             f"trials must be promoted as they were stored, but {odd[0]}{more}; restore the study's trials, or delete "

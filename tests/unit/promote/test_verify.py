@@ -53,7 +53,7 @@ def test_an_honest_run_passes_and_a_rerun_has_its_bits(tmp_path, recipe, capsys)
     assert main(["verify-run", str(tmp_path), "--rerun", "--json"]) == 0
     content = json.loads(capsys.readouterr().out)
     assert content["failed"] == 0
-    assert len(content["checks"]) == 13
+    assert len(content["checks"]) == 12
     assert main(["checkpoints", "digest", str(tmp_path)]) == 0
     digest = capsys.readouterr().out.strip()
     assert {check["seen"] for check in content["checks"] if "bits" in check["name"]} == {f"digest {digest}"}

@@ -89,7 +89,7 @@ def test_another_setting_than_the_trials_give_is_told(study: Path) -> None:
     assert (passed, "`optimizer.lr` is 0.5, where the trials give" in seen) == (None, True)
 
 
-@pytest.mark.parametrize("column", ["loss", "lr", "params", "width"])
+@pytest.mark.parametrize("column", ["loss", "lr", "width"])
 def test_a_row_that_contradicts_its_description_or_its_evaluation_is_caught(study: Path, column: str) -> None:
     edit(
         study,
@@ -104,6 +104,11 @@ def test_a_row_that_contradicts_its_description_or_its_evaluation_is_caught(stud
         ConfigError, match=rf"as they were stored, but the row of trial law-w8.* has {column} "
     ):
         promote(Study(study), overrides=OVERRIDES | LATER)
+
+
+def test_another_count_of_parameters_gives_another_forecast(study: Path) -> None:
+    edit(study, "trials/law-*", lambda rows: rows.with_columns(pl.col("params") * 4))
+    assert origin(study)[0] is not True
 
 
 def test_trials_that_are_gone_are_unknown(study: Path) -> None:

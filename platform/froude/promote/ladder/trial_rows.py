@@ -14,15 +14,19 @@ from froude.space import Trial
 from froude.store import Location, reported
 from froude.study import Study
 
+#: Columns that laws see and that no version has described otherwise.
+JUDGED = (
+    *("fingerprint", "width", "depth", "tokens", "steps", "lr", "warmup_tokens", "beta2", "weight_decay"),
+    *("optimizer", "schedule", "parametrization", "seed"),
+)
 _READERS = 16  # threads: on S3 each file is one round trip
 
 
-def contradictions(study: Study, *, trust: bool = False) -> list[str]:
-    """Where a stored trial's row contradicts its description, its model's size or its last evaluation; a phrase each.
+def contradictions(study: Study) -> list[str]:
+    """Where a stored trial's row contradicts its description or its last evaluation, a phrase each.
 
-    Rows of a table have no description, and rows of earlier versions lack some columns: those are not judged. Models
-    from outside the package are built, to count their parameters, with `trust` only. ConfigError for a file that is
-    no trial.
+    Rows of a table have no description, and rows of earlier versions lack some columns: those are not judged.
+    ConfigError for a file that is no trial.
     """
     place = study.location / "trials"
     with reported(place, "a study must be readable"):
@@ -30,13 +34,12 @@ def contradictions(study: Study, *, trust: bool = False) -> list[str]:
     with ThreadPoolExecutor(_READERS) as pool:
         tables = list(pool.map(_described, files))
     losses = _last_losses(study) if any(trial for trial, _ in tables) else {}
-    counted: dict[str, int] = {}
     return [
         wrong
         for trial, rows in tables
         if trial is not None
         for run, row in zip(trial.runs, rows, strict=False)
-        for wrong in _of_row(run, row, _due(run, row, losses, counted, trust))
+        for wrong in _of_row(run, row, _due(run, row, losses))
     ]
 
 
@@ -53,19 +56,12 @@ def _last_losses(study: Study) -> dict[tuple[str, int], float]:
     return {(run, step): loss for run, step, loss in evals.iter_rows()}
 
 
-def _due(
-    run: Run, row: dict[str, Any], losses: dict[tuple[str, int], float], counted: dict[str, int], trust: bool
-) -> dict[str, Any]:
-    """What the row must say; `counted` keeps the parameters of each shape."""
+def _due(run: Run, row: dict[str, Any], losses: dict[tuple[str, int], float]) -> dict[str, Any]:
+    """What the row must say."""
     from froude.train.rows import describe
-    from froude.train.size import size_of
 
-    due = describe(run)
-    if not run.trainer.command and (trust or not run.foreign):
-        shape = run.model.model_dump_json()
-        if shape not in counted:
-            counted[shape] = size_of(run).params
-        due["params"] = counted[shape]
+    told = describe(run)
+    due = {name: told[name] for name in JUDGED}
     if row.get("status") == "finished" and (run.name, run.steps) in losses:
         due["loss"] = losses[run.name, run.steps]
     return due
