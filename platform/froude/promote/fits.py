@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from froude.laws.loss.draws import WEAK
 from froude.optimizers import times
 from froude.parametrizations import PARAMETRIZATIONS
 from froude.promote.imported_runs import history
-from froude.promote.ladder import precision_cost, regime, shape, validation_sets
+from froude.promote.ladder import outliers, precision_cost, regime, shape, validation_sets
 from froude.promote.ladder.critical import critical as critical_batches
 from froude.promote.ladder.fingerprints import fingerprint, same
 from froude.promote.ladder.measured_in import goals_in, measured_in
@@ -296,8 +296,7 @@ def fit_trials(
         loss = loss_law(corrected(rows["loss_law"]))
     if (scheduled := of("schedule")).height:
         rows["schedule"] = scheduled
-    if (pairs := of("precision")).height:
-        rows["precision"] = pairs
+    rows |= {"precision": pairs} if (pairs := of("precision")).height else {}
     cost = precision_cost.cost(pairs, target, ladder) if target is not None else None
     ladders = validation_sets.ladders(ladder, evaluated) if evaluated is not None else {}
     seen = {**rows, **{f"loss_law {name}": own for name, own in ladders.items()}}
@@ -314,7 +313,7 @@ def fit_trials(
         rows=rows,
         doubts=(
             *history.doubts(past, stages),
-            *regime.doubts(ladder),
+            *(*regime.doubts(ladder), *outliers.doubts(loss)),
             *shape.doubts(ladder, target, batches and batches.law, cost),
         ),
         sets={name: loss_law(own) for name, own in ladders.items()},
@@ -345,6 +344,7 @@ def _law_numbers(law: LossLaw) -> dict[str, Any]:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        items: Iterable[tuple[str, Any]] = value.items()
-        return {k: _finite(v) for k, v in items if not (isinstance(v, float) and not math.isfinite(v))}
+        return {
+            k: _finite(v) for k, v in value.items() if not (isinstance(v, float) and not math.isfinite(v))
+        }
     return value

@@ -20,6 +20,7 @@ from froude.promote.choice.recipe_run import searched_run
 from froude.promote.choice.step_time import StepTime, estimated, of_study
 from froude.promote.choice.target_loss import target_loss, widened
 from froude.promote.choice.worth import trade
+from froude.promote.counted import counted_alike, counted_otherwise
 from froude.promote.fits import Fits, fit
 from froude.promote.forecast import Forecast
 from froude.promote.imported_runs import history
@@ -83,7 +84,7 @@ def promote(
             f"and loss_law to be promoted, but lacks {lacks}; {remedy}"
         )
     external = external or bool(fits.target.trainer.command)
-    _counted_alike(fits, trust)
+    counted_alike(fits, lambda run: parameters(run, trust=trust))
     if odd := contradictions(study):
         more = f" (and {len(odd) - 1} more)" if odd[1:] else ""
         raise ConfigError(
@@ -145,21 +146,6 @@ def promote(
     elif not begun:
         recipe.restore_forecast(place)
     return recipe
-
-
-def _counted_alike(fits: Fits, trust: bool) -> None:
-    """ConfigError if the target is counted on a model that gives another number than a proxy's command told."""
-    largest, target = fits.largest, fits.target
-    if largest is None or not largest["trainer"] or not target.trainer.command or target.trainer.params:
-        return
-    shape = {f"model.{key}": largest[key] for key in ("width", "depth", "head_dim", "context", "vocab")}
-    counted = parameters(target.replace(shape), trust=trust)
-    if counted != largest["params"]:
-        raise ConfigError(
-            f"target and proxies must be counted in one way, but the command of {largest['run']} told "
-            f"{largest['params']:,} parameters, where {target.model.factory} has {counted:,}; set `trainer.params` of "
-            "the target as its command will tell it"
-        )
 
 
 def _unfinished(study: Study, role: str) -> str:
@@ -255,6 +241,8 @@ def chosen(
 ) -> Choice:
     """What a recipe of this study would be; as `promote`."""
     params = parameters(fits.target, trust=trust)
+    if doubt := counted_otherwise(fits, lambda run: parameters(run, trust=trust)):
+        fits = replace(fits, doubts=(*fits.doubts, doubt))
     if time is None and trade(fits, params) is not None:
         time = _time(study, fits, trust=trust, needed=prefer in ("time", "price"))
     return choose(

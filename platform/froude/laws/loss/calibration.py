@@ -81,6 +81,9 @@ class Calibration:
 def calibrate(problem: Problem, prior: ExponentPrior, groups: Groups, bounded: float) -> Calibration:
     """Score rolling splits of the rows; runs more than `bounded` times beyond a split on an axis are not scored."""
     problem, groups = thinned(problem, groups, np.random.default_rng(0), 400)
+    # Draws of noise go to rows by their place, so places must not depend on how a table was sorted.
+    order = np.lexsort((problem.log_loss, problem.d, problem.n))
+    problem, groups = problem.take(order), groups[order]
     scores, scored = [], np.zeros(groups.size, dtype=bool)
     sure = np.minimum(np.sqrt(problem.weights / problem.weights.mean()), 1.0)
     for _, inside, outside in splits(problem, groups, bounded):

@@ -11,7 +11,7 @@ import polars as pl
 from froude.promote.imported_runs.run_table import SETTINGS
 from froude.study import Study
 
-#: Names of columns that hold a run's status, or its peak learning rate: `State`, `info.state`, `params.lr`, `lr_max`.
+#: Names of columns that hold what a mapping should name: `State`, `info.state`, `params.lr`, `lr_max`, `dataset`.
 LOOKS_LIKE = {
     "status": re.compile(r"(?:^|[./ ])(run_?|trial_?)?(status|state)$", re.IGNORECASE),
     "lr": re.compile(
@@ -19,10 +19,14 @@ LOOKS_LIKE = {
         r"(lr|learning[_ ]?rate)(_?(max|peak))?$",
         re.IGNORECASE,
     ),
+    "corpus": re.compile(r"(?:^|[./ ])(data_?set|data_?source|corpus)(_?name)?$", re.IGNORECASE),
+    "schedule": re.compile(r"(?:^|[./ ])(lr_?)?schedule(r)?(_?(type|name))?$", re.IGNORECASE),
 }
 IGNORED = {
     "status": "every row counts as finished",
     "lr": "runs off their rate count as seeds",
+    "corpus": "runs on several corpora count as on one",
+    "schedule": "checkpoints of a decay count as runs that ended",
 }
 FEW_EACH = 0.1  # tokens per parameter: where no run has more, tokens are probably in a larger unit
 FEW = 1e4  # parameters or tokens: fewer are probably millions or billions
