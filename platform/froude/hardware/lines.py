@@ -29,8 +29,8 @@ def told(plan: DevicePlan) -> list[str]:
     lines = [
         f"{run.name}: {_short(plan.sizes.parameters)} parameters, {_short(run.tokens)} tokens, batch "
         f"{run.batch:,}, {run.precision}, {run.optimizer.name}, {plan.flops:.3g} FLOPs",
-        f"on {place} {device.name} ({device.memory_gb:g} GB each), GB of a worker; needed is less than the sum, since "
-        "not all is there at once, and has a reserve",
+        f"on {place} {device.name} ({device.memory_gb:g} GB each), GB of a worker; needed is the most "
+        "that is there at once, and a reserve",
         f"{'strategy':<9}{'checkpoint':<11}{'micro':>7}{'weights':>9}{'grads':>8}{'state':>8}{'activ.':>8}{'logits':>8}"
         f"{'buffers':>8}{'needed':>9}{'':>5}{'tokens/s':>14}{'MFU':>5}{'days':>10}{'dollars':>12}",
         *(_row(plan, way) for way in plan.ways),

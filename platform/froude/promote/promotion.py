@@ -69,6 +69,8 @@ def promote(
             "`froude status` says why they did not finish; correct that and sweep again"
             if any(ended.values())
             else "run `froude sweep` to its end"
+            if {stage["role"] for stage in study.meta.get("stages", {}).values()}.issuperset(missing)
+            else "add such stages to the search space, or sweep another space into the same study"
         )
         others = fits.rows["search"].filter(status="finished")["schedule"].drop_nulls().unique().sort()
         if missing == ["search"] and fits.target.schedule.name in others:

@@ -69,6 +69,11 @@ def test_too_many_failures_for_a_run_are_refused() -> None:
         schedule(0, 46, list(KINDS), **LONG)
 
 
+def test_a_run_without_room_for_any_is_told_what_helps() -> None:
+    with pytest.raises(ConfigError, match="every 100 has none; lower `checkpoint_every`"):
+        schedule(0, 1, list(KINDS), **{**LONG, "steps": 40, "checkpoint_every": 100})
+
+
 def test_taking_nodes_away_for_ever_is_refused() -> None:
     with pytest.raises(ConfigError, match="add node-add"):
         schedule(0, 3, ["node-kill"], **LONG)

@@ -172,6 +172,11 @@ def test_a_promotion_of_a_study_that_is_not_done_still_says_to_go_on(
     )
     assert main(["promote", str(folder)]) == 2
     assert "lacks search, loss_law; run `froude sweep` to its end" in capsys.readouterr().err
+    meta = json.loads((folder / "study.json").read_text())
+    meta["stages"] = {name: stage for name, stage in meta["stages"].items() if stage["role"] == "lr_transfer"}
+    (folder / "study.json").write_text(json.dumps(meta))
+    assert main(["promote", str(folder)]) == 2
+    assert "lacks search, loss_law; add such stages to the search space" in capsys.readouterr().err
 
 
 def test_branches_of_a_trial_are_one_line_and_a_long_reason_is_cut(tmp_path: Path) -> None:

@@ -39,6 +39,11 @@ def schedule(
     failures, or if these kinds would leave too few nodes.
     """
     most = round((LAST - FIRST) * steps) // (COMMITS * checkpoint_every)
+    if not most:
+        raise ConfigError(
+            f"chaos needs room for a failure and its recovery, but a run of {steps} steps with a checkpoint every "
+            f"{checkpoint_every} has none; lower `checkpoint_every`, or take a longer run"
+        )
     if not 1 <= failures <= most:
         raise ConfigError(
             f"a run of {steps} steps with a checkpoint every {checkpoint_every} has room for 1 to {most} failures, "
