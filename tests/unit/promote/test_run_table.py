@@ -32,6 +32,22 @@ def refused(tmp_path: Path, content: str, name: str = "runs.csv", **columns: str
     return said
 
 
+def test_a_column_is_not_two_of_those_that_are_needed(tmp_path: Path) -> None:
+    said = refused(tmp_path, f"{HEAD}\na,1e6,1e7,3.1\nb,2e6,2e7,2.9\n", params="tokens")
+    assert (
+        said
+        == "--columns must name a column for each, but 'tokens' is params and tokens; correct one of them"
+    )
+
+
+def test_a_run_without_a_name_is_refused(tmp_path: Path) -> None:
+    pl.DataFrame({"run": ["a", " "], "params": [1e6, 2e6], "tokens": 1e7, "loss": [3.1, 2.9]}).write_parquet(
+        tmp_path / "runs.parquet"
+    )
+    with pytest.raises(ConfigError, match="must name every run, but is empty in row 2"):
+        make_study(str(tmp_path / "runs.parquet"), str(tmp_path / "study"))
+
+
 @pytest.mark.parametrize(
     ("word", "meant"),
     [

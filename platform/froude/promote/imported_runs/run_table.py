@@ -161,6 +161,12 @@ def _renamed(table: pl.DataFrame, columns: Mapping[str, str], source: str) -> Ta
         if theirs and theirs not in table.columns:
             raise ConfigError(f"column {theirs!r} (for {name}) is missing; the file has: {have}")
     mapping = {name: columns.get(name, name) for name in known}
+    needed = [mapping[name] for name in REQUIRED]
+    if twice := [theirs for theirs in needed if needed.count(theirs) > 1]:
+        both = " and ".join(name for name in REQUIRED if mapping[name] == twice[0])
+        raise ConfigError(
+            f"--columns must name a column for each, but {twice[0]!r} is {both}; correct one of them"
+        )
     for name in REQUIRED:
         if mapping[name] not in table.columns:
             raise ConfigError(
@@ -237,7 +243,8 @@ def _words(table: Table) -> None:
         odd = (~frame["parametrization"].is_in(list(PARAMETRIZATIONS))).fill_null(False).arg_true()
         if odd.len():
             raise table.error("parametrization", int(odd[0]), listing(PARAMETRIZATIONS), "correct it")
-    if "run" in frame.columns and (odd := frame["run"].is_null().arg_true()).len():
+    unnamed = pl.col("run").is_null() | (pl.col("run").cast(pl.String).str.strip_chars() == "")
+    if "run" in frame.columns and (odd := frame.select(unnamed).to_series().arg_true()).len():
         raise ConfigError(
             f"{table.column('run')} must name every run, but is empty in row {odd[0] + 1}; fill it in"
         )
