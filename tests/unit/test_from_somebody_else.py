@@ -17,7 +17,8 @@ from froude.corpora.prepare import whole
 from froude.external import jobs
 from froude.launch.status import BadTrial
 from froude.launch.sweep import clear
-from froude.promote.promotion import _counted_alike
+from froude.promote.counted import counted_alike
+from froude.promote.promotion import parameters
 from froude.space import Grid, Space, Trial
 from froude.starter import project
 from froude.starter.data import Corpus
@@ -111,7 +112,7 @@ def test_a_targets_model_is_counted_by_foreign_code_only_when_trusted() -> None:
         largest=largest, target=RUN.replace({**COMMAND, "model.factory": "nowhere:GPT"})
     )
     with pytest.raises(ConfigError, match="--trust"):
-        _counted_alike(fits, trust=False)
+        counted_alike(fits, parameters)
 
 
 def test_jobs_with_foreign_code_are_taken_in_only_when_trusted(tmp_path: Path) -> None:
