@@ -15,6 +15,7 @@ from earlier_study import OVERRIDES, copied
 from froude.checkpoint.commit import CommitLog
 from froude.config import ConfigError
 from froude.promote import recipe as recipes
+from froude.promote.choice.worth import with_batch
 from froude.promote.promotion import promote
 from froude.promote.recipe import Recipe
 from froude.promote.verify import locate, verify_run
@@ -72,6 +73,14 @@ def edit(folder: Path, pattern: str, change: Callable[[pl.DataFrame], pl.DataFra
 def test_an_honest_recipe_is_that_of_its_trials(study: Path) -> None:
     passed, seen = origin(study)
     assert (passed, "sealed" in seen) == (True, False)
+
+
+def test_a_batch_that_hours_chose_is_taken_as_it_is(study: Path) -> None:
+    batch = 2 * recipes.read(str(study)).run.batch
+    reseal(study, lambda recipe: replace(recipe, prefer="time", run=with_batch(recipe.run, batch)))
+    passed, seen = origin(study)
+    assert passed is not False
+    assert "where the trials give" not in seen
 
 
 def test_a_forecast_that_was_written_by_hand_is_caught(study: Path) -> None:

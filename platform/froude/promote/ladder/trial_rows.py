@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from froude import schemas
-from froude.config import Run
+from froude.config import ConfigError, Run
 from froude.space import Trial
 from froude.store import Location, reported
 from froude.study import Study
@@ -44,10 +46,15 @@ def contradictions(study: Study) -> list[str]:
 
 
 def _described(file: Location) -> tuple[Trial | None, list[dict[str, Any]]]:
-    with reported(file, "a trial must be a Parquet file"):
-        table = schemas.table_of(file.read())
-    told = (table.schema.metadata or {}).get(schemas.TRIAL_KEY)
-    return (Trial.from_json(told.decode()), table.to_pylist()) if told else (None, [])
+    with reported(file, "a study must be readable"):
+        content = file.read()
+    try:
+        told = (pq.read_schema(pa.BufferReader(content)).metadata or {}).get(schemas.TRIAL_KEY)
+        if told is None:  # a table's rows, of which there may be millions
+            return None, []
+        return Trial.from_json(told.decode()), schemas.table_of(content).to_pylist()
+    except (pa.ArrowException, ValueError) as error:
+        raise ConfigError(f"a trial must be a Parquet file, but {file} is not: {error}; restore it") from None
 
 
 def _last_losses(study: Study) -> dict[tuple[str, int], float]:

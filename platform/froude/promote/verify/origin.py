@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from froude.config import ConfigError
 from froude.material import Material
+from froude.promote.choice.worth import with_batch
 from froude.promote.fits import fit
 from froude.promote.ladder.trial_rows import contradictions
 from froude.promote.promotion import chosen, parameters, predict
@@ -32,10 +34,12 @@ def origin(study: Study, recipe: Recipe) -> Iterator[Verdict]:
     if not study.exists or not study.trials().head(1).collect().height:
         yield Verdict(FORECAST, None, "no trials are beside the run")
         return
-    if odd := contradictions(study):
-        yield Verdict(FORECAST, False, odd[0] + (f"; so have {len(odd) - 1} more" if odd[1:] else ""))
-        return
+    # Such a preference was decided by a clock that runs otherwise here, so its batch is taken as it is.
+    by_hours = recipe.prefer in ("time", "price")
     try:
+        if odd := contradictions(study):
+            yield Verdict(FORECAST, False, odd[0] + (f"; so have {len(odd) - 1} more" if odd[1:] else ""))
+            return
         fits = fit(study)
         if not fits.of_rows(recipe.fingerprints):
             yield Verdict(
@@ -44,6 +48,8 @@ def origin(study: Study, recipe: Recipe) -> Iterator[Verdict]:
                 "trials were added, changed or removed since: the recipe names other rows than these",
             )
             return
+        if by_hours:
+            fits = replace(fits, large=with_batch(fits.target, recipe.run.phases.mean))
         choice = chosen(study, fits, trust=True, prefer="loss" if recipe.prefer == "loss" else None)
         params = parameters(recipe.run, trust=True)
         found = predict(choice.fits, params)
@@ -57,8 +63,7 @@ def origin(study: Study, recipe: Recipe) -> Iterator[Verdict]:
     ends = [(found.loss, sealed.loss), (found.low, sealed.low), (found.high, sealed.high)]
     same = all(math.isclose(a, b, rel_tol=TOLERANCE) for a, b in ends) and found.certified == sealed.certified
     apart = not (found.low <= sealed.loss <= found.high and sealed.low <= found.loss <= sealed.high)
-    # A preference for hours was decided by a clock that runs otherwise here.
-    other = [] if recipe.prefer in ("time", "price") else _other_settings(recipe, flat(choice.run.to_dict()))
+    other = [] if by_hours else _other_settings(recipe, flat(choice.run.to_dict()))
     seen = f"{found.loss:.4f} [{found.low:.4f}, {found.high:.4f}] by the trials"
     if not same:
         seen += f", {sealed.loss:.4f} [{sealed.low:.4f}, {sealed.high:.4f}] sealed"
