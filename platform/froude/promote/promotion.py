@@ -87,11 +87,11 @@ def promote(
         )
     external = external or bool(fits.target.trainer.command)
     counted_alike(fits, lambda run: parameters(run, trust=trust))
-    if odd := contradictions(study):
+    if odd := contradictions(study, judged=()):
         more = f" (and {len(odd) - 1} more)" if odd[1:] else ""
         raise ConfigError(
-            f"trials must be promoted as they were stored, but {odd[0]}{more}; restore the study's trials, or delete "
-            "that one and sweep again"
+            f"trials must have the losses that they were evaluated to, but {odd[0]}{more}; restore the study's trials, "
+            "or delete that one and sweep again"
         )
     choice = chosen(study, fits, trust=trust, prefer=prefer, time=time)
     run, params, name = choice.run, parameters(fits.target, trust=trust), fits.target.name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,8 +24,8 @@ JUDGED = (
 _READERS = 16  # threads: on S3 each file is one round trip
 
 
-def contradictions(study: Study) -> list[str]:
-    """Where a stored trial's row contradicts its description or its last evaluation, a phrase each.
+def contradictions(study: Study, judged: Sequence[str] = JUDGED) -> list[str]:
+    """Where a stored trial's row contradicts its description, in the columns `judged`, or its last evaluation.
 
     Rows of a table have no description, and rows of earlier versions lack some columns: those are not judged.
     ConfigError for a file that is no trial.
@@ -41,7 +41,7 @@ def contradictions(study: Study) -> list[str]:
         for trial, rows in tables
         if trial is not None
         for run, row in zip(trial.runs, rows, strict=False)
-        for wrong in _of_row(run, row, _due(run, row, losses))
+        for wrong in _of_row(run, row, _due(run, row, judged, losses))
     ]
 
 
@@ -63,12 +63,14 @@ def _last_losses(study: Study) -> dict[tuple[str, int], float]:
     return {(run, step): loss for run, step, loss in evals.iter_rows()}
 
 
-def _due(run: Run, row: dict[str, Any], losses: dict[tuple[str, int], float]) -> dict[str, Any]:
+def _due(
+    run: Run, row: dict[str, Any], judged: Sequence[str], losses: dict[tuple[str, int], float]
+) -> dict[str, Any]:
     """What the row must say."""
     from froude.train.rows import describe
 
     told = describe(run)
-    due = {name: told[name] for name in JUDGED}
+    due = {name: told[name] for name in judged}
     if row.get("status") == "finished" and (run.name, run.steps) in losses:
         due["loss"] = losses[run.name, run.steps]
     return due

@@ -54,7 +54,7 @@ def verify_run(
     head, line = records[-1], lineage(records)
     device = device_for(recipe, line or records, other_build=other_build) if rerun else None
     odd = disorder(records)
-    whole = f"{len(records)} records, {head.attempt} attempts, the newest is {head.digest[:12]}"
+    whole = f"{len(records)} records, {head.attempt} attempts"
     yield Verdict("the log is one chain", not odd, odd or whole)
     yield from judged(SEALED, sealed(log, recipe, records))
     yield beside(study.location, recipe)

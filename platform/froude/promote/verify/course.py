@@ -40,6 +40,7 @@ def course(study: Study, run: Run, line: list[Record]) -> Iterator[Verdict]:
     ]
     attempts = due["attempt"].n_unique()
     seen = f"{steps.height} steps; evaluations: {evals.height}; attempts: {attempts}"
+    seen += f"; the newest record is {line[-1].digest[:12]}"
     yield Verdict(COURSE, not faults, faults[0] if faults else seen)
 
 
