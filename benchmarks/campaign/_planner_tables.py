@@ -114,7 +114,7 @@ of the grid drawn at random up to the same cost: what the choice is worth, the a
 - Seeds from 0 to {first - 1} were used to develop the planner and this page; it has those from {begun} on. Published
   sets and the bank are the same for all seeds: a seed chooses the target, what is on offer, the grid and the start. The
   planner's wariness of its law (`froude.laws.loss.design.MISFIT`) was chosen with these sets in sight.
-- A later look: two earlier versions were held against these seeds (docs/log.md), whose intervals were narrower.
+- A later look: earlier versions were held against these seeds, too; the last one's intervals were narrower.
 - The bank has two corpora and few runs that are larger than those on offer, so many replays forecast the same runs.
 - Errors hold the target run's noise, which no proxy lowers and which draws the ratio of both towards 1.
 - Points of one training curve are bought and paid one by one, though whoever pays for the last has the others. Sets
