@@ -60,13 +60,24 @@ def test_it_goes_on_from_the_stored_checkpoint(trained: tuple[Path, dict[str, An
 def test_every_check_of_it_passes(trained: tuple[Path, dict[str, Any]], torch_as_before: None) -> None:
     rerun = ["--rerun"] if same_build() else []
     checks = said("verify-run", str(trained[0]), *rerun)["checks"]
-    assert all(check["passed"] for check in checks)
+    # Of a checkout's files the times may say nothing, and another version's law gives another forecast.
+    forecast = "the forecast is that of the study's trials"
+    unknown = {check["name"] for check in checks if check["passed"] is None}
+    assert unknown - {"the forecast was sealed before step 0"} == {forecast}
+    assert all(check["passed"] for check in checks if check["name"] not in unknown)
     alike = ("every planned", "only what", "every digest")
     undisturbed = {check["name"]: check["seen"] for check in EXPECTED["undisturbed"]["checks"]}
     for check in checks:
         if check["name"].startswith(alike):
             assert check["seen"] == undisturbed[check["name"]]
-    assert len(checks) == len(undisturbed) + 2 * len(rerun)
+    later = {
+        "forecast.json says what was sealed",
+        forecast,
+        "the run had the study's corpus and code",
+        "steps, evaluations and attempts are those of the records",
+    }
+    assert len(checks) == len(undisturbed) + len(later) + 2 * len(rerun)
+    assert later <= {check["name"] for check in checks}
 
 
 def test_it_ends_with_the_bits_of_an_undisturbed_run(trained: tuple[Path, dict[str, Any]]) -> None:
