@@ -36,7 +36,8 @@ class Study:
     """The frames of the study at `url` (a path or s3://…), each a Polars LazyFrame with the columns of `records`.
 
     A frame without rows has its columns all the same. ConfigError for a foreign file, an unreadable store or a
-    broken commit log. Reading is safe while a sweep or a run writes: what is not committed yet is not seen.
+    broken commit log. Reading is safe while a sweep or a run writes: what is not committed yet is not seen. Nor is a
+    folder below runs/ whose log is of a run of another name.
     """
 
     def __init__(self, url: str | os.PathLike[str] | Location) -> None:

@@ -32,9 +32,9 @@ def verify_run(
     as_json: Json = False,
     debug: Debug = False,
 ) -> int | None:
-    """Check a target run from what is stored: log, seal, every token against the corpus, the final checkpoint.
+    """Check a target run from what is stored: log, seal, trials, every token against the corpus, the final checkpoint.
 
-    Exit code 1 if a check fails.
+    Exit code 1 if a check fails; what can't be told from here (?) is no failure.
 
     Example: froude verify-run runs/quickstart --rerun
     """

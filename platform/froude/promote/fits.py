@@ -296,7 +296,8 @@ def fit_trials(
         loss = loss_law(corrected(rows["loss_law"]))
     if (scheduled := of("schedule")).height:
         rows["schedule"] = scheduled
-    rows |= {"precision": pairs} if (pairs := of("precision")).height else {}
+    if (pairs := of("precision")).height:
+        rows["precision"] = pairs
     cost = precision_cost.cost(pairs, target, ladder) if target is not None else None
     ladders = validation_sets.ladders(ladder, evaluated) if evaluated is not None else {}
     seen = {**rows, **{f"loss_law {name}": own for name, own in ladders.items()}}
@@ -313,7 +314,8 @@ def fit_trials(
         rows=rows,
         doubts=(
             *history.doubts(past, stages),
-            *(*regime.doubts(ladder), *outliers.doubts(loss)),
+            *regime.doubts(ladder),
+            *outliers.doubts(loss),
             *shape.doubts(ladder, target, batches and batches.law, cost),
         ),
         sets={name: loss_law(own) for name, own in ladders.items()},
@@ -344,7 +346,5 @@ def _law_numbers(law: LossLaw) -> dict[str, Any]:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {
-            k: _finite(v) for k, v in value.items() if not (isinstance(v, float) and not math.isfinite(v))
-        }
+        return {k: _finite(v) for k, v in value.items() if not isinstance(v, float) or math.isfinite(v)}
     return value

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
 import pytest
-import torch
-from honest_run import failed, forge, records, rewrite, sealed, train
+from honest_run import failed, forge, records, rewrite
 
 from froude.promote.verify import locate, verify_run
 from froude.runlog import Record
@@ -18,22 +16,6 @@ from froude.runlog import Record
 pytestmark = pytest.mark.slow
 
 COURSE = "steps, evaluations and attempts are those of the records"
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    threads = torch.get_num_threads()
-    folder = tmp_path_factory.mktemp("honest")
-    train(folder, sealed(folder))
-    yield folder
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture
-def study(trained: Path, tmp_path: Path) -> Path:
-    """A copy of an honest study, to be changed."""
-    return Path(shutil.copytree(trained, tmp_path / "study"))
 
 
 def seen(folder: Path) -> str:

@@ -7,7 +7,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -16,7 +16,7 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
-from honest_run import FORECAST, failed, forge, records, rewrite, sealed, train, unknown
+from honest_run import FORECAST, failed, forge, records, rewrite, sealed, unknown
 
 from froude.checkpoint.manifest import Manifest
 from froude.checkpoint.parts import digest
@@ -31,22 +31,6 @@ from froude.study import Study
 pytestmark = pytest.mark.slow
 
 TRAINED = "every planned token was trained once"
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    threads = torch.get_num_threads()
-    folder = tmp_path_factory.mktemp("honest")
-    train(folder, sealed(folder))
-    yield folder
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(False)
-
-
-@pytest.fixture
-def study(trained: Path, tmp_path: Path) -> Path:
-    """A copy of an honest study, to be changed."""
-    return Path(shutil.copytree(trained, tmp_path / "study"))
 
 
 def once_more(**changed: Any) -> Callable[[pl.DataFrame], pl.DataFrame]:

@@ -16,7 +16,7 @@ from froude.space import Trial
 from froude.store import Location, reported
 from froude.study import Study
 
-#: Columns that laws see and that no version has described otherwise.
+#: Columns that laws see; 0.1 described them as this version does, but for the fingerprint.
 JUDGED = (
     *("fingerprint", "width", "depth", "tokens", "steps", "lr", "warmup_tokens", "beta2", "weight_decay"),
     *("optimizer", "schedule", "parametrization", "seed"),

@@ -21,7 +21,7 @@ from froude.store import Location, reported
 from froude.study import Study
 from froude.user_code import load
 
-__all__ = ["Progress", "Verdict", "locate", "verify_run"]
+__all__ = ["Verdict", "locate", "verify_run"]
 
 
 def verify_run(

@@ -14,6 +14,12 @@ from froude.promote.verify.verdict import Verdict
 from froude.runlog import Record
 from froude.study import Study
 
+#: What is read of each table, of which a ledger may be long.
+READ = {
+    "steps": ["run", "step", "lr", "attempt", "tokens", "world", "workers"],
+    "evals": ["step", "split", "attempt", "tokens"],
+    "ledger": ["step", "attempt"],
+}
 COURSE = "steps, evaluations and attempts are those of the records"
 
 
@@ -30,13 +36,13 @@ def course(study: Study, run: Run, line: list[Record]) -> Iterator[Verdict]:
         return
     due = _due(run, line)
     steps, evals, ledger = (
-        study.committed(run.name, kind, line).collect() for kind in ("steps", "evals", "ledger")
+        study.committed(run.name, kind, line).select(names).collect() for kind, names in READ.items()
     )
     faults = [
         *_records(run, line),
         *_steps(run, steps, due),
         *_evals(run, evals, due, line),
-        *_ledger(ledger, due),
+        *(f"the ledger's step {step} has {what}" for step, what in _odd(ledger, due, ["attempt"])),
     ]
     attempts = due["attempt"].n_unique()
     seen = f"{steps.height} steps; evaluations: {evals.height}; attempts: {attempts}"
@@ -46,22 +52,17 @@ def course(study: Study, run: Run, line: list[Record]) -> Iterator[Verdict]:
 
 def _due(run: Run, line: list[Record]) -> pl.DataFrame:
     """For each step up to the newest record: attempt and workers of the record that commits it, and its tokens."""
-    ends = [0, *(record.step for record in line)]
-    lengths = [later - before for before, later in pairwise(ends)]
-    repeated = {
-        name: pl.concat(
-            [
-                pl.repeat(value, n, dtype=pl.Int64, eager=True)
-                for value, n in zip(values, lengths, strict=True)
-            ]
-        )
-        for name, values in {
+    ends = [record.step for record in line]
+    told = pl.DataFrame(
+        {
+            "step": [range(before + 1, end + 1) for before, end in pairwise([0, *ends])],
             "attempt": [record.attempt for record in line],
             "world": [record.world for record in line],
-        }.items()
-    }
-    step = range(1, line[-1].step + 1)
-    return pl.DataFrame({"step": step, "tokens": map(run.phases.tokens_at, step), **repeated})
+        },
+        schema={"step": pl.List(pl.Int64), "attempt": pl.Int64, "world": pl.Int64},
+    )
+    steps = told.explode("step").drop_nulls("step")
+    return steps.with_columns(tokens=pl.Series(map(run.phases.tokens_at, steps["step"]), dtype=pl.Int64))
 
 
 def _records(run: Run, line: list[Record]) -> Iterator[str]:
@@ -107,11 +108,6 @@ def _evals(run: Run, evals: pl.DataFrame, due: pl.DataFrame, line: list[Record])
         yield "a validation set is there twice for one step"
     for step, what in _odd(evals, due, ["attempt", "tokens"]):
         yield f"the evaluation of step {step} has {what}"
-
-
-def _ledger(ledger: pl.DataFrame, due: pl.DataFrame) -> Iterator[str]:
-    for step, what in _odd(ledger, due, ["attempt"]):
-        yield f"the ledger's step {step} has {what}"
 
 
 def _once(what: str, have: pl.Series, due: pl.Series) -> Iterator[str]:
