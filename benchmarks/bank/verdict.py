@@ -25,7 +25,7 @@ NEAR = 10.0
 CERTIFIED, COVERAGE, LEAST = 0.5, (0.88, 0.96), 0.8
 LEVEL = 0.9
 RESAMPLES = 2000
-WORDS = {1: "one", 2: "two", 4: "four"}
+WORDS = {1: "one", 2: "two", 4: "four", 12: "twelve"}
 
 
 def scored(frame: pl.DataFrame) -> pl.DataFrame:
@@ -263,6 +263,8 @@ target, the search of rates included (median).
 
 {table("far, reach in tokens", banded(far, "reach_tokens"))}
 
+{table("far, corpus", by(far, "corpus"))}
+
 {table("far, larger run", by(far, "corpus", "size"))}
 
 {table("far, ladder", by(far, "ladder"))}
@@ -281,6 +283,6 @@ target, the search of rates included (median).
 
 {gates(far)}
 
-{datetime.now(UTC):%Y-%m-%d}, commit {commit("bank")}; {cpu()}.
+{datetime.now(UTC):%Y-%m-%d}, commit {commit("bank", Path(script).parent.name)}; {cpu()}.
 """
     return text, all(holds for *_, holds in judged)

@@ -23,6 +23,7 @@ import replay  # noqa: E402
 from _machine import commit, cpu  # noqa: E402
 from corpora import CORPORA, text  # noqa: E402
 from proxies import FOLDER  # noqa: E402
+from sub_studies import all_of  # noqa: E402
 from verdict import NEAR, by, reasons, rules, scored, table  # noqa: E402
 
 RESULT = HERE / "both_banks.md"
@@ -38,7 +39,7 @@ def found(workers: int, out: Path) -> pl.DataFrame:
     if not kept.exists():
         rows = pl.read_parquet(forecasts.HERE / "runs.parquet")
         larger = rows.filter(pl.col("stage") == "larger")
-        forecasts.all_of(rows, larger, workers, paid=True).write_parquet(kept)
+        all_of(forecasts.BANK, rows, larger, workers, paid=True).write_parquet(kept)
     second = pl.read_parquet(kept)
     parts = [
         scored(bank.drop("gate")).with_columns(bank=pl.lit(name))

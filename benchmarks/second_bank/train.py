@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from freeze import refuse_unless_frozen
+from freeze import FROZEN
 from runs import CORPORA, Job, ladders, larger, rates
 
 
@@ -54,7 +54,7 @@ def main() -> int:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--until", type=float, default=float("inf"), help="seconds from now")
     given = parser.parse_args()
-    refuse_unless_frozen()
+    FROZEN.refuse_unless()
     given.out.mkdir(parents=True, exist_ok=True)
     kept, began = given.out / "runs.jsonl", time.monotonic()
     rows = [json.loads(line) for line in kept.read_text().splitlines()] if kept.exists() else []
