@@ -25,7 +25,7 @@ NEAR = 10.0
 CERTIFIED, COVERAGE, LEAST = 0.5, (0.88, 0.96), 0.8
 LEVEL = 0.9
 RESAMPLES = 2000
-WORDS = {1: "one", 2: "two", 4: "four", 12: "twelve"}
+WORDS = {1: "one", 2: "two", 4: "four", 8: "eight"}
 
 
 def scored(frame: pl.DataFrame) -> pl.DataFrame:

@@ -1,12 +1,11 @@
-"""The third bank's twelve corpora, from packages of Debian 12; none is in the repository.
+"""The third bank's eight corpora, from packages of Debian 12; none is in the repository.
 
 Files are cut at line ends into pieces of about PIECE bytes, which follow each other by their hashes; of lines longer
 than eight characters the first of its kind stays, and of the whole the first SIZE bytes. Licences: GPL (dictionary,
-lisp, pascal, the manual pages), WordNet's, MPL 2.0 (the help of LibreOffice), Apache 2.0 (erlang, typescript), GPL or
-Artistic (perl), GPL with exceptions (java), Boost's (cpp), those of CTAN, mostly LPPL (tex). snapshot.debian.org has
-versions that are no longer offered.
+lisp, pascal, the manual pages), MPL 2.0 (the help of LibreOffice), Apache 2.0 (erlang, typescript), Boost's (cpp).
+snapshot.debian.org has versions that are no longer offered.
 
-    python benchmarks/third_bank/packages.py FOLDER       # fetches them with apt-get, some 200 MB
+    python benchmarks/third_bank/packages.py FOLDER       # fetches them with apt-get, some 100 MB
 """
 
 from __future__ import annotations
@@ -30,32 +29,24 @@ READ = 60_000_000  # bytes of a package's files that are looked at
 #: Packages and how the names of their files end.
 PACKAGES = {
     "dictionary": (("dict-freedict-eng-deu",), (".dict.dz",)),  # 2022.04.21-1
-    "wordnet": (("wordnet-base",), ("data.adj", "data.adv", "data.noun", "data.verb")),  # 1:3.0-37
     "german": (("libreoffice-help-de", "manpages-de"), (".html", ".1.gz", ".5.gz", ".7.gz", ".8.gz")),
     "romance": (("libreoffice-help-fr", "libreoffice-help-es", "libreoffice-help-it"), (".html",)),
     "lisp": (("emacs-el",), (".el.gz",)),  # 1:28.2+1-15+deb12u4
     "erlang": (("erlang-src",), (".erl", ".hrl")),  # 1:25.2.3+dfsg-1+deb12u4
     "pascal": (("fpc-source-3.2.2",), (".pas", ".pp")),  # 3.2.2+dfsg-20
-    "perl": (("perl-modules-5.36",), (".pm", ".pl", ".pod")),  # 5.36.0-7+deb12u4
     "typescript": (("node-typescript",), (".ts", ".js")),  # 4.8.4+ds1-2
-    "java": (("openjdk-17-source",), (".java",)),  # 17.0.21.1+2-1~deb12u1
     "cpp": (("libboost1.74-dev",), (".hpp", ".ipp")),  # 1.74.0+ds1-21
-    "tex": (("texlive-latex-extra",), (".sty", ".cls", ".tex", ".def")),  # 2022.20230122-4
 }
 #: Of the texts as they are trained on. LibreOffice's help is of 4:7.4.7-1+deb12u14, manpages-de of 4.18.1-1.
 SHA256 = {
     "dictionary": "d04f62b34204fa25e702308d18fa6c8cfe09d3020e98df32b2add07306fbd214",
-    "wordnet": "2e25b7e917ab04b04334b4ce74a3da112f53a57130023619cfe8f196a76106d1",
     "german": "bbdb32f50d54d74d86d49e67e0cc7cf0c16492adefedbde66af5d10f1327c195",
     "romance": "2b78adcd1ecbaaa06de95815b552953b254620752a9847b37f849ce290f6b4f2",
     "lisp": "83c1fb09f70c6faa359ac156eaf648997dcdd06a2e320eb957c7348f9415e36c",
     "erlang": "78bc94b39cd3fcb84e2e64e172e4404d85034d0b0b776036df4e4ead5090dcec",
     "pascal": "935517f2df18bb9150623fb28452d2363ce60d5214700742f0c0e4f0ccb73699",
-    "perl": "94ddb510d7d3dab95b9448b1d60e34c8c79799c54758587b5608ab21556e315c",
     "typescript": "fb1ce15282631c2b250e7450dde8cee5a534660d92f24a0ec8d74f71ba935b58",
-    "java": "70f959abc7dbe8c74a58bb92f03945bea3ffda2f03ef44c327e054261a501d71",
     "cpp": "45a67ae2d694674d22503cdb474562ccca881d884d7294ff08bc41d278034430",
-    "tex": "892cde92872e343c1b89cd1bc5c4e02f2eb4945f89036f244bb6cd2a26b51e00",
 }
 
 

@@ -68,13 +68,13 @@ def plan(
         ),
     ] = None,
     until: Annotated[
-        float,
+        float | None,
         typer.Option(
             metavar="PART",
             help="Choose no more next runs than bring the forecast's interval to ± this part of the loss.",
             show_default=False,
         ),
-    ] = 0.0,
+    ] = None,
     per: Annotated[
         Literal["tokens", "flops"], typer.Option(help="Unit of costs and of --budget.")
     ] = "tokens",
@@ -131,7 +131,12 @@ def plan(
         "--explain": explain,
         "--nodes": nodes != "1x1",
     }
-    for_next = {"--target": target, "--budget": budget is not None, "--until": until, "--write": write}
+    for_next = {
+        "--target": target,
+        "--budget": budget is not None,
+        "--until": until is not None,
+        "--write": write,
+    }
     if next_of and (given := [name for name, value in planned_for.items() if value]):
         raise ConfigError(
             f"{given[0]} plans for a device, but got --next; give a search space, or leave it out"
@@ -208,7 +213,7 @@ def _next(
     url: str,
     target: str,
     budget: float | None,
-    until: float,
+    until: float | None,
     per: Literal["tokens", "flops"],
     top: int,
     write: str,
@@ -231,7 +236,7 @@ def _next(
         raise ConfigError(
             f"--budget must be above 0, but got {budget:g}; leave it out for the best run alone"
         )
-    if not 0 <= until < 1:
+    if until is not None and not 0 < until < 1:
         raise ConfigError(f"--until must be a part of the loss, such as 0.01, but got {until:g}")
     study = Study(url)
     fits = fit(study)
@@ -264,7 +269,7 @@ def _next(
         unit=per,
         budget=budget,
         profile=profile,
-        enough=until,
+        enough=until or 0.0,
         template=template,
         trust=trust,
         run=own,

@@ -176,6 +176,8 @@ def test_predictions_cover_the_truth_and_say_why_they_are_not_certified(grid: Gr
     assert wide.low < truth < wide.high
     assert wide.extrapolation == pytest.approx({"params": 3.0, "tokens": 2.0, "flops": 6.0})
     assert wide.certified
+    widest = law.predict(params=3e10, tokens=2e12, level=0.9999)
+    assert widest.reasons == ("4000 draws do not tell where an interval of 0.9999 ends",)
     far = law.predict(params=1e13, tokens=1e15)
     assert {reason.split()[0] for reason in far.reasons} == {"compute", "params", "tokens"}
     furthest = law.predict(params=1e300, tokens=1e300)

@@ -257,6 +257,7 @@ def test_a_space_needs_to_know_the_whole_run(small_study: Path, planned: NextRun
         (["--next", "STUDY", "--target", "parms=1,tokens=1"], "did you mean params"),
         (["--next", "STUDY", "--write", "next.txt"], "new Python file"),
         (["--next", "STUDY", "--budget", "0"], "above 0"),
+        (["--next", "STUDY", "--until", "0"], "part of the loss, such as 0.01"),
         (["--next", "nowhere"], "froude sweep"),
     ],
 )

@@ -24,8 +24,8 @@ from froude.laws.stats.results import Allocation, Prediction, Status, open_unit,
 
 MIN_ROWS, MIN_ROWS_TIED, MIN_ROWS_PRIOR = 8, 5, 4
 REPLICATES = 300  # of the bootstrap behind the parameters' intervals
-# ln of a factor of tokens per parameter: within it either term may stand for the other, as the exchange moves a loss
-# by less than half of that times alpha times the term's share, .6% at .35 and .15: the noise of a run.
+# ln of a factor of tokens per parameter within which either term may stand for the other: the exchange moves a loss by
+# less than half of that times alpha times the term's share, .6% at .35 and .15: the noise of a run.
 ONE_RATIO = math.log(1.25)
 LEFT_OUT_GROUPS = 400  # with more groups than this, one of them cannot move the fit: no refits for `.rows`
 
@@ -91,12 +91,13 @@ class LossLaw(Law):
         draws = self._posterior.log_losses(*at, np.random.default_rng(0))[:, 0]
         middle, factor = float(np.median(draws)), self._calibration.factor
         ends = (middle + factor * (end - middle) for end in uncertainty.quantiles(draws, level))
-        low, high = (uncertainty.bounded_exp(end) for end in ends)
-        loss = uncertainty.bounded_exp(middle)
+        loss, low, high = (uncertainty.bounded_exp(end) for end in (middle, *ends))
         reach = Reach.of(self.sample, n, d)
         reasons = self._uncertified(reach)
         if not (0 < low and math.isfinite(high)):
             reasons += ("the interval is beyond all bounds",)
+        if (1 - level) / 2 * draws.size < 1:
+            reasons += (f"{draws.size} draws do not tell where an interval of {level:.6g} ends",)
         ratios = reach.ratios if b is None else {**reach.ratios, "batch": self._batches(b)}
         others = self.comparator.losses(params=n, tokens=d)
         noise = float(np.median(self._posterior.noises(*at)))
