@@ -30,6 +30,10 @@ class Frozen:
         """The hash that was written down."""
         return str(json.loads(self.file.read_text())["sha256"])
 
+    def when(self) -> datetime:
+        """When it was written down."""
+        return datetime.fromisoformat(json.loads(self.file.read_text())["time"])
+
     def changed(self) -> list[str]:
         """The files that are not as they were frozen."""
         kept, now = json.loads(self.file.read_text())["files"], self.digests()

@@ -100,14 +100,14 @@ def made(corpus: str) -> bytes:
 def text(corpus: str, folder: Path) -> Path:
     """The corpus as a file in `folder`; SystemExit where its packages are of another version."""
     file = folder / f"{corpus}.txt"
+    data = file.read_bytes() if file.exists() else made(corpus)
+    found = hashlib.sha256(data).hexdigest()
+    if found != SHA256[corpus]:
+        raise SystemExit(
+            f"the corpus {corpus} must have SHA-256 {SHA256[corpus]}, but "
+            f"{file if file.exists() else 'the packages'} have {found}; install the versions that this file names"
+        )
     if not file.exists():
-        data = made(corpus)
-        found = hashlib.sha256(data).hexdigest()
-        if found != SHA256[corpus]:
-            raise SystemExit(
-                f"the corpus {corpus} must have SHA-256 {SHA256[corpus]}, but the packages give {found}; "
-                "install the versions that this file names"
-            )
         folder.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
         part.write_bytes(data)

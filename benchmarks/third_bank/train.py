@@ -14,6 +14,7 @@ import argparse
 import multiprocessing
 import os
 import time
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from pathlib import Path
 from typing import Any
@@ -27,28 +28,31 @@ SETTINGS = ("run", "trial", "seed", "width", "depth", "params", "tokens", "batch
 KEPT = (*SETTINGS, "schedule", "parametrization", "flops", "status", "loss")
 
 
-def work(job: Job) -> tuple[list[dict[str, Any]], float]:
-    """Train one trial; its rows (settings and final loss, nats per token) and the seconds it took."""
+def work(job: Job) -> tuple[list[dict[str, Any]], float, str]:
+    """Train one trial; its rows (settings and final loss, nats per token), the seconds it took, and what went wrong."""
     import torch
 
     from froude.train.trial import run_trial
 
     torch.set_num_threads(1)
     began = time.time()
-    rows = run_trial(job.runs, trial=job.trial, device="cpu").trials
+    try:
+        rows = run_trial(job.runs, trial=job.trial, device="cpu").trials
+    except (RuntimeError, ValueError, OSError) as failed:  # the others go on
+        return [], 0.0, f"{type(failed).__name__}: {failed}"
     of = {"corpus": job.corpus, "stage": job.stage, "began": began}
-    return [{**of, **{name: row[name] for name in KEPT}} for row in rows], time.time() - began
+    return [{**of, **{name: row[name] for name in KEPT}} for row in rows], time.time() - began, ""
 
 
 class Kept:
     """What has ended, in a Parquet file."""
 
-    def __init__(self, file: Path) -> None:
-        self.file = file
+    def __init__(self, file: Path, **more: str) -> None:
+        self.file, self.more = file, more
         self.rows = pl.read_parquet(file).to_dicts() if file.exists() else []
 
     def add(self, rows: list[dict[str, Any]]) -> None:
-        self.rows += rows
+        self.rows += [row | self.more for row in rows]
         part = self.file.with_suffix(".part")
         pl.DataFrame(self.rows).sort("corpus", "stage", "trial", "tokens").write_parquet(part)
         part.replace(self.file)
@@ -71,41 +75,47 @@ def proxies(kept: Kept) -> list[Job]:
 
 
 def largest(kept: Kept, rows: Kept) -> list[Job]:
-    """The larger runs, those that the bank can do without last."""
+    """The larger runs, the longest first, but last those that the bank can do without."""
     found = [job for corpus in CORPORA for job in kept.left(larger(corpus, rows.of(corpus)))]
-    return sorted(found, key=lambda job: job.runs[0].seed)
+    return sorted(found, key=lambda job: (job.runs[0].seed, -job.work))
 
 
-def train(kept: Kept, jobs: Any, processes: int, until: float) -> int:
-    """Train what `jobs` gives until it gives nothing; return how many were not begun for want of time."""
+def train(kept: Kept, jobs: Callable[[], list[Job]], processes: int, until: float) -> int:
+    """Train what `jobs` gives until it gives nothing; return how many were not begun for want of time, or failed."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    began, pace, running, late = time.monotonic(), 0.0, {}, set()
+    began, pace, running, set_aside = time.monotonic(), 0.0, {}, set()
+
+    def keep(future: Future[Any]) -> None:
+        nonlocal pace
+        job = running.pop(future)
+        rows, seconds, error = future.result()
+        told = f"[{time.monotonic() - began:.0f} s] {job.corpus} {job.trial}: {error or f'{seconds:.0f} s'}"
+        if error:
+            set_aside.add((job.corpus, job.trial))
+        else:
+            kept.add(rows)
+            pace = max(pace, seconds / job.work) if job.stage != "rates" else pace
+        left = sum(other.work for other in waiting) * pace / processes / 60
+        print(f"{told}; {len(waiting)} wait, ~{left:.0f} min", flush=True)
+
     with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
-        while True:
-            busy = {(job.corpus, job.trial) for job in running.values()} | late
-            waiting = [job for job in jobs() if (job.corpus, job.trial) not in busy]
-            for job in waiting:
-                if time.monotonic() - began + pace * job.work > until:
-                    late.add((job.corpus, job.trial))
-                    continue
-                if len(running) == processes:
-                    break
-                future: Future[Any] = pool.submit(work, job)
-                running[future] = job
-            if not running:
-                return len(late)
-            for future in wait(running, return_when=FIRST_COMPLETED).done:
-                job = running.pop(future)
-                rows, seconds = future.result()
-                kept.add(rows)
-                pace = max(pace, seconds / job.work) if job.stage != "rates" else pace
-                passed = time.monotonic() - began
-                left = sum(other.work for other in waiting) * pace / processes
-                print(
-                    f"[{passed:.0f} s] {job.corpus} {job.trial}: {seconds:.0f} s; "
-                    f"{len(waiting)} wait, ~{left / 60:.0f} min",
-                    flush=True,
-                )
+        try:
+            while True:
+                busy = {(job.corpus, job.trial) for job in running.values()} | set_aside
+                waiting = [job for job in jobs() if (job.corpus, job.trial) not in busy]
+                while waiting and len(running) < processes:
+                    job = waiting.pop(0)
+                    if time.monotonic() - began + pace * job.work > until:
+                        set_aside.add((job.corpus, job.trial))
+                    else:
+                        running[pool.submit(work, job)] = job
+                if not running:
+                    return len(set_aside)
+                for future in wait(running, return_when=FIRST_COMPLETED).done:
+                    keep(future)
+        finally:  # what ends after a Ctrl-C is kept, too
+            for future in [future for future in running if future.done()]:
+                keep(future)
 
 
 def main() -> int:
@@ -122,13 +132,13 @@ def main() -> int:
     if given.what == "proxies":
         late = train(rows, lambda: proxies(rows), given.processes, given.until)
     else:
-        from freeze import refuse_unless_frozen
+        from freeze import FROZEN
 
-        refuse_unless_frozen()
-        kept = Kept(HERE / "larger.parquet")
+        FROZEN.refuse_unless()
+        kept = Kept(HERE / "larger.parquet", frozen=FROZEN.whole())
         late = train(kept, lambda: largest(kept, rows), given.processes, given.until)
     if late:
-        print(f"{late} trials not begun for want of time; the same command goes on")
+        print(f"{late} trials failed, or were not begun for want of time; the same command goes on")
     return 1 if late else 0
 
 
