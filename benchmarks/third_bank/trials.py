@@ -5,8 +5,8 @@ package's own model, as in the first bank, half one whose heads know the token b
 ladder in width and a larger run far beyond it, half also one in width and depth, and a larger run that is deeper. Which
 is which was drawn by the hashes of their names. All numbers were fixed before the first proxy was trained, but for
 rates, which are read from proxies. Time allowed no more corpora: a plan of twelve was given up after some twenty
-trials, and of one of ten the last two by those hashes were left out while the first was trained. Nobody looked at a
-loss.
+trials, and of one of ten the last two by those hashes were left out while the first was trained (their proxies were
+trained all the same, and are not kept). Nobody looked at a loss.
 """
 
 from __future__ import annotations
