@@ -2,7 +2,7 @@
 
 What forecast the larger runs first, frozen before these were trained, is in benchmarks/bank.md, second_bank.md and
 third_bank.md. After the second bank the rule of certificates (docs/decisions/0038) and the width (0039) were changed,
-with the six corpora of the first two in sight; since the third nothing has been.
+with the six corpora of the first two in sight. Nothing was changed after the third.
 Rules and clusters are theirs (benchmarks/bank/verdict.py). Writes benchmarks/all_banks.md; what is done is kept.
 
     python benchmarks/campaign/all_banks.py [--workers 2] [--out runs/all_banks]
@@ -19,13 +19,17 @@ from pathlib import Path
 import polars as pl
 
 HERE = Path(__file__).resolve().parents[1]
+sys.path += [str(HERE), str(HERE / "bank")]
+from _machine import commit, cpu  # noqa: E402
+from verdict import NEAR, by, clustered, reasons, rules, scored, table  # noqa: E402
+
 RESULT = HERE / "all_banks.md"
 BANKS = {"1": "bank", "2": "second_bank", "3": "third_bank"}
 
 
 def replayed(bank: str, workers: int, kept: Path) -> pl.DataFrame:
     """A row a forecast of one bank; its folder comes first on the path, since their modules have the same names."""
-    sys.path[:0] = [str(HERE), *(str(HERE / name) for name in (BANKS[bank], "bank"))]
+    sys.path.insert(0, str(HERE / BANKS[bank]))
     if bank == "1":
         import replay
         from corpora import CORPORA, text
@@ -48,9 +52,6 @@ def replayed(bank: str, workers: int, kept: Path) -> pl.DataFrame:
 
 def found(workers: int, out: Path) -> pl.DataFrame:
     """A row a forecast of any bank, scored; each corpus weighs the same among the far ones."""
-    from _machine import commit
-    from verdict import scored
-
     out.mkdir(parents=True, exist_ok=True)
     parts = []
     for name, folder in BANKS.items():
@@ -66,13 +67,6 @@ def found(workers: int, out: Path) -> pl.DataFrame:
     return frame.with_columns(weight=pl.col("weight") / pl.col("weight").sum().over("corpus", "far"))
 
 
-def by_corpus(frame: pl.DataFrame) -> float:
-    """The lower end of the coverage of the certified ones where corpora are resampled."""
-    from verdict import clustered
-
-    return clustered(frame.filter("far", "certified").with_columns(cluster=pl.col("corpus")))
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--workers", type=int, default=2)
@@ -83,12 +77,9 @@ def main() -> int:
     if given.bank:
         replayed(given.bank, given.workers, given.kept).write_parquet(given.kept)
         return 0
-    sys.path[:0] = [str(HERE), str(HERE / "bank")]
-    from _machine import commit, cpu
-    from verdict import NEAR, by, reasons, rules, table
-
     frame = found(given.workers, given.out)
     far, judged = frame.filter("far"), rules(frame)
+    by_corpus = clustered(far.filter("certified").with_columns(cluster=pl.col("corpus")))
     page = f"""# All three banks, by today's version: a later look
 
 `python benchmarks/campaign/all_banks.py`, whose head says what was seen before. {far["design"].n_unique()} sub-studies
@@ -100,7 +91,7 @@ Columns are those of [second_bank.md](second_bank.md).
 {chr(10).join(f"| {rule} | {value} | {'yes' if holds else 'NO'} |" for rule, value, holds in judged)}
 
 The lower bound resamples corpus × proxies, as the banks' own do; where corpora are resampled it is
-{by_corpus(frame):.0%}.
+{by_corpus:.0%}.
 
 {table("far, corpus", by(far, "corpus"))}
 
